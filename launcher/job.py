@@ -294,6 +294,11 @@ class RunPaths(NamedTuple):
         return f"{self.root}/launcher.json"
 
     @property
+    def messages(self) -> str:
+        """The messages of a launcher of ``--detach``, the failure report and the table among them."""
+        return f"{self.root}/launcher.log"
+
+    @property
     def logs(self) -> str:
         """The folder of the logs."""
         return f"{self.root}/logs"

@@ -25,7 +25,9 @@ _FILE_KEYS = (
     "run_dir", "sync", "timeout", "workdir",
 )  # fmt: skip
 #: Options that need no check.
-_UNCHECKED = ("commands_fd", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux")
+_UNCHECKED = (
+    "commands_fd", "detach", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux",
+)  # fmt: skip
 #: Options for tasks and hosts: a note warns if they come after the program.
 _TASK_OPTIONS = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
 #: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know whether a
@@ -264,6 +266,10 @@ def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault
         if args.json and getattr(args, name) and not args.dry_run:
             expected = "expected one of them: --json prints everything as JSON"
             yield Fault(COMMAND_LINE, f"--json and --{name} both", expected)
+    for name in ("tmux", "json", "show", "events_fd"):
+        if args.detach and getattr(args, name) not in (None, False):
+            expected = "expected one of them: launch attach and launch logs show the output of tasks"
+            yield Fault(COMMAND_LINE, f"--detach and --{name.replace('_', '-')} both", expected)
     for name in _HOST_OPTIONS:
         if not other_machines and getattr(args, name):
             option = f"--{name.replace('_', '-')}"

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import mmap
+import io
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
 from launcher.config.values import argument, whole
 from launcher.errors import Fault, InputError, LaunchError
-from launcher.output.lines import LineCutter, labels
-from launcher.runs.logs import open_regular
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, tasks
+from launcher.output.lines import labels
+from launcher.output.table import verdict
+from launcher.report import Report, report_from_json
+from launcher.runs.logs import GrowingLog
+from launcher.runs.run import Run, RunState, all_runs, find, tasks
+from launcher.text import printable
 
 SUMMARY = "print the output of the tasks of a run"
 
 EXAMPLES = """\
 launch logs                        the newest run, each line with its task's name
 launch logs worker/0 > FILE        one task of it, byte for byte
-launch logs -f ps worker/1         all ps and one worker, until the run has ended
+launch logs -f ps worker/1         all ps and one worker, until the run has ended; its exit code
 launch logs --lines 20 k3f9m       the last lines of each task of another run"""
 
 #: Seconds between two looks at logs that grow.
 _PERIOD = 0.1
-_CHUNK = 1 << 18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,38 +45,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the logs.
+    """Print the logs; with ``--follow`` return the exit code of the job.
 
     Raises:
         InputError: no such run, or no such task in it.
         LaunchError: a log can't be read.
     """
     found, names = _run_and_tasks(args.selected)
-    logs = _logs(found, names, args.lines)
+    logs = logs_of(found, names, args.lines)
     out = sys.stdout.buffer
     try:
-        while args.follow:
-            over = found.state in (RunState.ENDED, RunState.DIED)  # before the last bytes are read
-            logs = logs or _logs(found, names, args.lines)
-            grown = [log.write(out) for log in logs]
+        if args.follow:
+            for _ in follow(found, lambda: logs or logs_of(found, names, args.lines), out):
+                continue
+        else:
+            for log in logs:
+                log.write_rest(out)
             out.flush()
-            if over and not any(grown):
-                break
-            if not any(grown):
-                time.sleep(_PERIOD)
-        for log in logs:
-            log.write_rest(out)
-        out.flush()
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if not logs:
+    if not tasks(found):
         print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
-    if args.follow:
-        code = exit_code_of(found.report())
-        ended = "its launcher died" if code is None else f"exit code {code}"
-        print(f"launch: {found.job} has ended: {ended}", file=sys.stderr)
-    return 0
+    if not args.follow:
+        return 0
+    report = report_of(found)
+    if report is None:
+        return LaunchError.exit_code
+    print(f"launch: {printable(verdict(report))}", file=sys.stderr)
+    return report.exit_code
+
+
+def follow(
+    run: Run, open_logs: Callable[[], list[GrowingLog]], out: BinaryIO, messages: GrowingLog | None = None
+) -> Iterator[None]:
+    """Write what is new in logs until the run has ended and all is written.
+
+    Args:
+        run: the run.
+        open_logs: gives the logs; empty before the plan is written.
+        out: where to write.
+        messages: the log of the launcher, see `RunPaths.messages`. Messages are written after the output that
+            came before them.
+
+    Yields:
+        After each look at the logs, so that the caller can handle signals.
+    """
+    logs: list[GrowingLog] = []
+    waiting = io.BytesIO()
+    while True:
+        # The launcher completes the logs, then writes the report, then the table into its own log.
+        new = messages is not None and messages.write(waiting)
+        over = run.state in (RunState.ENDED, RunState.DIED)
+        complete = over or os.path.exists(run.paths.report)
+        logs = logs or open_logs()
+        grown = sum(log.write(out) for log in logs)
+        if not grown:
+            for log in logs if complete else ():
+                log.write_line(out)
+            out.write(waiting.getvalue())
+            waiting = io.BytesIO()
+        out.flush()
+        if over and not (grown or new):
+            return
+        yield
+        if not grown:
+            time.sleep(_PERIOD)
+
+
+def report_of(run: Run) -> Report | None:
+    """The report of a run that has ended; ``None``: there is none, or it is damaged; prints why."""
+    try:
+        return report_from_json(run.report())
+    except (AttributeError, KeyError, TypeError, ValueError):
+        print(f"launch: {run.job} has ended without a report: its launcher died", file=sys.stderr)
+        return None
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
@@ -92,8 +137,16 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
         return newest[0], selected
 
 
-def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:
-    """The selected logs, in the order of the plan; empty before the plan is written.
+def logs_of(
+    run: Run, names: Sequence[str] = (), lines: int | None = None, labelled: bool = False
+) -> list[GrowingLog]:
+    """The logs of tasks of a run, in the order of the plan; empty before the plan is written.
+
+    Args:
+        run: the run.
+        names: of tasks and roles; empty: all.
+        lines: the number of last lines to start with; ``None``: all.
+        labelled: whether the lines of a single task have its name, too.
 
     Raises:
         InputError: a name is not that of a task.
@@ -107,70 +160,6 @@ def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:
         expected = f"expected ROLE or ROLE/INDEX of {roles}"
         raise InputError(Fault("", f"run {run.job} has no task {name!r}", expected) for name in unknown)
     chosen = [task for task in hosts if not names or task in names or task.role in names]
-    shown = labels(hosts, chosen) if len(chosen) > 1 else {}
-    return [_Log(run.paths.log(task), shown.get(task, ""), lines) for task in chosen]
-
-
-class _Log:
-    """A log that may not exist yet.
-
-    Without a label it is copied byte for byte into a file or pipe. With a label, and to a terminal, it is
-    written in lines as on the console.
-
-    Args:
-        path: the file.
-        label: of the task; empty: none.
-        lines: the number of last lines to start with; ``None``: all.
-    """
-
-    def __init__(self, path: str, label: str, lines: int | None) -> None:
-        self._path = path
-        self._lines = lines
-        self._file: BinaryIO | None = None
-        first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
-        terminal = sys.stdout.isatty()
-        self._cutter = LineCutter(first if label else b"", later if label else b"", terminal)
-        self._raw = not label and not terminal
-
-    def write(self, out: BinaryIO) -> bool:
-        """Write the bytes since the last call, up to a limit. Returns whether there were any."""
-        data, now = self._read(), time.monotonic()
-        if self._raw:
-            out.write(data)
-        else:
-            out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))
-        return bool(data)
-
-    def write_rest(self, out: BinaryIO) -> None:
-        """Write the rest of the log, also a last line without a newline."""
-        while self.write(out):
-            pass
-        out.write(self._cutter.end())
-        if self._file is not None:
-            self._file.close()
-
-    def _read(self) -> bytes:
-        if self._file is None:
-            try:
-                self._file = open_regular(self._path, links=False)
-            except FileNotFoundError:
-                return b""
-            except OSError as error:
-                raise LaunchError(f"can't read {self._path!r}: {error.strerror}") from error
-            if self._lines is not None:
-                self._file.seek(_start_of_last(self._lines, self._file))
-        return self._file.read(_CHUNK)
-
-
-def _start_of_last(lines: int, file: BinaryIO) -> int:
-    """The offset of the last ``lines`` lines of a file; the last one may have no newline."""
-    size = os.fstat(file.fileno()).st_size
-    if not size:
-        return 0
-    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-        at = size - 1  # a newline at the end does not count
-        for _ in range(lines):
-            at = text.rfind(b"\n", 0, at)
-            if at < 0:
-                break
-        return at + 1
+    shown = labels(hosts, chosen) if labelled or len(chosen) > 1 else {}
+    terminal = sys.stdout.isatty()
+    return [GrowingLog(run.paths.log(task), shown.get(task, ""), lines, terminal) for task in chosen]

@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "launcher.cli.run",
     "hosts": "launcher.cli.hosts",
     "check": "launcher.cli.check",
+    "attach": "launcher.cli.attach",
     "logs": "launcher.cli.logs",
     "ps": "launcher.cli.ps",
     "stop": "launcher.cli.stop",

@@ -85,7 +85,12 @@ def run(args: argparse.Namespace) -> int:
         args.parse(command[1:], namespace=args)
         if extra := program_command(args):
             raise JobError([Fault("", f"unexpected argument {extra[0]!r}", "only options follow a job file")])
-    return run_job(read_options(args, command, job_file))
+    options = read_options(args, command, job_file)
+    if not options.detach or options.dry_run:
+        return run_job(options)
+    from launcher.job_run.detach import run_detached
+
+    return run_detached(options)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -160,6 +165,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--timeout", metavar="S", help="limit for the job: seconds, or 90s, 5m, 2h; 0: no limit")
 
     output = parser.add_argument_group("output")
+    output.add_argument(
+        "-d", "--detach", action="store_true",
+        help="print the run's name when all tasks run, and go on without a terminal; see launch attach",
+    )  # fmt: skip
     output.add_argument(
         "--run-dir", metavar="DIR", help="folder of this run's files (default: below the XDG state folder)"
     )

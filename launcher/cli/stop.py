@@ -56,21 +56,32 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: it runs on another machine, or belongs to another user.
     """
     found = find(args.run_id) if args.run_id else _only_one()
-    if found.state is RunState.ELSEWHERE:
-        machine = printable(found.owner.machine) if found.owner else "another machine"
-        raise LaunchError(f"{found.job} runs on {machine}: stop it there")
-    pidfd = open_pidfd(found.owner) if found.owner else None
-    if pidfd is None or found.owner is None:
+    pidfd = launcher_of(found)
+    if pidfd is None:
         return _sweep(found, args)
     try:
-        if not found.is_trusted:  # another user could have named any process
-            raise LaunchError(
-                f"can't stop {found.job}: {found.paths.owner!r} belongs to user {found.written_by} and names "
-                f"process {found.owner.pid} of another user; if that is its launcher, end it with kill"
-            )
         return _stop(found, pidfd, args)
     finally:
         os.close(pidfd)
+
+
+def launcher_of(run: Run) -> int | None:
+    """A pidfd of the launcher of a run; ``None``: it has ended.
+
+    Raises:
+        LaunchError: it runs on another machine, or belongs to another user.
+    """
+    if run.state is RunState.ELSEWHERE:
+        machine = printable(run.owner.machine) if run.owner else "another machine"
+        raise LaunchError(f"{run.job} runs on {machine}: stop it there")
+    pidfd = open_pidfd(run.owner) if run.owner else None
+    if pidfd is None or run.owner is None or run.is_trusted:
+        return pidfd
+    os.close(pidfd)  # another user could have named any process
+    raise LaunchError(
+        f"can't stop {run.job}: {run.paths.owner!r} belongs to user {run.written_by} and names "
+        f"process {run.owner.pid} of another user; if that is its launcher, end it with kill"
+    )
 
 
 def _only_one() -> Run:
@@ -109,14 +120,14 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
 def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
-    _send_sigterm(pidfd)
+    send_sigterm(pidfd)
     if args.now:
         wait = _BETWEEN
         while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
             if time.monotonic() >= deadline:
                 break
             wait = _LOOK
-        _send_sigterm(pidfd)
+        send_sigterm(pidfd)
     if not _ended(pidfd, _NOTICE_AFTER, deadline):
         names = listed(remaining(run)) or f"the launcher of {run.job}"
         print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
@@ -128,7 +139,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     return 0
 
 
-def _send_sigterm(pidfd: int) -> None:
+def send_sigterm(pidfd: int) -> None:
     """Send SIGTERM; and SIGCONT, because a suspended launcher does not handle signals."""
     if send(pidfd, signal.SIGTERM):
         send(pidfd, signal.SIGCONT)

@@ -50,6 +50,8 @@ class Options(NamedTuple):
     quiet: bool = False
     json: bool = False
     tmux: bool = False
+    #: Go on without a terminal when all tasks run.
+    detach: bool = False
     #: Whether the failure report has the last lines of the task that failed.
     last_lines: bool = True
     dry_run: bool = False

@@ -9,7 +9,7 @@ import gc
 import json
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher import events
@@ -24,15 +24,17 @@ from launcher.text import counted, listed
 from launcher.transports.machines import Launch, LaunchHosts, Planned
 
 if TYPE_CHECKING:
+    from launcher.job_run.detach import Detached
     from launcher.job_run.staging import Staging
     from launcher.report import Report
 
 
-def run_job(options: Options) -> int:
+def run_job(options: Options, detached: Detached | None = None) -> int:
     """Run a job to its end; with ``--dry-run`` print its plan.
 
     Args:
         options: of the launch.
+        detached: for ``--detach``.
 
     Returns:
         The exit code of ``launch``.
@@ -59,7 +61,7 @@ def run_job(options: Options) -> int:
     began = events.now()
     with Interrupts() as interrupts:
         try:
-            return _launch(options, planned, staging, show, interrupts)
+            return _launch(options, planned, staging, show, interrupts, detached)
         except TransportError as error:
             _report_unstarted(options, planned.placement, error, began)
             text = options.hosts_text
@@ -85,6 +87,7 @@ def _launch(
     staging: Staging | None,
     show: frozenset[str] | None,
     interrupts: Interrupts,
+    detached: Detached | None,
 ) -> int:
     """Run a job whose options were checked."""
     began, job, placement = events.now(), new_job_id(), planned.placement
@@ -111,6 +114,8 @@ def _launch(
         from launcher.job_run.display import JobDisplay, tmux_session
         from launcher.job_run.orchestrator import Orchestrator
         from launcher.output.base import Opening
+        from launcher.output.files import write_json
+        from launcher.output.jsonl import report_as_dict
 
         if staging is not None:
             staging.begin(hosts, job, interrupts)
@@ -119,6 +124,8 @@ def _launch(
 
         tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None
         paths = _run_folder(options, job, hosts.agents)
+        if detached is not None:
+            detached.use_folder(paths, job)
         if staging is not None and options.job.output_dirs:
             placement = staging.make_output_dirs(placement, paths)
         placement = stack.enter_context(hosts.started(placement))
@@ -126,6 +133,8 @@ def _launch(
             placement = _with_relays(placement, hosts, os.path.abspath(options.relay))
 
         display = JobDisplay(options, show, paths, tmux)
+        if detached is not None:
+            display.renderers = [*display.renderers, detached]
         for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
             notices.add(note)
         swept = _sweep(job)
@@ -159,6 +168,9 @@ def _launch(
             text = "the job is ok, but some files or output could not be written or fetched: see above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
+        if code != report.exit_code:
+            with suppress(OSError):  # a full disk
+                write_json(paths.report, report_as_dict(report._replace(exit_code=code)))
     for line in hosts.kept():
         print_notice(line)
     return code

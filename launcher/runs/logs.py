@@ -6,19 +6,24 @@ The folder may belong to another user, who could put a pipe or a link in the pla
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import stat
+import time
 from typing import BinaryIO
 
+from launcher.errors import LaunchError
 from launcher.job import RunPaths
-from launcher.output.lines import clean_lines
+from launcher.output.lines import LineCutter, clean_lines
 from launcher.task_id import TaskId
 from launcher.text import shortened
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
 _ATTEMPT = re.compile(rb"(?m)^launch: attempt \d+ starts here\n")
+#: Bytes of a log that are read at once.
+_CHUNK = 1 << 18
 
 
 def open_regular(path: str, links: bool = True) -> BinaryIO:
@@ -78,3 +83,76 @@ def last_lines(root: str, task: str, count: int) -> list[str]:
 def shown_lines(text: str, count: int) -> list[str]:
     """The last lines of a text, without control sequences, long lines shortened."""
     return [shortened(line, _LONGEST) for line in clean_lines(text.encode(), False)[-count:]]
+
+
+class GrowingLog:
+    """A log that grows, and may not exist yet.
+
+    Without a label it is copied byte for byte into a file or pipe. With a label, and to a terminal, it is
+    written in lines as on the console.
+
+    Args:
+        path: the file.
+        label: of the task; empty: none.
+        lines: the number of last lines to start with; ``None``: all.
+        terminal: whether a terminal shows it.
+    """
+
+    def __init__(self, path: str, label: str = "", lines: int | None = None, terminal: bool = False) -> None:
+        self._path = path
+        self._lines = lines
+        self._file: BinaryIO | None = None
+        first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
+        self._cutter = LineCutter(first if label else b"", later if label else b"", terminal)
+        self._raw = not label and not terminal
+
+    def write(self, out: BinaryIO) -> bool:
+        """Write the bytes since the last call, up to a limit. Returns whether there were any.
+
+        Raises:
+            LaunchError: the log can't be read.
+        """
+        data, now = self._read(), time.monotonic()
+        if self._raw:
+            out.write(data)
+        else:
+            out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))
+        return bool(data)
+
+    def write_rest(self, out: BinaryIO) -> None:
+        """Write the rest of the log, also a last line without a newline."""
+        while self.write(out):
+            pass
+        self.write_line(out)
+        if self._file is not None:
+            self._file.close()
+
+    def write_line(self, out: BinaryIO) -> None:
+        """Write the last line of a log that is complete, if it has no newline."""
+        out.write(self._cutter.end())
+
+    def _read(self) -> bytes:
+        if self._file is None:
+            try:
+                self._file = open_regular(self._path, links=False)
+            except FileNotFoundError:
+                return b""
+            except OSError as error:
+                raise LaunchError(f"can't read {self._path!r}: {error.strerror}") from error
+            if self._lines is not None:
+                self._file.seek(_start_of_last(self._lines, self._file))
+        return self._file.read(_CHUNK)
+
+
+def _start_of_last(lines: int, file: BinaryIO) -> int:
+    """The offset of the last ``lines`` lines of a file; the last one may have no newline."""
+    size = os.fstat(file.fileno()).st_size
+    if not size:
+        return 0
+    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
+        at = size - 1  # a newline at the end does not count
+        for _ in range(lines):
+            at = text.rfind(b"\n", 0, at)
+            if at < 0:
+                break
+        return at + 1

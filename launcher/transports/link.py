@@ -21,6 +21,7 @@ from launcher.events import AgentClosed, CloseAgent, Command
 from launcher.job import Host
 from launcher.protocol import (
     CREDIT,
+    PING,
     WINDOW,
     Channel,
     CloseCommand,
@@ -51,8 +52,9 @@ _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
 _GRACE = 5.0
 _READ = 128 * 1024
-#: Seconds between two looks where no event tells of a change; the longest wait of the thread.
-_LOOK, _LONGEST_WAIT = 0.05, 2.0
+#: Seconds between two looks where no event tells of a change; the longest wait of the thread; a longer time
+#: between two of its turns means that this process was suspended.
+_LOOK, _LONGEST_WAIT, _SUSPENDED = 0.05, 2.0, 4.0
 _OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)
 
 
@@ -154,7 +156,8 @@ class ReconnectingLink(threading.Thread):
         self._leave_at: float | None = None
         #: A clock that also counts while the machine sleeps: to notice that this process was suspended.
         self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._suspended = 0.0
+        #: Seconds of the last suspension, and when it ended (monotonic).
+        self._suspended = self._resumed_at = 0.0
         #: Set at the end of the link; and how it ended.
         self.over = threading.Event()
         self.reason = "the thread of its link failed"
@@ -285,11 +288,13 @@ class ReconnectingLink(threading.Thread):
             try:
                 self._send_output()
                 self._wait()
+                self._notice_suspension()
                 self._receive()
             except ProtocolError as error:
                 self._fault = error
                 raise _Ended(str(error)) from error
             except TransportError as error:
+                self._notice_suspension()
                 self._broke(error)
             self._look_at_time(time.monotonic())
 
@@ -317,6 +322,8 @@ class ReconnectingLink(threading.Thread):
             self._received_at = time.monotonic()
             with self.lock:
                 messages = self._channel.receive(data)
+            if self._received_at > self._resumed_at + SILENCE:  # the agent has outlived the suspension
+                self._suspended = 0.0
             if self._channel.met and not self._met:
                 self._met = True
                 self._channel.grace = max(self._grace, _GRACE * (self._received_at - self._began))
@@ -366,7 +373,6 @@ class ReconnectingLink(threading.Thread):
     # ------------------------------------------------------------------ time
 
     def _look_at_time(self, now: float) -> None:
-        self._notice_suspension(now)
         if self._hung_up:
             with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
@@ -386,19 +392,25 @@ class ReconnectingLink(threading.Thread):
         if now >= self._tried_at + _PAUSE:
             self._connect()
 
-    def _notice_suspension(self, now: float) -> None:
+    def _notice_suspension(self) -> None:
         """This process was suspended (SIGSTOP, a laptop's lid): the silence was not the network's."""
         looked_at, self._looked_at = self._looked_at, time.clock_gettime(time.CLOCK_BOOTTIME)
-        if self._looked_at - looked_at > _LONGEST_WAIT + SILENCE:
-            self._suspended = self._looked_at - looked_at
-            self._received_at = max(self._received_at, now - SILENCE)
+        if self._looked_at - looked_at > _SUSPENDED:
+            self._suspended, self._resumed_at = self._looked_at - looked_at, time.monotonic()
+            self._received_at = max(self._received_at, self._resumed_at - SILENCE)
+
+    @property
+    def _overslept(self) -> bool:
+        """Whether a suspension was so long that the agent has ended its tasks."""
+        return self._suspended + PING >= float(self._arguments["lease"])
 
     def _with_suspension(self, why: str) -> str:
-        if self._suspended < float(self._arguments["lease"]):
+        if not self._overslept:
             return why
         return (
-            f"launch itself was suspended for {self._suspended:.0f} s, longer than the lease of "
-            f"{self._lease:.0f} s, so the agent ended the tasks there; --lease sets a longer one"
+            f"launch itself was suspended for {self._suspended:.0f} s, and the agent there ends its tasks "
+            f"without launch after {self._arguments['lease']:.0f} s; a longer --lease prevents that, or "
+            "launch -d on a machine that stays up"
         )
 
     def _silent_at(self) -> float:
@@ -450,6 +462,9 @@ class ReconnectingLink(threading.Thread):
             self._lost_at = time.monotonic()
             left = self._received_at + self._lease - self._lost_at
             tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
+            if self._suspended:
+                why = f"launch was suspended for {self._suspended:.0f} s"
+                tasks = "trying again" if self._overslept else tasks
             self._report(f"connection lost ({why}); {tasks} for {left:.0f} s")
 
     def _why_ended(self, program: RemoteCommand) -> str:

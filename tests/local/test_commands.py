@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Launch, Started, proc
 from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
-COMMANDS = ("hosts", "check", "logs", "ps", "stop", "clean", "completion")
+COMMANDS = ("hosts", "check", "attach", "logs", "ps", "stop", "clean", "completion")
 
 
 # ---------------------------------------------------------------------- help
@@ -171,7 +171,7 @@ def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):
 
 def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
     go = tmp_path / "go"
-    script = f"echo first; until test -e {go}; do sleep 0.02; done; echo last"
+    script = f"echo first; until test -e {go}; do sleep 0.02; done; echo last; test $TASK_INDEX = 0 || exit 7"
     started = launch.start("--workers", "2", "--", "sh", "-c", script)
     started.until(lambda it: it.out.count("first") == 2)
     following = launch.start("logs", "-f")
@@ -179,7 +179,8 @@ def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
     go.touch()
     started.wait()
     ended = following.wait()
-    assert ended.code == 0
+    assert ended.code == 7
+    assert re.fullmatch(r"launch: job \S+: failed, exit code 7 \(worker/1\)\n", ended.err)
     assert sorted(ended.out.splitlines()) == [
         f"worker/{n} | {word}" for n in (0, 1) for word in ("first", "last")
     ]

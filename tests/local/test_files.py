@@ -196,6 +196,7 @@ def test_a_log_that_is_not_whole_is_no_success(launch: Launch):
     assert ended.code == 125
     assert "worker-0.log can't be written: File too large" in ended.err
     assert ended.err.splitlines()[-1].startswith("launch: exit code 125: the job is ok, but")
+    assert last_run(launch).report["exit_code"] == 125
 
 
 @pytest.mark.parametrize(

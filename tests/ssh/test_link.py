@@ -367,7 +367,7 @@ def test_a_suspended_launcher_reports_no_broken_connection(
     here.fleet.reachable = True
     message = here.agent.to_the_end(TIME_LIMIT)
     assert message is not None
-    assert re.fullmatch(r"launch itself was suspended for 10\d s, longer than the lease of 6 s, .*", message)
+    assert re.fullmatch(r"launch itself was suspended for 10\d s, and the agent there ends .*", message)
 
 
 class Breaking(PretendFleet):

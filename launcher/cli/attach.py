@@ -1,0 +1,101 @@
+"""``launch attach``: come back to a run in the background."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from launcher.cli.completion import completes, unfinished_runs
+from launcher.cli.logs import follow, logs_of, report_of
+from launcher.cli.stop import launcher_of, send_sigterm
+from launcher.config.values import argument, whole
+from launcher.errors import LaunchError
+from launcher.output.failure import failure_report
+from launcher.output.table import result_table
+from launcher.runs.logs import GrowingLog
+from launcher.runs.run import Run, RunState, all_runs, find
+
+SUMMARY = "show the output of a run that goes on in the background, and how it ends"
+
+EXAMPLES = """\
+launch attach                 the newest run that is running
+launch attach k3f9m           a run by the last letters of its name
+launch attach -n 0            only lines from now on (launch logs shows all of them)
+
+Ctrl-C asks whether to stop the job or to leave it running; without a terminal it leaves it running.
+Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the job runs on."""
+
+_LEFT = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch attach``."""
+    which = "its name or a part of it, `latest`, or its folder (default: the newest that is running)"
+    completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
+    parser.add_argument(
+        "-n", "--lines", metavar="N", type=argument(whole(0, 10**12)), default=10,
+        help="begin with the last N lines of each task (default: 10)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the run until it has ended.
+
+    Returns:
+        The exit code of the job.
+
+    Raises:
+        InputError: there is no such run.
+        LaunchError: a log can't be read, or the job can't be stopped from here.
+    """
+    found = find(args.run_id) if args.run_id else _newest()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
+    out = sys.stdout.buffer
+    messages = GrowingLog(found.paths.messages, terminal=sys.stdout.isatty())
+    for _ in follow(found, lambda: logs_of(found, (), args.lines, True), out, messages):
+        if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
+            print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
+            return _LEFT
+    report = report_of(found)
+    if report is None:
+        return LaunchError.exit_code
+    if not os.path.exists(found.paths.messages):  # started without --detach
+        print(failure_report(report, found.paths), end="", file=sys.stderr)
+        print(result_table(report), end="")
+    return report.exit_code
+
+
+def _newest() -> Run:
+    """The newest run that is running, or else the newest."""
+    running = [run for run in all_runs() if run.state is RunState.RUNNING]
+    return running[-1] if running else find()
+
+
+def _leaves(run: Run) -> bool:
+    """Handle a Ctrl-C: leave the run, stop it, or go on; a second stop is at once.
+
+    Raises:
+        LaunchError: the run can't be stopped from here.
+    """
+    answer = _answer(run.job) if sys.stdin.isatty() else "n"
+    pidfd = launcher_of(run) if answer == "y" else None
+    if pidfd is not None:
+        send_sigterm(pidfd)
+        os.close(pidfd)
+    return answer == "n"
+
+
+def _answer(job: str) -> str:
+    """Ask what to do: ``y`` to stop the job, ``n`` to leave it; so does Ctrl-C, and the end of the input."""
+    question = f"\nlaunch: stop job {job}? y stops it, n leaves it running, Enter goes on: "
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        print(question, end="", file=sys.stderr, flush=True)
+        return (sys.stdin.readline() or "n").strip().lower()[:1]
+    except KeyboardInterrupt:
+        return "n"
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

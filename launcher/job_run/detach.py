@@ -1,0 +1,133 @@
+"""``--detach``: the launcher goes on without a terminal; the command returns when all tasks run.
+
+The command forks before anything is started: the child is the launcher, in a session of its own. It prints on
+the command's streams until the run has a folder, then into the file `RunPaths.messages`; the command shows
+what comes there. A pipe from the launcher carries that folder and the run's name, each with a zero byte, and
+one more zero byte when all tasks run. The end of the pipe means that the launcher has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+
+from launcher.agent.processes import nothing_on
+from launcher.errors import LaunchError
+from launcher.events import TaskStarted
+from launcher.job import RunPaths
+from launcher.job_run.interrupts import STOP_SIGNALS
+from launcher.job_run.options import Options
+from launcher.job_run.run import run_job
+from launcher.output.base import Opening, Shown
+from launcher.report import Report
+from launcher.runs.logs import GrowingLog
+from launcher.text import signal_name
+
+#: Seconds between two looks at the launcher's messages.
+_PERIOD = 0.05
+
+
+class Detached:
+    """A renderer in the launcher: tells the command when all tasks run.
+
+    Args:
+        pipe: to the command.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def use_folder(self, paths: RunPaths, job: str) -> None:
+        """From now on stdout and stderr are a file in the folder of the run.
+
+        Raises:
+            LaunchError: the file can't be made.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
+        try:
+            fd = os.open(paths.messages, flags, 0o600)
+        except OSError as error:
+            raise LaunchError(f"can't write {paths.messages!r}: {error.strerror}") from error
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+        self._tell(f"{paths.root}\0{job}\0")
+
+    def begin(self, opening: Opening) -> None:
+        """See `Renderer.begin`."""
+        self._not_started = {placed.task for placed in opening.placement.tasks}
+
+    def on(self, event: Shown) -> None:
+        """Tell the command when the last task has started for the first time."""
+        if isinstance(event, TaskStarted) and self._not_started:
+            self._not_started.discard(event.task)
+            if not self._not_started:
+                self._tell("\0")
+
+    def tick(self, now: float) -> float | None:
+        """See `Renderer.tick`."""
+        return None
+
+    def close(self, report: Report) -> None:
+        """See `Renderer.close`."""
+
+    def _tell(self, text: str) -> None:
+        with suppress(BrokenPipeError):  # the command was killed
+            os.write(self._pipe, os.fsencode(text))
+
+
+def run_detached(options: Options) -> int:
+    """Run a job in a child process that goes on; return when all tasks run.
+
+    Signals that end a launch are passed on to the child until then.
+
+    Returns:
+        In this process 0, or the exit code of a job that has ended before; in the child that of the job.
+
+    Raises:
+        LaunchError: the launcher was killed; or as `run_job`, in the child.
+    """
+    reading, writing = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        os.setsid()
+        nothing_on(0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        return run_job(options, Detached(writing))
+    os.close(writing)
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # the child ignores SIGHUP
+            signal.signal(number, lambda n, _: os.kill(pid, signal.SIGTERM if n == signal.SIGHUP else n))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    job, runs = _wait(reading)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # too late to pass them on
+    code = 0 if runs else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        raise LaunchError(f"the launcher was killed by {signal_name(-code)} before all tasks ran")
+    if code == 0:
+        print(job)
+    return code
+
+
+def _wait(pipe: int) -> tuple[str, bool]:
+    """Show the messages of the launcher until all tasks run, or it has ended.
+
+    Returns:
+        The name of the run, and whether all tasks run.
+    """
+    told, log, ended = b"", None, False
+    while told.count(b"\0") < 3 and not ended:
+        if select.select([pipe], [], [], _PERIOD)[0]:
+            data = os.read(pipe, 65536)
+            told, ended = told + data, not data
+        if log is None and told:
+            log = GrowingLog(RunPaths(os.fsdecode(told.partition(b"\0")[0])).messages)
+        while log is not None and log.write(sys.stderr.buffer):
+            sys.stderr.buffer.flush()
+    return os.fsdecode(told.split(b"\0")[1] if told else b""), not ended

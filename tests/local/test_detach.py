@@ -1,0 +1,155 @@
+"""``launch -d`` and ``launch attach``: a job outlives its terminal, and is watched from another."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import Family, Terminal, last_run
+
+Open = Callable[..., Terminal]
+COMMAND = (sys.executable, "-m", "launcher")
+NAME = re.compile(r"\d{8}-\d{6}-\w{5}")
+
+
+def counting(folder: Path) -> list[str]:
+    """A command that prints numbered lines until there is a file ``go``; the last line has no newline."""
+    until = f"until test -e {folder / 'go'}; do i=$((i+1)); echo line $i of it; sleep 0.02; done"
+    return ["sh", "-c", f"i=0; {until}; printf end; test $TASK_INDEX = 0 || exit 7"]
+
+
+def pid_of(launch: Launch) -> int:
+    """The launcher of the newest run."""
+    return int(json.loads((last_run(launch).path / "launcher.json").read_text())["pid"])
+
+
+def numbers(text: str, task: str) -> list[int]:
+    """The numbers of the lines of a task."""
+    return [int(number) for number in re.findall(rf"{task} +\| line (\d+) of it", text)]
+
+
+def test_no_line_is_lost_when_the_terminal_is_closed(
+    terminal: Open, launch: Launch, family: Family, tmp_path: Path
+):
+    first = terminal("-d", "--workers", "2", "--", *counting(tmp_path))
+    assert first.wait() == 0
+    name = first.text.splitlines()[-1]
+    assert NAME.fullmatch(name)
+    assert "launch: job" in first.text and "| line" not in first.text
+    first.close()
+    launcher = pid_of(launch)
+    os.kill(launcher, signal.SIGHUP)
+    second = terminal("attach", name)
+    second.until(lambda it: len(numbers(it.text, "worker/1")) > 20)
+    (tmp_path / "go").touch()
+    assert second.wait() == 7
+    for task in ("worker/0", "worker/1"):
+        found = numbers(second.text, task)
+        logged = numbers(re.sub("^", f"{task} | ", last_run(launch).log(task).decode(), flags=re.M), task)
+        assert logged == list(range(1, logged[-1] + 1))
+        assert found == logged[found[0] - 1 :]
+        assert f"{task} | end" in second.text
+    assert second.text.count("job " + name) == 2, "the first line and the verdict"
+    assert second.text.rstrip().splitlines()[-1] == f"job {name}: failed, exit code 7 (worker/1)"
+    assert "first to fail: worker/1" in second.text and "HOST" in second.text
+    family.gone(0.5)
+
+
+def test_only_the_name_is_printed(launch: Launch, tmp_path: Path):
+    """No process keeps the pipes of the command, so that ``name=$(launch -d ...)`` returns."""
+    shell = ("sh", "-c", 'name=$("$@"); echo "<$name>"; "$@" 2>&1 | tail -n 1', "sh", *COMMAND)
+    ended = launch.start("-q", "-d", "--", *counting(tmp_path), command=shell).wait()
+    names = ended.out.replace("<", "").replace(">", "").split()
+    assert sorted(names) == sorted(path.name for path in launch.state.iterdir())
+    attached = [launch.start("attach", name) for name in names]
+    (tmp_path / "go").touch()
+    ends = [each.wait() for each in attached]
+    assert [ended.code for ended in ends] == [0, 0]
+    assert "HOST" not in ends[0].out, "--quiet"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--workers", "2", "--", "./broken"], 126, "first to fail: worker/"),
+        (["--", "no-such-program"], 127, "program not found"),
+        (["--workers", "0", "--", "true"], 2, "no task"),
+        (["--json", "--", "true"], 2, "--detach and --json both"),
+        (["--tmux", "--", "true"], 2, "--detach and --tmux both"),
+        (["--show", "worker", "--", "true"], 2, "--detach and --show both"),
+    ],
+    ids=str,
+)
+def test_a_job_that_does_not_start(launch: Launch, tmp_path: Path, words: list[str], code: int, message: str):
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
+    ended = launch("--detach", *words, cwd=tmp_path)
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+    assert launch.state.exists() == (code == 126)
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "message"),
+    [
+        ("\x03y\n", 143, "stopped by SIGTERM"),
+        ("\x03n\n", 130, "runs on; launch attach"),
+        ("\x03\x03", 130, "runs on; launch attach"),
+        ("\x03\ny", 7, "failed, exit code 7"),
+    ],
+    ids=["stop", "leave", "twice", "go on"],
+)
+def test_ctrl_c_asks(
+    terminal: Open, launch: Launch, family: Family, tmp_path: Path, keys: str, code: int, message: str
+):
+    assert launch("-d", "--workers", "2", "--", *counting(tmp_path)).code == 0
+    it = terminal("attach")
+    it.until(lambda it: numbers(it.text, "worker/0"))
+    it.press(keys[0])
+    it.until(lambda it: "y stops it, n leaves it running" in it.text)
+    it.press(keys[1:])
+    if code == 7:
+        seen = len(numbers(it.text, "worker/0"))
+        it.until(lambda it: len(numbers(it.text, "worker/0")) > seen + 10)
+        (tmp_path / "go").touch()
+    assert it.wait() == code
+    assert message in it.text
+    if code == 130:
+        assert launch("stop").code == 0
+    family.gone(0.5)
+
+
+def test_ctrl_c_without_a_terminal_leaves(launch: Launch, tmp_path: Path):
+    started = launch.start("--", *counting(tmp_path))
+    started.until(lambda it: "worker/0 | line" in it.out)
+    attached = launch.start("attach", "-n", "0")
+    attached.until(lambda it: "worker/0 | line" in it.out)
+    attached.send(signal.SIGINT)
+    assert attached.wait().code == 130
+    attached = launch.start("attach")
+    (tmp_path / "go").touch()
+    ended = started.wait()
+    assert attached.wait().code == ended.code == 0
+    assert attached.out.splitlines()[-4:] == ended.out.splitlines()[-4:], "the table"
+    assert launch("attach").code == 0, "the newest, when none is running"
+
+
+def test_a_launcher_that_is_killed(launch: Launch, family: Family, tmp_path: Path):
+    assert launch("-d", "--", *counting(tmp_path)).code == 0
+    watching = [launch.start("attach"), launch.start("logs", "-f")]
+    for each in watching:
+        each.until(lambda it: "line 3" in it.out)
+    os.kill(pid_of(launch), signal.SIGKILL)
+    for each in watching:
+        ended = each.wait(10)
+        assert ended.code == 125
+        assert "has ended without a report: its launcher died" in ended.err
+    family.gone(2.0)

@@ -1,0 +1,62 @@
+"""A launcher that is suspended (SIGSTOP, a closed lid), and ``launch -d`` while it connects."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import soon, stopped
+from tests.ssh.host import LabHost
+
+pytestmark = pytest.mark.timeout(360)
+SCRIPT = "while :; do echo up; sleep 0.3; done"
+
+
+@pytest.mark.parametrize("seconds", [5.5, 9.0])
+def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost], seconds: float):
+    """Shorter and longer than a silence that would be the network's."""
+    words = ["--hosts", "node1,node2", "--workers", "2", "--lease", "6"]
+    started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
+    _suspend(started.pid, seconds, lambda: started.out.count("| up") >= 4)
+    ended = started.wait(60)
+    assert ended.code == 125
+    for host in ("node1", "node2"):
+        lost = rf"host {host} is lost: launch itself was suspended for \d+ s, and the agent there ends"
+        assert re.search(lost, ended.err), ended.err
+    assert "network" not in ended.err and "no answer" not in ended.err and "tasks go on" not in ended.err
+
+
+def test_shorter_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
+    """The tasks go on, in the background, too; no line is lost, and nobody blames the network."""
+    assert ssh_launch("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/").code == 0
+    attached = ssh_launch.start("attach")
+    (pid,) = re.findall(r'"pid": (\d+)', next(ssh_launch.state.glob("*/launcher.json")).read_text())
+    _suspend(int(pid), 6.0, lambda: attached.out.count("| up") >= 4)
+    before = attached.out.count("| up")
+    attached.until(lambda it: it.out.count("| up") > before + 20)
+    assert ssh_launch("stop").code == 0
+    assert attached.wait(60).code == 143
+    assert "no answer" not in attached.out
+
+
+def test_ctrl_c_before_all_tasks_run(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].cut()
+    started = ssh_launch.start("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/")
+    started.until(lambda it: "waiting for node1" in it.err)
+    started.send(signal.SIGINT)
+    ended = started.wait(30)
+    assert (ended.code, ended.out) == (130, "")
+
+
+def _suspend(pid: int, seconds: float, when: Callable[[], bool]) -> None:
+    soon(when)
+    os.kill(pid, signal.SIGSTOP)
+    soon(lambda: stopped(pid))
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)

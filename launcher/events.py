@@ -173,6 +173,12 @@ class RestartAsked(NamedTuple):
     tasks: Tuple[TaskId, ...]
 
 
+class OutputDelayed(NamedTuple):
+    """Output of tasks may be on its way: its reader is slow, or the connection to a host is broken."""
+
+    at: float
+
+
 class TimeUp(NamedTuple):
     """A timer of `SetTimer` has run out."""
 
@@ -196,7 +202,7 @@ AgentEvent = Union[
     TaskGone,
     AgentClosed,
 ]
-Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, TimeUp]
+Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
 
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process

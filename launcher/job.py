@@ -183,6 +183,9 @@ class Policy(NamedTuple):
     restarts: int = 0
     #: What starts again after a failure, see `launcher.supervisor.restarts`: ``auto``, ``task`` or ``job``.
     restart: str = "auto"
+    #: Seconds after which a silent task counts as failed, and as the user wrote it; ``None``: never.
+    stall: float | None = None
+    stall_text: str = ""
 
 
 class JobSpec(NamedTuple):

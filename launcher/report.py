@@ -45,6 +45,7 @@ class Reason(enum.Enum):
     STOPPED = "stopped"  #: launch ended it
     NEVER_STARTED = "never started"  #: the job was stopped before the task was started
     TIMEOUT = "timeout"  #: the job took longer than ``--timeout``
+    STALLED = "stalled"  #: it printed nothing for ``--stall``, and launch ended it
     INTERRUPTED = "interrupted"  #: the user or the system ended the launch by a signal
     LAUNCHER = "launcher"  #: launch or a host failed
 
@@ -150,7 +151,7 @@ class Failure(NamedTuple):
     text: str
     #: Advice for the user; may be empty.
     hint: str = ""
-    #: For `Reason.TIMEOUT` the limit as the user wrote it, ``2h``; else empty.
+    #: For `Reason.TIMEOUT` and `Reason.STALLED` the limit as the user wrote it, ``2h``; else empty.
     limit: str = ""
 
 

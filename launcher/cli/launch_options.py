@@ -22,7 +22,7 @@ from launcher.transports.machines import this_machine
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
     "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "python", "restart", "restarts",
-    "run_dir", "sync", "timeout", "workdir",
+    "run_dir", "stall", "sync", "timeout", "workdir",
 )  # fmt: skip
 #: Options that need no check.
 _UNCHECKED = (
@@ -187,7 +187,7 @@ def _job(
     output_dirs = settings.get("output_dirs", False)
     taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
     variables = carried_variables(args.env, os.environ, taken, faults, notes)
-    times = {"grace": 10.0, "timeout": 0.0}
+    times = {"grace": 10.0, "timeout": 0.0, "stall": 0.0}
     for name in times.keys() & settings.keys():
         try:
             times[name] = duration(settings[name])
@@ -212,6 +212,8 @@ def _job(
             settings["timeout"] if times["timeout"] else "",
             settings.get("restarts", 0),
             settings.get("restart", "auto"),
+            times["stall"] or None,
+            settings.get("stall", ""),
         ),
         output_dirs=output_dirs,
     )

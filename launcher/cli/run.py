@@ -149,6 +149,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--restart", choices=RESTART_CHOICES,
         help="what starts again after a failure: the task, the job, or as the strategy needs it (auto)",
     )  # fmt: skip
+    again.add_argument(
+        "--stall", metavar="S",
+        help="a task that prints nothing for so long has failed: end it, and show where it hangs: 90s, 10m; "
+        "0: no limit (default)",
+    )  # fmt: skip
     end = parser.add_argument_group("end of the job")
     end.add_argument(
         "--on-failure", choices=("stop", "continue"),

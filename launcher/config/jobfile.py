@@ -104,6 +104,7 @@ _SETTINGS = table(
         single(values.whole(0, MOST_TASKS)),
     ),
     Key("restart", "What starts again after a failure: auto (default), task or job.", _RESTART),
+    Key("stall", "A task that prints nothing for so long has failed. 0 (default): no limit.", _DURATION),
     Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
     Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
     Key("sync", _SYNC_HELP, several(values.one_line)),

@@ -20,7 +20,7 @@ from launcher.job_run.plan import write_plan
 from launcher.output.base import Opening, Shown
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan
-from launcher.supervisor import Machine, Phase
+from launcher.supervisor import SILENCE_TIMER, Machine, Phase
 from launcher.task_id import TASK_MARK, TaskId
 from launcher.transports.base import Link
 
@@ -163,7 +163,7 @@ class Orchestrator:
             due, timer = heapq.heappop(self._due)
             if self._timers.get(timer) == due:
                 del self._timers[timer]
-                self._handle(events.TimeUp(events.now(), timer))
+                self._time_up(timer)
         self._display.writer.flush()
         stop = self._display.stop_asked()
         if stop is not None:
@@ -179,6 +179,7 @@ class Orchestrator:
         held = writer.holds(ending, self._machine.failure is not None)
         if held is not self._held:
             self._held = held
+            self._output_delayed()
             for host in self._connections:
                 self._send(events.HoldOutput(host, held))
         blocked = set(writer.blocked())
@@ -187,6 +188,19 @@ class Orchestrator:
         for fd in blocked - self._blocked:
             self._selector.register(fd, selectors.EVENT_WRITE, writer)
         self._blocked = blocked
+
+    def _time_up(self, timer: str) -> None:
+        event = events.TimeUp(events.now(), timer)
+        if timer != SILENCE_TIMER:
+            self._handle(event)
+            return
+        links = [connection.link for connection in self._connections.values() if not connection.closed]
+        if self._held or any(link.broken for link in links):
+            self._output_delayed()
+        self._execute(self._machine.handle(event))  # not shown: it comes often
+
+    def _output_delayed(self) -> None:
+        self._execute(self._machine.handle(events.OutputDelayed(events.now())))
 
     def _seconds_to_wait(self) -> float | None:
         now = time.monotonic()

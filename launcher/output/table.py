@@ -49,6 +49,8 @@ def verdict(report: Report) -> str:
     elif failure.reason is Reason.TIMEOUT:
         after = failure.limit or duration(failure.at - report.started_at)
         text = f"timed out after {after}, {code}"
+    elif failure.reason is Reason.STALLED:
+        text = f"stalled, {code} ({failure.task})"
     elif failure.reason is Reason.INTERRUPTED:
         text = f"{failure.text.rstrip('.')}, {code}"
     else:
@@ -124,7 +126,7 @@ def _exit(task: TaskReport) -> str:
         return str(code)
     if signal is None:
         return "-"
-    ours = task.state is TaskState.STOPPED or task.reason is Reason.STOPPED
+    ours = task.state is TaskState.STOPPED or task.reason in (Reason.STOPPED, Reason.STALLED)
     return signal_name(signal) if ours else f"{signal_name(signal)} ({signal})"
 
 
@@ -132,8 +134,8 @@ def _remark(task: TaskReport, report: Report) -> str:
     remarks = []
     if report.failure is not None and report.failure.task == task.task:
         remarks.append("first")
-    if task.reason is Reason.OUT_OF_MEMORY:
-        remarks.append("out of memory")
+    if task.reason in (Reason.OUT_OF_MEMORY, Reason.STALLED):
+        remarks.append(task.reason.value)
     if task.unkillable:
         remarks.append(f"pid {', '.join(map(str, task.unkillable))} could not be ended")
     return ", ".join(remarks)

@@ -5,5 +5,6 @@
 """
 
 from launcher.supervisor.machine import InvalidTransition, Machine, Phase
+from launcher.supervisor.stalls import TIMER as SILENCE_TIMER
 
-__all__ = ["InvalidTransition", "Machine", "Phase"]
+__all__ = ["SILENCE_TIMER", "InvalidTransition", "Machine", "Phase"]

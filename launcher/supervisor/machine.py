@@ -21,7 +21,7 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, Placement, Plan
 from launcher.report import Failure, Reason, Report, TaskState
-from launcher.supervisor import host_events, restarting, task_events
+from launcher.supervisor import host_events, restarting, stalls, task_events
 from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.state import (
     AT_ONCE,
@@ -110,6 +110,7 @@ class Machine(JobState):
             return []
         self.phase = Phase.RUNNING
         self.do(events.CancelTimer("ready"), events.SetTimer("start", START_LIMIT))
+        stalls.begin(self)
         for task in plan.tasks:
             record = self.records[task.task]
             record.move(TaskState.STARTING, "the plan")
@@ -209,6 +210,8 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
         job.drain_time_up()
     elif event.timer == "check":
         host_events.check_late(job)
+    elif event.timer == stalls.TIMER:
+        stalls.look(job, event)
     elif event.timer.startswith("restart"):
         restarting.time_up(job, event)
     else:
@@ -282,5 +285,6 @@ _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.AgentClosed: host_events.agent_closed,
     events.StopAsked: _stop_asked,
     events.RestartAsked: restarting.asked,
+    events.OutputDelayed: stalls.output_delayed,
     events.TimeUp: _time_up,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launcher import events
 from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor.host_events import lose_hosts
@@ -11,8 +13,14 @@ from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 
 
-def after_failure(job: JobState, record: TaskRecord, failure: Failure) -> bool:
+def after_failure(
+    job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()
+) -> bool:
     """Let a task start again that has failed, if the policy allows it.
+
+    Args:
+        job, record, failure: of the task.
+        others: tasks that have failed together with it.
 
     Returns:
         Whether it starts again; the failure is then not that of the job.
@@ -22,7 +30,7 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure) -> bool:
     if record.task in job.restarting:  # it follows from the failure of another task
         return True
     ran = None if record.started_at is None else failure.at - record.started_at
-    decision = job.restarts.after(record.task, record.status, ran)
+    decision = job.restarts.after(record.task, record.status, ran, others)
     if decision is None:
         return False
     restart = _begin(job, decision, failure)
@@ -151,4 +159,5 @@ def _runs(record: TaskRecord) -> bool:
 
 
 def _cannot_import(record: TaskRecord) -> bool:
-    return record.attempt == 1 and record.runs_python and cannot_import(record.tail)
+    first = record.attempt == 1 and not record.stalled
+    return first and record.runs_python and cannot_import(record.tail)

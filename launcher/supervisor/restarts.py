@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
@@ -101,16 +101,20 @@ class Restarts:
         self._counted: dict[TaskId, int] = {}
         self._restarted: dict[TaskId, int] = {}
 
-    def after(self, task: TaskId, status: ExitStatus, ran: float | None) -> Decision | None:
+    def after(
+        self, task: TaskId, status: ExitStatus, ran: float | None, others: Sequence[TaskId] = ()
+    ) -> Decision | None:
         """What starts again after the failure of a task; ``None``: nothing does.
 
         Args:
             task: that failed.
             status: how it ended.
             ran: seconds; ``None``: it never started.
+            others: tasks that have failed together with it.
         """
-        role = self._roles[task]
-        if not self.limit or role.sidecar or role.restart == "never" or status.code in _NO_PROGRAM:
+        roles = {each: self._roles[each] for each in (task, *others)}
+        never = any(role.sidecar or role.restart == "never" for role in roles.values())
+        if not self.limit or never or status.code in _NO_PROGRAM:
             return None
         if ran is not None and ran >= _FORGIVEN_AFTER:
             self._counted.pop(task, None)
@@ -121,7 +125,9 @@ class Restarts:
         self._restarted[task] = self._restarted.get(task, 0) + 1
         if not preempted:
             self._counted[task] = self._counted.get(task, 0) + 1
-        tasks, everything = self._group(role, task, preempted)
+        groups = [self._group(role, each, preempted) for each, role in roles.items()]
+        tasks = frozenset().union(*(group for group, _ in groups))
+        everything = any(each for _, each in groups)
         number = 0 if preempted else sum(self._counted.values())
         return Decision(tasks, everything, self._wait(self._restarted[task]), number, preempted)
 

@@ -25,14 +25,14 @@ NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
 #: Seconds for an agent to start a task.
 START_LIMIT = 60.0
 #: Timers that are cancelled when the job is stopped, and when every task is gone.
-_BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
+_BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain", "silence")
 _BEFORE_CLOSE = ("end", "answer")
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGINT, SIGABRT, SIGTERM = 2, 6, 15
 #: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts
 #: as unkillable; that an agent may be late until it counts as lost.
-_STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0
+STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0
 AT_ONCE: StopSteps = ((SIGKILL, _LAST),)
 
 
@@ -52,7 +52,7 @@ _ACTIVE = (Phase.RUNNING, Phase.DRAINING)
 
 def orderly(grace: float) -> StopSteps:
     """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
-    return ((SIGTERM, grace), (SIGABRT, min(_STACKS, grace)), *AT_ONCE) if grace > 0 else AT_ONCE
+    return ((SIGTERM, grace), (SIGABRT, min(STACKS, grace)), *AT_ONCE) if grace > 0 else AT_ONCE
 
 
 def quick(grace: float, most: float) -> StopSteps:
@@ -115,6 +115,10 @@ class JobState:
         #: When the user last asked for the end; seconds that agents have to answer.
         self.last_stop_at: float | None = None
         self.answer_limit = 0.0
+        #: Number of looks for silent tasks (`stalls`), the one from which silence counts, and the silent tasks
+        #: that were named.
+        self.looks = self.silent_from = 0
+        self.named_silent: set[TaskRecord] = set()
         #: Number of tasks that did not end on SIGTERM.
         self.ignored_sigterm = 0
         #: Whether all deciding tasks have ended, and when the last of them did.
@@ -159,8 +163,9 @@ class JobState:
         return listed([str(task) for task in self.records if task in tasks])
 
     def alive(self) -> int:
-        """The number of tasks whose own process has not ended, as far as the launcher knows."""
-        return sum(self.records[task].state is not TaskState.ENDED for task in self.open)
+        """The number of tasks that have neither failed nor ended, as far as the launcher knows."""
+        records = [self.records[task] for task in self.open]
+        return sum(record.state is not TaskState.ENDED and not record.stalled for record in records)
 
     def done_before(self, at: float) -> bool:
         """Whether the job was done at this time: a task that ends later does not fail the job."""

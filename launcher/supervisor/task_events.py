@@ -31,6 +31,7 @@ def started(job: JobState, event: events.TaskStarted) -> None:
     """The task's process exists."""
     record = job.records[event.task]
     record.pid, record.started_at = event.pid, event.at
+    record.first_look = job.looks
     if record.state is TaskState.STARTING:
         record.move(TaskState.RUNNING, event)
     _start_answered(job, event.task)
@@ -38,8 +39,10 @@ def started(job: JobState, event: events.TaskStarted) -> None:
 
 def printed(job: JobState, event: events.TaskOutput) -> None:
     """The task has printed something."""
+    record = job.records[event.task]
+    record.output_look = job.looks
     if job.restarts.limit:
-        job.records[event.task].printed(event.data)
+        record.printed(event.data)
 
 
 def not_started(job: JobState, event: events.TaskNotStarted) -> None:
@@ -63,7 +66,7 @@ def signalled(job: JobState, event: events.TaskSignalled) -> None:
     record.signalled = record.signalled or not record.status.known
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
         stopped_without_command(job, event)
-    elif event.signal == SIGABRT and job.ignored_sigterm <= _MOST_NAMED:
+    elif event.signal == SIGABRT and not record.stalled and job.ignored_sigterm <= _MOST_NAMED:
         job.ignored_sigterm += 1
         subject = "more tasks" if job.ignored_sigterm > _MOST_NAMED else str(event.task)
         if record.status.known:
@@ -87,7 +90,10 @@ def exited(job: JobState, event: events.TaskExited) -> None:
         oom = f", out of memory ({event.oom})" if event.oom else ""
         record.detail = f"killed by {signal_name(event.signal)}{oom}"
     job.process_ended(event.task, event.at)
-    if record.signalled or (too_late and not record.status.ok):
+    if record.stalled and record.signalled:
+        record.outcome, record.reason = TaskState.FAILED, Reason.STALLED
+        record.detail = f"stalled, {record.detail}"
+    elif record.signalled or (too_late and not record.status.ok):
         record.outcome, record.reason = TaskState.STOPPED, Reason.STOPPED
     else:
         _exited_by_itself(job, record, event)

@@ -63,6 +63,10 @@ class TaskRecord:
         self.detail = ""
         #: Whether a command to stop it was given; whether a signal of a stop sequence was sent to it.
         self.stop_sent = self.signalled = False
+        #: Whether it is ended because of its silence; the looks (`stalls`) at its start and last output.
+        self.stalled = False
+        self.first_look = 0
+        self.output_look: int | None = None
         self.pid: int | None = None
         self.started_at: float | None = None
         self.ended_at: float | None = None

@@ -31,6 +31,10 @@ class Link(Protocol):
     def writing(self) -> int:
         """For select: writable when `flush` can send what waits; -1: nothing waits."""
 
+    @property
+    def broken(self) -> bool:
+        """Whether the connection is lost, and may come back."""
+
     def fileno(self) -> int:
         """For select: readable when `receive` has something."""
 

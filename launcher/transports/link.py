@@ -170,6 +170,11 @@ class ReconnectingLink(threading.Thread):
 
     # ------------------------------------------------------------------ for the thread that reads
 
+    @property
+    def broken(self) -> bool:
+        """See `Link.broken`."""
+        return self._lost_at is not None
+
     def fileno(self) -> int:
         """See `Link.fileno`."""
         return self._to_read.fileno()

@@ -39,6 +39,7 @@ class PipeLink:
 
     same_clock = True
     stays = False
+    broken = False
 
     def __init__(self, host: str, reading: int, writing: int) -> None:
         self.tasks: set[str] = set()

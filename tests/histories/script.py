@@ -14,6 +14,8 @@
     Ctrl-C | SIGTERM | SIGHUP
     restart worker/0 | says worker/0 TEXT
     time up end                 a timer
+    silence 11                  so many looks for silent tasks
+    output delayed              the reader is slow, or a connection is broken
     ... @ 5.5                   at this time, though earlier events may have a later one
 """
 
@@ -64,6 +66,7 @@ def job(
     timeout: float | None = None,
     restarts: int = 0,
     restart: str = "auto",
+    stall: float | None = None,
 ) -> JobSpec:
     """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
 
@@ -75,7 +78,7 @@ def job(
         role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=more == ["sidecar"])
         role = role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role
         roles.append(role._replace(restart=more[1]) if more[:1] == ["restart"] else role)
-    policy = Policy(OnFailure(on_failure), grace, timeout, restarts=restarts, restart=restart)
+    policy = Policy(OnFailure(on_failure), grace, timeout, restarts=restarts, restart=restart, stall=stall)
     return JobSpec(tuple(roles), policy=policy)
 
 
@@ -217,6 +220,10 @@ class Script:
         elif first == "says":
             task, _, words = rest.partition(" ")
             yield events.TaskOutput(self.host_of[task], TaskId(task), 1, words.encode())
+        elif text == "output delayed":
+            yield events.OutputDelayed(now())
+        elif first == "silence":
+            yield from (events.TimeUp(now(), "silence") for _ in range(int(rest)))
         elif text.startswith("time up "):
             yield events.TimeUp(now(), text.removeprefix("time up "))
         elif "/" in first:
@@ -308,7 +315,7 @@ class Case(NamedTuple):
 #: States and reasons as `cases` has them, and stop sequences.
 _SHORT = {
     "succeeded": "succeeded: exit", "failed": "failed: exit", "stopped": "stopped: stopped",
-    "lost": "lost: host lost", "never": "cancelled: never started",
+    "lost": "lost: host lost", "stalled": "failed: stalled", "never": "cancelled: never started",
 }  # fmt: skip
 _SEQUENCES = {"TERM": ((15, 10.0), (6, 2.0), (9, 5.0)), "KILL": ((9, 5.0),)}
 
@@ -337,7 +344,7 @@ def check(case: Case) -> None:
     """Compare the end of a history with the one in its table."""
     options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
     count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
-    restarts, restart = options.pop("restarts", ""), options.pop("restart", "")
+    restarts, restart, stall = (options.pop(name, "") for name in ("restarts", "restart", "stall"))
     on_failure = "stop" if options.pop("continue", None) is None else "continue"
     spec = job(
         *map(" ".join, options.items()),
@@ -346,6 +353,7 @@ def check(case: Case) -> None:
         timeout=float(timeout) if timeout else None,
         restarts=int(restarts or 0),
         restart=restart or "auto",
+        stall=float(stall) if stall else None,
     )
     replay = Script(spec, hosts(int(count or 1))).play(case.history)
     failure = replay.report.failure
@@ -359,5 +367,5 @@ def check(case: Case) -> None:
     else:
         assert list(states(replay).values()) == [_SHORT.get(state, state) for state in first.split(", ")]
         assert replay.exit_code == case.code
-        assert not {"end", "start", "ready", "job"} & set(replay.timers)
+        assert not {"end", "start", "ready", "job", "silence"} & set(replay.timers)
     assert set(texts) <= {"", failure.text if failure else "", *replay.notices}

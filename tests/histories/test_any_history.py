@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.job import JobSpec, OnFailure
-from launcher.report import Report, TaskState
+from launcher.report import Reason, Report, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.tasks import TRANSITIONS, deciding_tasks
 from tests.histories.script import SimulatedJob, hosts, job
@@ -29,6 +29,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         timeout=draw(st.sampled_from([None, 60.0])),
         restarts=draw(st.sampled_from([0, 0, 1, 5])),
         restart=draw(st.sampled_from(["auto", "auto", "task", "job"])),
+        stall=draw(st.sampled_from([None, 20.0])),
     )
 
 
@@ -105,7 +106,9 @@ def check_cause(report: Report, restarts: bool) -> None:
         return
     first = report.failure.at
     assert restarts or all(task.ended_at is not None and task.ended_at >= first for task in failed)
-    if report.failure.task is not None:
+    if report.failure.reason is Reason.STALLED:
+        assert report.exit_code == 124
+    elif report.failure.task is not None:
         (cause,) = (task for task in failed if task.task == report.failure.task)
         assert cause.status.shell == report.exit_code
     else:

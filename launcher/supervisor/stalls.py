@@ -1,0 +1,108 @@
+"""Silence: tasks that have printed nothing for long, which `--stall` ends, and else a line names.
+
+A task is silent when it has printed nothing for the limit, and neither have all other working tasks, or one of
+its role prints. Services and sidecars are not judged: a ps prints nothing in ``server.join()``.
+Beside a chief and a ps, workers are servers, too, and are silent only when the chief is.
+
+Silence is counted in looks: the time in which the launcher is suspended counts as one. Nothing counts while
+output is delayed on its way, and while tasks are to start again.
+"""
+
+from __future__ import annotations
+
+from launcher import events
+from launcher.events import StopSteps
+from launcher.job import CHIEF_ROLES
+from launcher.report import Failure, Reason, TaskState
+from launcher.supervisor import restarting
+from launcher.supervisor.state import AT_ONCE, SIGABRT, STACKS, TIMED_OUT, JobState, Phase, limit_text
+from launcher.supervisor.tasks import TaskRecord
+
+#: The timer of the looks.
+TIMER = "silence"
+#: Looks in a limit, the shortest time between two, and the limit without ``--stall``, in seconds.
+LOOKS, _SHORTEST, _UNASKED = 10, 0.1, 300.0
+_STEPS: StopSteps = ((SIGABRT, STACKS), *AT_ONCE)
+_HINT = (
+    "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
+    " often needs a longer --stall"
+)
+_FILTERS = "a session of TensorFlow 1 without device_filters waits for it for ever (docs/restarts.md)"
+
+
+def begin(job: JobState) -> None:
+    """Set the timer of the next look."""
+    limit = job.policy.stall or _UNASKED
+    job.do(events.SetTimer(TIMER, max(_SHORTEST, limit / LOOKS)))
+
+
+def output_delayed(job: JobState, _: events.OutputDelayed | None = None) -> None:
+    """Silence counts only from now on: output may be on its way."""
+    job.silent_from = job.looks
+
+
+def look(job: JobState, event: events.TimeUp) -> None:
+    """Look for silent tasks."""
+    if job.phase is not Phase.RUNNING:
+        return
+    begin(job)
+    job.looks += 1
+    if job.restarting:
+        output_delayed(job)
+    silent = _silent(job)
+    named = {record for record in job.named_silent if _is_silent(job, record)}
+    job.named_silent = named.union(silent)
+    if silent and job.policy.stall:
+        _end(job, silent, event.at)
+    elif job.named_silent > named:
+        advice = _cause(job) or "`--stall 10m` would end such tasks and show where they hang"
+        job.notify(f"{_text(job, silent, '5 minutes')}; {advice}", urgent=True)
+
+
+def _silent(job: JobState) -> list[TaskRecord]:
+    """The silent tasks, in the order of the table."""
+    states = (TaskState.STARTING, TaskState.RUNNING)
+    working = [each for each in job.records.values() if not each.service and each.state in states]
+    silent = [record for record in working if _is_silent(job, record)]
+    others = [record for record in working if not _is_silent(job, record)]
+    roles = {task.role for task in job.records}
+    serving = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
+    if serving.issuperset(record.task.role for record in others):
+        return silent
+    printing = {record.task.role for record in others if record.output_look == job.looks - 1} - serving
+    return [record for record in silent if record.task.role in printing]
+
+
+def _is_silent(job: JobState, record: TaskRecord) -> bool:
+    since = max(record.first_look, record.output_look or 0, job.silent_from)
+    return record.state is TaskState.RUNNING and job.looks - since > LOOKS
+
+
+def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
+    where = job.on(silent[0].host) if len(silent) == 1 else ""
+    return f"{job.names([record.task for record in silent])}{where} printed nothing for {limit}"
+
+
+def _cause(job: JobState) -> str:
+    """The likely cause of a silence, if it is known; else empty."""
+    ended = [task.task for task in job.records.values() if not task.service and task.task not in job.open]
+    if not ended:
+        return ""
+    has_ps = any(task.role == "ps" for task in job.records)
+    why = _FILTERS if has_ps else "tasks that communicate collectively must end together"
+    return f"{job.names(ended)} ended before: {why}"
+
+
+def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
+    """End silent tasks: together one failure."""
+    limit = limit_text(job.policy.stall or 0.0, job.policy.stall_text)
+    for record in silent:
+        record.move(TaskState.STOPPING, "it is silent")
+        record.stalled = record.stop_sent = True
+    job.send_stops(silent, _STEPS)
+    first, *others = silent
+    text, hint = _text(job, silent, limit), _cause(job) or _HINT
+    failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
+    if not restarting.after_failure(job, first, failure, [record.task for record in others]):
+        job.report_failure(text, job.fail(failure, TIMED_OUT))
+        job.continue_or_stop()

@@ -1,0 +1,140 @@
+"""Silent tasks: which they are, what `--stall` does to them, and the line without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import events
+from tests.histories.script import Replay, Script, cases, check, hosts, job
+
+ABORTED = "gets 6; worker/{0} dies 6; worker/{0} gone"
+ENDS = """
+# one is silent while another prints; the job fails
+worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; worker/1 dies 6;
+    worker/1 gone; worker/0,ps/0 ends; closed
+    -> 124 | stopped, stalled, stopped | worker/1 on node1 printed nothing for 20 s
+    | worker/1 on node1 printed nothing for 20 s; stopping the other 2 tasks
+# the others go on
+worker 2, ps 1, continue, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6;
+    worker/1 dies 6; worker/1 gone; worker/0 finishes 0; ps/0 ends; closed
+    -> 124 | succeeded, stalled, stopped
+# all are silent, also those that have never printed; the ps is not named
+worker 2, ps 1, stall 20: up; says worker/0 x; says ps/0 x; silence 10; says ps/0 x; silence 1;
+    worker/0,worker/1 gets 6; worker/0,worker/1 dies 6; worker/0,worker/1 gone; ps/0 ends; closed
+    -> 124 | stalled, stalled, stopped | worker/0, worker/1 printed nothing for 20 s
+# one starts again; it may have written that an import failed
+worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence 10; says worker/0 x; silence 1;
+    worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
+    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | worker/1 on node1 printed nothing for 20 s; starting worker/1 again
+       in 1.0 s (attempt 2, restart 1 of 1)
+# all start again: that counts once
+worker 2, ps 1, stall 20, restarts 1: up; silence 11; worker/0,worker/1 gets 6; worker/0,worker/1 dies 6;
+    worker/0,worker/1 gone; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
+    ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | worker/0, worker/1 printed nothing for 20 s; starting worker/0,
+       worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+# no restart is left
+worker 1, stall 20, restarts 1: up; silence 11; worker/0 ends; time up restart 1; worker/0 starts;
+    silence 11; worker/0 ends; closed
+    -> 124 | stalled | worker/0 on node1 printed nothing for 20 s
+# it ends by itself just then
+worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 finishes 0;
+    worker/0 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+worker 1, stall 20: up; silence 11; worker/0 finishes 3; closed -> 124 | failed
+# ParameterServerStrategy: workers are servers; when the chief is silent, all of them that are silent are named
+chief 1, worker 2, ps 1, stall 20: up; silence 10; says chief/0 x; says worker/0 x; silence 10; says chief/0 x;
+    chief/0 finishes 0; worker/0,worker/1,ps/0 ends; closed
+    -> 0 | succeeded, stopped, stopped, stopped
+chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1;
+    chief/0,worker/1 ends; ps/0 ends; time up restart 1; chief/0,worker/1,ps/0 starts; chief/0 finishes 0;
+    worker/0,worker/1,ps/0 ends; closed
+    -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20 s; starting chief/0,
+       worker/1, ps/0 again in 1.0 s (attempt 2, restart 1 of 1)
+# the user in the middle: while it ends, and while it waits
+worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
+    worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed
+    -> 130 | stopped, stalled, stopped | stopped by Ctrl-C
+worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C; Ctrl-C;
+    worker/1 gets 9; worker/1 dies 9; worker/1 gone; worker/0,ps/0 ends; closed
+    -> 124 | stopped, stalled, stopped
+worker 2, hosts 2, stall 20, restarts 1: up; silence 11; lost node1; worker/1 ends; closed
+    -> 125 | lost, stalled
+"""
+
+
+@pytest.mark.parametrize("case", cases(ENDS))
+def test_ends(case):
+    check(case)
+
+
+def stops(*roles: str, history: str, restarts: int = 2) -> list[str]:
+    """The tasks that were stopped, each list with the first signal that they get."""
+    spec = job(*roles, restarts=restarts, stall=20.0)
+    replay = Script(spec, hosts(1)).play(history)
+    return [f"{' '.join(stop.tasks)}: {stop.steps[0][0]}" for stop in replay.all(events.StopTasks)]
+
+
+@pytest.mark.parametrize(
+    "roles, history, expected",
+    [
+        ("worker 2, ps 1", "up; silence 10", []),
+        ("worker 2, ps 1", "up; silence 11", ["worker/0 worker/1: 6"]),
+        ("worker 2, ps 1", "up; silence 8; output delayed; silence 10", []),
+        ("worker 2, ps 1", "up; silence 8; output delayed; silence 11", ["worker/0 worker/1: 6"]),
+        # a restart of another resets the time; no longer than until it has started
+        ("worker 2, ps 1", "up; silence 8; ps/0 dies 9; silence 20; ps/0 gone; silence 20", []),
+        (
+            "worker 2, ps 1",
+            "up; ps/0 dies 9; ps/0 gone; silence 3; time up restart 1; ps/0 starts; silence 11",
+            ["worker/0 worker/1: 6"],
+        ),
+        # one that has just started has not printed: it is no peer that prints
+        (
+            "worker 2, ps 1",
+            "up; silence 1; worker/1 dies 9; worker/1 gone; time up restart 1; silence 3; worker/1 starts; silence 10",
+            [],
+        ),
+        # one that has ended is not silent
+        ("worker 2, ps 1", "up; worker/1 finishes 0; silence 6; says worker/0 x; silence 6", []),
+        # other roles are no peers
+        ("chief 1, worker 1", "up; silence 8; says chief/0 x; silence 10", []),
+        ("worker 1, evaluator 1, board 1 sidecar", "up; silence 11", ["worker/0: 6"]),
+        ("ps 1", "up; silence 99", []),
+        # with the others of its group, which get SIGTERM
+        ("worker 2", "up; silence 10; says worker/0 x; silence 1", ["worker/1: 6", "worker/0: 15"]),
+        ("worker 2", "up; says worker/0 x; worker/0 exits 1; silence 99", ["worker/1: 15"]),
+    ],
+)
+def test_who_is_silent(roles: str, history: str, expected: list[str]):
+    assert stops(*roles.split(", "), history=history) == expected
+
+
+def test_tasks_that_may_never_start_again_fail_the_job():
+    assert stops("worker 1 restart never", "ps 1", history="up; silence 11") == ["worker/0: 6", "ps/0: 15"]
+
+
+def lines(*roles: str, history: str) -> list[str]:
+    """The lines about silent tasks, without `--stall`."""
+    replay: Replay = Script(job(*roles), hosts(1)).play(f"up; {history}")
+    assert not replay.all(events.StopTasks)
+    return [line for line in replay.notices if "printed nothing" in line]
+
+
+def test_without_stall_one_line_after_five_minutes_until_output_comes_again():
+    assert lines("worker 2", history="silence 10") == []
+    (line,) = lines("worker 2", history="silence 99")
+    assert line.startswith("worker/0, worker/1 printed nothing for 5 minutes; `--stall 10m`")
+    history = "silence 20; says worker/1 x; silence 2; says worker/0 x; silence 20"
+    assert len(lines("worker 2", history=history)) == 2
+    history = "silence 10; says worker/0 x; silence 4; says worker/0 x; silence 4; says worker/1 x; silence 99"
+    first, second = lines("worker 2", history=history)
+    assert first.startswith("worker/1 on node1 printed nothing for 5 minutes")
+
+
+def test_the_likely_cause_of_a_silence():
+    (line,) = lines("worker 2", "ps 1", history="worker/1 finishes 0; silence 11")
+    assert "worker/1 ended before: a session of TensorFlow 1 without device_filters waits" in line
+    (line,) = lines("worker 2", history="worker/1 finishes 0; silence 11")
+    assert "worker/1 ended before: tasks that communicate collectively must end together" in line

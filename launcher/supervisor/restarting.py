@@ -13,9 +13,7 @@ from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 
 
-def after_failure(
-    job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()
-) -> bool:
+def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()) -> bool:
     """Let a task start again that has failed, if the policy allows it.
 
     Args:

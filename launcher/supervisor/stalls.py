@@ -1,8 +1,8 @@
 """Silence: tasks that have printed nothing for long, which `--stall` ends, and else a line names.
 
-A task is silent when it has printed nothing for the limit, and neither have all other working tasks, or one of
-its role prints. Services and sidecars are not judged: a ps prints nothing in ``server.join()``.
-Beside a chief and a ps, workers are servers, too, and are silent only when the chief is.
+A task is silent when it has printed nothing for the limit, and neither has any other task, or one of its role
+prints. Services and sidecars do not count: a ps prints nothing in ``server.join()``. Beside a chief and a ps,
+workers are servers, too, and are silent only when the chief is.
 
 Silence is counted in looks: the time in which the launcher is suspended counts as one. Nothing counts while
 output is delayed on its way, and while tasks are to start again.

@@ -115,8 +115,8 @@ class JobState:
         #: When the user last asked for the end; seconds that agents have to answer.
         self.last_stop_at: float | None = None
         self.answer_limit = 0.0
-        #: Number of looks for silent tasks (`stalls`), the one from which silence counts, and the silent tasks
-        #: that were named.
+        #: Looks for silent tasks (`stalls`): their number, the one from which silence counts, tasks that they
+        #: named.
         self.looks = self.silent_from = 0
         self.named_silent: set[TaskRecord] = set()
         #: Number of tasks that did not end on SIGTERM.

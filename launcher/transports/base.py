@@ -33,7 +33,7 @@ class Link(Protocol):
 
     @property
     def broken(self) -> bool:
-        """Whether the connection is lost, and may come back."""
+        """Whether the connection is broken, or may be: nothing has come for seconds."""
 
     def fileno(self) -> int:
         """For select: readable when `receive` has something."""

@@ -43,6 +43,8 @@ START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect
 SILENCE, FIRST_ANSWER = 5.0, 15.0
 #: Seconds between two attempts to connect.
 _PAUSE = 0.2
+#: Seconds without an answer after which output may be delayed; pings are answered every 2 s.
+_BROKEN = 3.0
 #: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
 _LAST_ACK, _CLOSING = 1.0, 10.0
 #: Seconds without a connection after which the host will hardly answer soon.
@@ -173,7 +175,7 @@ class ReconnectingLink(threading.Thread):
     @property
     def broken(self) -> bool:
         """See `Link.broken`."""
-        return self._lost_at is not None
+        return time.monotonic() > self._received_at + _BROKEN
 
     def fileno(self) -> int:
         """See `Link.fileno`."""

@@ -23,8 +23,8 @@ worker 2, ps 1, stall 20: up; says worker/0 x; says ps/0 x; silence 10; says ps/
     worker/0,worker/1 gets 6; worker/0,worker/1 dies 6; worker/0,worker/1 gone; ps/0 ends; closed
     -> 124 | stalled, stalled, stopped | worker/0, worker/1 printed nothing for 20 s
 # one starts again; it may have written that an import failed
-worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence 10; says worker/0 x; silence 1;
-    worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
+worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence 10; says worker/0 x;
+    silence 1; worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
     worker/0,worker/1 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | worker/1 on node1 printed nothing for 20 s; starting worker/1 again
        in 1.0 s (attempt 2, restart 1 of 1)
@@ -43,15 +43,15 @@ worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1
     worker/0 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped
 worker 1, stall 20: up; silence 11; worker/0 finishes 3; closed -> 124 | failed
-# ParameterServerStrategy: workers are servers; when the chief is silent, all of them that are silent are named
-chief 1, worker 2, ps 1, stall 20: up; silence 10; says chief/0 x; says worker/0 x; silence 10; says chief/0 x;
-    chief/0 finishes 0; worker/0,worker/1,ps/0 ends; closed
+# ParameterServerStrategy: workers are servers; when the chief is silent, they are named, too
+chief 1, worker 2, ps 1, stall 20: up; silence 10; says chief/0 x; says worker/0 x; silence 10;
+    says chief/0 x; chief/0 finishes 0; worker/0,worker/1,ps/0 ends; closed
     -> 0 | succeeded, stopped, stopped, stopped
 chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1;
     chief/0,worker/1 ends; ps/0 ends; time up restart 1; chief/0,worker/1,ps/0 starts; chief/0 finishes 0;
     worker/0,worker/1,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20 s; starting chief/0,
-       worker/1, ps/0 again in 1.0 s (attempt 2, restart 1 of 1)
+    -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20 s; starting
+       chief/0, worker/1, ps/0 again in 1.0 s (attempt 2, restart 1 of 1)
 # the user in the middle: while it ends, and while it waits
 worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
     worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed
@@ -93,7 +93,7 @@ def stops(*roles: str, history: str, restarts: int = 2) -> list[str]:
         # one that has just started has not printed: it is no peer that prints
         (
             "worker 2, ps 1",
-            "up; silence 1; worker/1 dies 9; worker/1 gone; time up restart 1; silence 3; worker/1 starts; silence 10",
+            "up; worker/1 dies 9; worker/1 gone; time up restart 1; silence 3; worker/1 starts; silence 10",
             [],
         ),
         # one that has ended is not silent
@@ -128,7 +128,9 @@ def test_without_stall_one_line_after_five_minutes_until_output_comes_again():
     assert line.startswith("worker/0, worker/1 printed nothing for 5 minutes; `--stall 10m`")
     history = "silence 20; says worker/1 x; silence 2; says worker/0 x; silence 20"
     assert len(lines("worker 2", history=history)) == 2
-    history = "silence 10; says worker/0 x; silence 4; says worker/0 x; silence 4; says worker/1 x; silence 99"
+    history = (
+        "silence 10; says worker/0 x; silence 4; says worker/0 x; silence 4; says worker/1 x; silence 99"
+    )
     first, second = lines("worker 2", history=history)
     assert first.startswith("worker/1 on node1 printed nothing for 5 minutes")
 

@@ -139,7 +139,10 @@ RESET += "; iptables -w -I $rule && sleep 1; iptables -w -D $rule"
 
 
 def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost]):
-    """Cut for 3 s, for 10 s in which the task ends, and for 70 s; reset, and killed as the task ends."""
+    """Cut for 3 s, for 10 s in which the task ends, and for 70 s; reset, and killed as the task ends.
+
+    The tasks are not silent meanwhile: their output is on its way.
+    """
 
     def end(host: LabHost) -> None:
         """Also of a host that is cut off."""
@@ -147,7 +150,7 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost])
 
     for host in hosts:
         host.expected.append("end")
-    words = ["--workers", "4", "--lease", "120", "--", "sh", "-c", NUMBERS]
+    words = ["--workers", "4", "--lease", "120", "--stall", "8s", "--", "sh", "-c", NUMBERS]
     started = ssh_launch.start("--hosts", ALL, *words, cwd="/")
     started.until(lambda it: it.out.count(" | line 20\n") == 4, 60)
     short, middle, long, reset = hosts

@@ -27,7 +27,8 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
         return False
     if record.task in job.restarting:  # it follows from the failure of another task
         return True
-    ran = None if record.started_at is None else failure.at - record.started_at
+    silence = (job.policy.stall or 0.0) if record.stalled else 0.0
+    ran = None if record.started_at is None else failure.at - record.started_at - silence
     decision = job.restarts.after(record.task, record.status, ran, others)
     if decision is None:
         return False

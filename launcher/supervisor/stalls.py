@@ -56,7 +56,7 @@ def look(job: JobState, event: events.TimeUp) -> None:
         _end(job, silent, event.at)
     elif job.named_silent > named:
         advice = _cause(job) or "`--stall 10m` would end such tasks and show where they hang"
-        job.notify(f"{_text(job, silent, '5 minutes')}; {advice}", urgent=True)
+        job.notify(f"{_text(job, silent, '5 minutes')}; {advice}")
 
 
 def _silent(job: JobState) -> list[TaskRecord]:

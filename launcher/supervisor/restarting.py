@@ -97,6 +97,8 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
     """Begin a restart; it includes the restarts under way of the same tasks."""
     everything = decision.all
     tasks = {task for task in decision.tasks if job.records[task].host in job.agents}
+    if cause is not None:
+        tasks -= job.failed
     if not everything:
         tasks -= {task for task in tasks if job.records[task].outcome is TaskState.SUCCEEDED}
     for other in {job.restarting[task] for task in tasks & job.restarting.keys()}:

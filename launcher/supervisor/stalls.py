@@ -104,5 +104,6 @@ def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
     text, hint = _text(job, silent, limit), _cause(job) or _HINT
     failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
     if not restarting.after_failure(job, first, failure, [record.task for record in others]):
+        job.failed.update(record.task for record in silent)
         job.report_failure(text, job.fail(failure, TIMED_OUT))
         job.continue_or_stop()

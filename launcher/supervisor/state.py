@@ -102,6 +102,8 @@ class JobState:
         #: Tasks that are to start again; how all tasks are started; restarts that were begun, and made.
         self.restarting: dict[TaskId, Restart] = {}
         self.plans: dict[TaskId, TaskPlan] = {}
+        #: Tasks that failed for good: `--on-failure` is `continue`.
+        self.failed: set[TaskId] = set()
         self.restarts_begun = self.restarts_made = 0
         #: Hosts whose agent is neither closed nor lost; hosts that have not answered whether they hold their
         #: ports; hosts whose agents stop tasks without a command; hosts that have not answered a stop.

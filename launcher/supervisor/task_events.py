@@ -159,6 +159,7 @@ def _fail(
     assert record.reason is not None
     failure = Failure(record.reason, record.task, record.host, event.at, text, hint)
     if not restarting.after_failure(job, record, failure):
+        job.failed.add(record.task)
         job.report_failure(text, job.fail(failure, record.status.shell))
 
 

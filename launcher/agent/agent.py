@@ -18,7 +18,7 @@ from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
 from launcher.agent.spawn import CannotStart, Spawner
-from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
+from launcher.agent.stopping import SIGKILL, Families, Orphans, Stopping, Task
 from launcher.agent.watchdog import Deadline
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 from launcher.task_id import TaskId
@@ -79,6 +79,7 @@ class Agent:
             events.StartTask: self._start,
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
+            events.Measure: self._measure,
             events.HoldOutput: lambda command: connection.hold(command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
@@ -315,7 +316,7 @@ class Agent:
         task = self._tasks.get(command.task)
         if task is None:
             return
-        members = self._families.members(task.main, self._families.orphans().get(task.id, []))
+        members = self._members(task, self._families.orphans())
         for process in reversed(members):  # children first: what a killed main process leaves counts as left
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
@@ -324,6 +325,18 @@ class Agent:
         self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
 
     # ------------------------------------------------------------------ questions
+
+    def _measure(self, _: events.Measure) -> None:
+        orphans = self._families.orphans()
+        memory = {
+            task.id: sum(processes.resident(process.pid) for process in self._members(task, orphans))
+            for task in self._tasks.values()
+        }
+        self._send(events.Measured("", events.now(), memory))
+
+    def _members(self, task: Task, orphans: Orphans) -> List[processes.Process]:
+        """Every live process of a task."""
+        return self._families.members(task.main, orphans.get(task.id, []))
 
     def _report_gpus(self, answer: bytes) -> None:
         gpus = host.read_gpus(answer)

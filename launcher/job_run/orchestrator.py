@@ -13,6 +13,7 @@ from typing import Any
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
 from launcher.job import Host, JobSpec, Placement, Plan
+from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
@@ -99,6 +100,7 @@ class Orchestrator:
         self._commands_fd = commands_fd
         self._partial_command = b""
         self._machine = Machine(job, placement, opening.job, check)
+        self._control = Control(self._machine, self._report, self._send, self._handle)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
@@ -141,16 +143,33 @@ class Orchestrator:
                 for renderer in self._display.renderers:
                     renderer.begin(self._opening)
                 self._on_notices()
+                self._open_control()
                 self._execute(self._machine.begin())
                 for host in self._placement.hosts():
                     self._open(host)
                 while not self._finished:
                     self._turn()
             finally:
+                self._control.close()
                 self._close_connections()
                 self._selector.close()
-            opening = self._opening
-            return self._machine.report(opening.started_at, events.now(), opening.paths.root)
+            return self._report()
+
+    def _report(self) -> Report:
+        """The report of the job as it is now."""
+        opening = self._opening
+        return self._machine.report(opening.started_at, events.now(), opening.paths.root)
+
+    def _open_control(self) -> None:
+        try:
+            self._control.open(self._opening.job)
+        except OSError as error:
+            text = (
+                f"`launch ps {self._opening.job}` and `launch restart` can't reach this run: {error.strerror}"
+            )
+            self._show(events.Tell(text))
+        else:
+            self._selector.register(self._control, selectors.EVENT_READ, self._control.serve)
 
     # ------------------------------------------------------------------ the loop
 
@@ -192,7 +211,8 @@ class Orchestrator:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
         waits += [_LOOK] if self._lost else []
-        waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
+        ticks = (self._control.tick, *(renderer.tick for renderer in self._display.renderers))
+        waits += [wait for tick in ticks if (wait := tick(now)) is not None]
         return max(0.0, min(waits)) if waits else None
 
     def _handle(self, event: events.Event) -> None:
@@ -260,7 +280,10 @@ class Orchestrator:
             self._lost.append(connection)
             return
         for message in messages:
-            self._handle(connection.with_our_time(message))
+            if isinstance(message, events.Measured):
+                self._control.measured(message)
+            else:
+                self._handle(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 self._close(connection, connection.link.stays)
 

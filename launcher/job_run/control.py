@@ -278,9 +278,8 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
             peer.connect(_address(run.job))
             pid, uid = process_and_user(peer)
             if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
-                raise LaunchError(
-                    f"can't ask the launcher of {run.job}: process {pid} of user {uid} has its socket"
-                )
+                text = f"its socket belongs to process {pid} of user {uid}"
+                raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
             peer.sendall(json.dumps(request).encode() + b"\n")
             with peer.makefile("rb") as file:
                 answer: Mapping[str, Any] = json.loads(file.readline(_ANSWER_SIZE))

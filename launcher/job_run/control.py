@@ -197,8 +197,8 @@ class Control:
             return "its tasks have not been started yet"
         if self._machine.phase is not Phase.RUNNING:
             return "the job ends"
-        ended = [task for task in tasks if task not in self._machine.open]
-        return f"{listed(ended)} ended before" if ended else ""
+        lost = [task for task in tasks if self._machine.records[task].host not in self._machine.agents]
+        return f"the host of {listed(lost)} is lost" if lost else ""
 
     def _tasks(self) -> dict[str, Any]:
         return {"report": report_as_dict(self._report()), "memory": self._memory}

@@ -364,7 +364,7 @@ class Orchestrator:
             self._send(events.SetCluster(host, self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.planned(self.plan))
         try:
-            write_plan(self.plan, self._opening.paths, self._opening.job)
+            write_plan(self.plan, self._opening.paths, self._opening.job, self._job.policy.restarts)
         except OSError as error:
             self.plan_unwritten = True
             text = f"can't write {self._opening.paths.plan}: {error.strerror}"

@@ -194,6 +194,59 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
 # ---------------------------------------------------------------------- launch restart
 
 
+#: Prints its attempt.
+ATTEMPTS = "echo attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS up; exec sleep 300"
+
+
+def test_tasks_start_again(launch: Launch):
+    """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
+    started = running(launch, "--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
+    pids = {task["task"]: task["pid"] for task in json.loads(launch("ps", "latest", "--json").out)}
+    ended = launch("restart", "latest", "ps")
+    assert ended.code == 0, ended.err
+    tasks = {task["task"]: task for task in json.loads(launch("ps", "latest", "--json").out)}
+    assert ended.out == f"ps/0: attempt 2, running on localhost, pid {tasks['ps/0']['pid']}\n"
+    assert tasks["worker/0"]["pid"] == pids["worker/0"] and tasks["ps/0"]["pid"] != pids["ps/0"]
+    address = last_run(launch).plan["cluster"]["ps"][0]
+    started.until(lambda it: f"attempt 2 of ps/0 at {address}" in it.out)
+    assert launch("restart", "latest", "worker/0", "ps/0").code == 0
+    tasks = {task["task"]: task for task in json.loads(launch("ps", "latest", "--json").out)}
+    assert [tasks[name]["attempt"] for name in ("worker/0", "ps/0")] == [2, 3]
+    os.kill(tasks["worker/0"]["pid"], signal.SIGKILL)  # the one restart that is counted
+    started.until(lambda it: "attempt 3 of worker/0" in it.out)
+    assert "restart 1 of 1" in started.err
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+def test_a_task_that_has_ended_starts_again(launch: Launch):
+    script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
+    started = running(launch, "--workers", "2", "--", "sh", "-c", script)
+    started.until(lambda _: any(event["event"] == "TaskGone" for event in last_run(launch).events))
+    ended = launch("restart", "latest", "worker/1")
+    assert ended.code == 0
+    assert ended.out.startswith("worker/1: attempt 2, ")
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+def test_a_task_that_is_slow_to_end(launch: Launch):
+    script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
+    started = running(launch, "--workers", "2", "--grace", "60", "--", "sh", "-c", script)
+    ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
+    assert ended.code == 124
+    assert "waiting for worker/0 to start again" in ended.err
+    assert "worker/0 did not start again within 2.5 s" in ended.err
+    waiting = launch.start("restart", "latest", "worker/0")
+    waiting.until(lambda it: "waiting for worker/0" in it.err)
+    started.send(signal.SIGTERM)
+    started.until(lambda it: "killing" in it.err or "stopping 2 tasks" in it.err)
+    started.send(signal.SIGTERM)
+    assert started.wait().code == 143
+    assert waiting.wait().code == 125
+    assert "ended with exit code 143 before worker/0 started again" in waiting.err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

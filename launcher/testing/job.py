@@ -16,7 +16,7 @@ from launcher.api.driver import Driver
 from launcher.errors import LaunchError
 from launcher.job import RunPaths
 from launcher.report import ExitStatus, Report, TaskState
-from launcher.runs.logs import content, last_lines, shown_lines
+from launcher.runs.logs import attempt_mark, content, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.task_id import TaskId
 from launcher.text import signal_name
@@ -336,7 +336,7 @@ class Task(_Waits):
 
     @property
     def raw(self) -> bytes:
-        """Its output so far, stdout and stderr."""
+        """Its output so far, stdout and stderr, that of all attempts."""
         return content(self._job.paths.log(self.name))
 
     @property
@@ -354,7 +354,7 @@ class Task(_Waits):
         return last_lines(self._job.paths.root, self.name, count)
 
     def until_prints(self, text: str | re.Pattern[str], timeout: float = 30.0) -> str:
-        """Wait until it has printed a line, from its start on.
+        """Wait until its last attempt has printed a line, from its start on.
 
         Args:
             text: a text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
@@ -370,8 +370,14 @@ class Task(_Waits):
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         shown = text if isinstance(text, str) else text.pattern
         return self._wait_for(
-            lambda: next(filter(pattern.search, self.lines), None), timeout, f"a line with {shown!r}"
+            lambda: next(filter(pattern.search, self._lines_of_attempt()), None),
+            timeout,
+            f"a line with {shown!r}",
         )
+
+    def _lines_of_attempt(self) -> list[str]:
+        own = self.raw.rpartition(attempt_mark(self.attempt))[2]
+        return own.decode("utf-8", "replace").splitlines()
 
     # ------------------------------------------------------------------ waiting, signals
 
@@ -431,14 +437,12 @@ class Task(_Waits):
         """
         __tracebackhide__ = True
 
-        def look() -> int | None:
+        def look() -> int:
             later = self._job.driver.events[self._job.signalled_at :]
-            started = (
-                event["attempt"]
-                for event in later
-                if event["event"] == "TaskStarted" and event["task"] == self.name
-            )
-            return max((attempt for attempt in started if attempt > 1), default=None)
+            started = [
+                event for event in later if (event["event"], event.get("task")) == ("TaskStarted", self.name)
+            ]
+            return max((event["attempt"] for event in started if event["attempt"] > 1), default=0)
 
         return self._job.until(look, f"a new attempt of {self.name}", timeout)
 

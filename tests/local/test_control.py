@@ -195,7 +195,7 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
 
 
 #: Prints its attempt.
-ATTEMPTS = "echo attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS up; exec sleep 300"
+ATTEMPTS = "echo up: attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS; exec sleep 300"
 
 
 def test_tasks_start_again(launch: Launch):
@@ -240,7 +240,7 @@ def test_a_task_that_is_slow_to_end(launch: Launch):
     waiting = launch.start("restart", "latest", "worker/0")
     waiting.until(lambda it: "waiting for worker/0" in it.err)
     started.send(signal.SIGTERM)
-    started.until(lambda it: "killing" in it.err or "stopping 2 tasks" in it.err)
+    started.until(lambda it: "waiting for worker/0, worker/1" in it.err)
     started.send(signal.SIGTERM)
     assert started.wait().code == 143
     assert waiting.wait().code == 125

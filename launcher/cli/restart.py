@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     tasks = selected(found.job, before, args.tasks)
     try:
         ask(found, {"request": "restart", "tasks": tasks})
-    except ConnectionRefusedError as error:
+    except ConnectionError as error:
         raise LaunchError(f"{found.job} has just ended") from error
     return _wait(found, {task: before[task] for task in tasks}, args.timeout)
 

@@ -255,7 +255,7 @@ def snapshot(run: Run, memory: bool = False) -> Snapshot:
         try:
             if report := run.report():
                 return Snapshot(report_from_json(report), {}, True)
-            with suppress(ConnectionRefusedError):
+            with suppress(ConnectionError):
                 answer = ask(run, {"request": "tasks", "memory": memory})
                 return Snapshot(report_from_json(answer["report"]), answer["memory"], False)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -269,7 +269,7 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answer of a run's launcher to a request.
 
     Raises:
-        ConnectionRefusedError: it has no control socket: its tasks are not started yet, or have ended.
+        ConnectionError: it has no control socket, or closes it: the job has not begun yet, or has ended.
         LaunchError: it refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
@@ -282,8 +282,11 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
                 raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
             peer.sendall(json.dumps(request).encode() + b"\n")
             with peer.makefile("rb") as file:
-                answer: Mapping[str, Any] = json.loads(file.readline(_ANSWER_SIZE))
-        except ConnectionRefusedError:
+                line = file.readline(_ANSWER_SIZE)
+            if not line:
+                raise ConnectionResetError
+            answer: Mapping[str, Any] = json.loads(line)
+        except ConnectionError:
             raise
         except (OSError, ValueError) as error:
             text = f"the launcher of {run.job} does not answer; is it suspended? (`launch stop` wakes it)"

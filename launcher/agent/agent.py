@@ -18,7 +18,7 @@ from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
 from launcher.agent.spawn import CannotStart, Spawner
-from launcher.agent.stopping import SIGKILL, Families, Orphans, Stopping, Task
+from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import Deadline
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 from launcher.task_id import TaskId
@@ -316,7 +316,7 @@ class Agent:
         task = self._tasks.get(command.task)
         if task is None:
             return
-        members = self._members(task, self._families.orphans())
+        members = self._families.members(task.main, self._families.orphans().get(task.id, []))
         for process in reversed(members):  # children first: what a killed main process leaves counts as left
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
@@ -328,15 +328,11 @@ class Agent:
 
     def _measure(self, _: events.Measure) -> None:
         orphans = self._families.orphans()
-        memory = {
-            task.id: sum(processes.resident(process.pid) for process in self._members(task, orphans))
-            for task in self._tasks.values()
-        }
+        memory = {}
+        for task in self._tasks.values():
+            members = self._families.members(task.main, orphans.get(task.id, []))
+            memory[task.id] = sum(processes.resident(process.pid) for process in members)
         self._send(events.Measured("", events.now(), memory))
-
-    def _members(self, task: Task, orphans: Orphans) -> List[processes.Process]:
-        """Every live process of a task."""
-        return self._families.members(task.main, orphans.get(task.id, []))
 
     def _report_gpus(self, answer: bytes) -> None:
         gpus = host.read_gpus(answer)

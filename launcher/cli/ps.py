@@ -22,7 +22,7 @@ from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, tasks_of
-from launcher.text import byte_size, duration, printable
+from launcher.text import Waiting, byte_size, duration, printable
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -37,6 +37,8 @@ _HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command"
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
 #: States of a task that has processes.
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
+#: Seconds for the hosts to measure memory; between two looks at whether they have.
+_MEASURE_SECONDS, _LOOK = 2.0, 0.05
 #: The most hosts that are named; of more hosts their number is shown.
 _MOST_NAMED = 2
 
@@ -75,7 +77,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_tasks(run: Run, as_json: bool) -> int:
     """Print the tasks of a run; of one that has ended the table of its report."""
-    now = snapshot(run, memory=True)
+    now = snapshot(run, measure=True)
+    waiting = Waiting()
+    while now.measuring and waiting.seconds < _MEASURE_SECONDS:
+        time.sleep(_LOOK)
+        now = snapshot(run)
     records = [_task_record(run, now, task) for task in report_as_dict(now.report)["tasks"]]
     if as_json:
         print(json.dumps(records, indent=2))

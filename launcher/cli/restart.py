@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from launcher.cli.completion import completes, runs_and_tasks, unfinished_runs
+from launcher.cli.completion import completes, newest_tasks, unfinished_runs
 from launcher.config.values import argument, duration
 from launcher.errors import LaunchError
 from launcher.job_run.control import ask, snapshot
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = "its name or a part of it, `latest`, or its folder"
     completes(parser.add_argument("run_id", metavar="RUN", help=which), unfinished_runs)
     names = "tasks such as worker/0, or roles"
-    completes(parser.add_argument("tasks", metavar="TASK", nargs="+", help=names), runs_and_tasks)
+    completes(parser.add_argument("tasks", metavar="TASK", nargs="+", help=names), newest_tasks)
     parser.add_argument(
         "--timeout", metavar="S", type=argument(duration), default=60.0,
         help="how long to wait until they run: seconds, or 90s, 5m (default: 60)",
@@ -51,14 +51,12 @@ def run(args: argparse.Namespace) -> int:
     """
     found = find(args.run_id)
     now = snapshot(found)
-    if now.ended:
-        raise LaunchError(f"{found.job} has ended with exit code {now.report.exit_code}")
     before = {task.task: task.attempt for task in now.report.tasks}
     tasks = selected(found.job, before, args.tasks)
     try:
-        ask(found, {"request": "restart", "tasks": tasks})
+        ask(found, {"request": "restart", "tasks": args.tasks})
     except ConnectionError as error:
-        raise LaunchError(f"{found.job} has just ended") from error
+        raise LaunchError(f"{found.job} has ended") from error
     return _wait(found, {task: before[task] for task in tasks}, args.timeout)
 
 

@@ -5,12 +5,16 @@ can connect to any abstract socket, and make one of any name. So the launcher ac
 own user, and `ask` sends nothing unless the other end is the process that the run's record names
 (SO_PEERCRED).
 
-A connection has one request and one answer, each a line of JSON::
+A connection has one request, a packet, and one answer, a file in memory whose descriptor is passed: so the
+launcher never waits for a client. Both are JSON::
 
-    {"request": "tasks", "memory": true}           {"report": {...}, "memory": {"worker/0": 104857600}}
     {"request": "restart", "tasks": ["worker/0"]}  {}
+    {"request": "measure"}                         {}
+    {"request": "tasks"}                           {"report": {...}, "memory": {"worker/0": 104857600},
+                                                    "measuring": ["node2"]}
 
-``{"error": TEXT}`` is the answer to a request that can't be fulfilled.
+``{"error": TEXT}`` is the answer to a request that can't be fulfilled. ``measure`` asks the hosts for the
+memory of their tasks; hosts that have not answered yet are ``measuring``.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -29,35 +33,22 @@ from launcher.agent.connection import process_and_user
 from launcher.errors import LaunchError
 from launcher.output.jsonl import report_as_dict
 from launcher.report import Report, report_from_json
-from launcher.runs.run import Run, RunState
+from launcher.runs.run import Run, RunState, selected
 from launcher.supervisor import Machine, Phase
 from launcher.task_id import TaskId
 from launcher.text import listed, printable
 
-#: Bytes of a request and of an answer, at most: enough for tens of thousands of tasks.
-_REQUEST_SIZE, _ANSWER_SIZE = 1 << 20, 1 << 26
-_READ = 1 << 16
-#: Connections at a time; seconds for each until its client has the answer; seconds for agents to measure.
-_MOST, _SECONDS, _MEASURE_SECONDS = 16, 10.0, 2.0
-#: Seconds for a launcher to open its socket, or to write its report; between two tries to connect.
-_PATIENCE, _LOOK = 2.0, 0.05
-
-
-class _Client:
-    """A connection of another command."""
-
-    def __init__(self, peer: socket.socket) -> None:
-        self.peer = peer
-        self.request = b""
-        #: The part of the answer that is not sent; ``None``: there is no answer yet.
-        self.answer: memoryview | None = None
-        self.until = time.monotonic() + _SECONDS
+#: Bytes of a request; connections at a time.
+_SIZE, _MOST = 1 << 16, 16
+#: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
+_ANSWER_SECONDS, _PATIENCE, _LOOK = 10.0, 2.0, 0.05
 
 
 class Control:
-    """Serves the control socket of a job; never blocks.
+    """Serves the control socket of a job.
 
     Args:
+        selector: calls the functions that are registered with it.
         machine: supervises the job.
         report: gives the report of the job as it is now.
         send: sends a command to the agent of a host.
@@ -66,19 +57,19 @@ class Control:
 
     def __init__(
         self,
+        selector: selectors.BaseSelector,
         machine: Machine,
         report: Callable[[], Report],
         send: Callable[[events.Measure], None],
         handle: Callable[[events.RestartAsked], None],
     ) -> None:
-        self._machine, self._report, self._send, self._handle = machine, report, send, handle
-        self._selector = selectors.EpollSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._clients: set[_Client] = set()
-        #: Clients that wait for the memory of the tasks; hosts that have not measured; until when to wait.
-        self._waiting: set[_Client] = set()
+        self._selector, self._machine = selector, machine
+        self._report, self._send, self._handle = report, send, handle
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        #: The connections, the oldest first.
+        self._clients: list[socket.socket] = []
+        #: Hosts that have not measured their tasks yet; what the others sent.
         self._measuring: set[str] = set()
-        self._measured_until = 0.0
         self._memory: dict[TaskId, int] = {}
 
     def open(self, job: str) -> None:
@@ -88,49 +79,17 @@ class Control:
             job: the run's name.
 
         Raises:
-            OSError: another process has a socket of this name, or no file descriptor is left.
+            OSError: another process has a socket of this name.
         """
         self._listener.bind(_address(job))
-        self._listener.listen(_MOST)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._listener.listen()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
         """Close the socket and all connections."""
         for client in tuple(self._clients):
             self._drop(client)
         self._listener.close()
-        self._selector.close()
-
-    def fileno(self) -> int:
-        """Readable when `serve` has work."""
-        return self._selector.fileno()
-
-    def serve(self) -> None:
-        """Accept clients, read requests, write answers."""
-        for key, _ in self._selector.select(0):
-            try:
-                self._accept() if key.data is None else self._advance(key.data)
-            except BlockingIOError:
-                continue
-            except OSError:  # the client has gone
-                self._drop(key.data)
-
-    def tick(self, now: float) -> float | None:
-        """Drop late clients, and answer those that wait for late hosts.
-
-        Args:
-            now: monotonic seconds.
-
-        Returns:
-            The time until the next call is due, in seconds; ``None``: none is due.
-        """
-        for client in [client for client in self._clients if client.until <= now]:
-            self._drop(client)
-        if self._waiting and (not self._measuring or self._measured_until <= now):
-            self._answer_waiting()
-        due = [client.until - now for client in self._clients]
-        due += [self._measured_until - now] if self._waiting else []
-        return min(due, default=None)
 
     def measured(self, event: events.Measured) -> None:
         """A host has measured its tasks."""
@@ -140,91 +99,68 @@ class Control:
     # ------------------------------------------------------------------ clients
 
     def _accept(self) -> None:
-        peer, _ = self._listener.accept()
-        peer.setblocking(False)
-        if process_and_user(peer)[1] != os.geteuid() or len(self._clients) >= _MOST:
-            peer.close()
+        with suppress(OSError):  # the client has gone
+            client, _ = self._listener.accept()
+            if process_and_user(client)[1] != os.geteuid():
+                client.close()
+                return
+            if len(self._clients) == _MOST:
+                self._drop(self._clients[0])
+            client.setblocking(False)
+            self._clients.append(client)
+            self._selector.register(client, selectors.EVENT_READ, lambda: self._read(client))
+
+    def _read(self, client: socket.socket) -> None:
+        if client not in self._clients:  # dropped in the same turn
             return
-        client = _Client(peer)
-        self._clients.add(client)
-        self._selector.register(peer, selectors.EVENT_READ, client)
+        file = os.memfd_create("answer")
+        with suppress(OSError):  # the client has gone
+            os.write(file, json.dumps(self._answer(client.recv(_SIZE))).encode())
+            socket.send_fds(client, [b"answer"], [file])
+        os.close(file)
+        self._drop(client)
 
-    def _advance(self, client: _Client) -> None:
-        """Read a part of the request, or write a part of the answer."""
-        if client.answer is not None:
-            client.answer = client.answer[client.peer.send(client.answer) :]
-            if not client.answer:
-                self._drop(client)
-            return
-        data = client.peer.recv(_READ)
-        client.request += data
-        if not data or client in self._waiting or len(client.request) > _REQUEST_SIZE:
-            self._drop(client)
-        elif client.request.endswith(b"\n"):
-            try:
-                self._fulfil(client, json.loads(client.request))
-            except (ValueError, LookupError, TypeError, RecursionError) as error:
-                self._answer(client, {"error": f"not a request: {error}"})
-
-    def _drop(self, client: _Client) -> None:
-        self._selector.unregister(client.peer)
-        client.peer.close()
-        self._clients.discard(client)
-        self._waiting.discard(client)
-
-    def _answer(self, client: _Client, answer: Mapping[str, Any]) -> None:
-        client.answer = memoryview(json.dumps(answer).encode() + b"\n")
-        self._selector.modify(client.peer, selectors.EVENT_WRITE, client)
+    def _drop(self, client: socket.socket) -> None:
+        self._selector.unregister(client)
+        client.close()
+        self._clients.remove(client)
 
     # ------------------------------------------------------------------ requests
 
-    def _fulfil(self, client: _Client, request: Mapping[str, Any]) -> None:
-        if request["request"] == "restart":
-            tasks = tuple(map(TaskId, request["tasks"]))
-            why = self._refusal(tasks)
-            if not why:
-                self._handle(events.RestartAsked(events.now(), tasks))
-            self._answer(client, {"error": why} if why else {})
-        elif request["memory"]:
-            self._waiting.add(client)
-            self._measure()
-        else:
-            self._answer(client, self._tasks())
+    def _answer(self, packet: bytes) -> Mapping[str, Any]:
+        try:
+            request = json.loads(packet)
+            if request["request"] == "restart":
+                self._restart(tuple(selected("", self._machine.records, request["tasks"])))
+            elif request["request"] == "measure":
+                self._measure()
+            else:
+                report, measuring = report_as_dict(self._report()), [*self._measuring]
+                return {"report": report, "memory": self._memory, "measuring": measuring}
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            return {"error": f"not a request: {error}"}
+        except LaunchError as error:
+            return {"error": str(error)}
+        return {}
 
-    def _refusal(self, tasks: Iterable[TaskId]) -> str:
-        """Why these tasks can't be restarted; empty: they can."""
-        if self._machine.phase is Phase.STARTUP:
-            return "its tasks have not been started yet"
+    def _restart(self, tasks: tuple[TaskId, ...]) -> None:
         if self._machine.phase is not Phase.RUNNING:
-            return "the job ends"
+            raise LaunchError("its tasks have not been started yet, or the job ends")
         lost = [task for task in tasks if self._machine.records[task].host not in self._machine.agents]
-        return f"the host of {listed(lost)} is lost" if lost else ""
-
-    def _tasks(self) -> dict[str, Any]:
-        return {"report": report_as_dict(self._report()), "memory": self._memory}
+        if lost:
+            raise LaunchError(f"the host of {listed(lost)} is lost")
+        self._handle(events.RestartAsked(events.now(), tasks))
 
     def _measure(self) -> None:
-        """Ask the agents for the memory of the tasks, unless they have been asked."""
-        if self._measuring:
-            return
-        records, left = self._machine.records.values(), self._machine.open
-        self._memory = {}
-        self._measuring = {record.host for record in records if record.pid and record.task in left}
-        self._measured_until = time.monotonic() + _MEASURE_SECONDS
+        self._memory.clear()
+        self._measuring = set(self._machine.hosts_of(self._machine.open))
         for host in self._measuring:
             self._send(events.Measure(host))
-
-    def _answer_waiting(self) -> None:
-        answer = self._tasks()
-        for client in self._waiting:
-            self._answer(client, answer)
-        self._waiting.clear()
-        self._measuring.clear()
 
 
 def _address(job: str) -> str:
     """The name of the control socket of a run."""
-    return f"\0tf-launcher-{job}"
+    return f"\0tf-launcher-{job[:80]}"
 
 
 # ---------------------------------------------------------------------- the other end
@@ -234,17 +170,18 @@ class Snapshot(NamedTuple):
     """The tasks of a run, as they are now or were at its end."""
 
     report: Report
-    #: Resident bytes of the tasks that run, where their hosts have answered.
+    #: Resident bytes of tasks, as far as they were measured; whether hosts still measure them.
     memory: Mapping[str, int]
+    measuring: bool
     ended: bool
 
 
-def snapshot(run: Run, memory: bool = False) -> Snapshot:
+def snapshot(run: Run, measure: bool = False) -> Snapshot:
     """The tasks of a run now; of one that has ended those of its report.
 
     Args:
         run: which.
-        memory: also measure the memory of tasks that run.
+        measure: let the hosts measure the memory of tasks, for later calls.
 
     Raises:
         LaunchError: its launcher can't be asked.
@@ -254,10 +191,13 @@ def snapshot(run: Run, memory: bool = False) -> Snapshot:
         late = time.monotonic() > deadline
         try:
             if report := run.report():
-                return Snapshot(report_from_json(report), {}, True)
+                return Snapshot(report_from_json(report), {}, False, True)
             with suppress(ConnectionError):
-                answer = ask(run, {"request": "tasks", "memory": memory})
-                return Snapshot(report_from_json(answer["report"]), answer["memory"], False)
+                if measure:
+                    ask(run, {"request": "measure"})
+                answer = ask(run, {"request": "tasks"})
+                now = report_from_json(answer["report"])
+                return Snapshot(now, answer["memory"], bool(answer["measuring"]), False)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise LaunchError(f"{run.job} has a report of another version of launch: {error!r}") from error
         if late or run.state not in (RunState.RUNNING, RunState.ENDED):
@@ -272,25 +212,24 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
         ConnectionError: it has no control socket, or closes it: the job has not begun yet, or has ended.
         LaunchError: it refuses the request, does not answer, or is not a process of this user.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(_SECONDS)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(_ANSWER_SECONDS)
         try:
             peer.connect(_address(run.job))
             pid, uid = process_and_user(peer)
             if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
                 text = f"its socket belongs to process {pid} of user {uid}"
                 raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
-            peer.sendall(json.dumps(request).encode() + b"\n")
-            with peer.makefile("rb") as file:
-                line = file.readline(_ANSWER_SIZE)
-            if not line:
-                raise ConnectionResetError
-            answer: Mapping[str, Any] = json.loads(line)
-        except ConnectionError:
-            raise
-        except (OSError, ValueError) as error:
+            peer.send(json.dumps(request).encode())
+            _, files, _, _ = socket.recv_fds(peer, _SIZE, 1)
+        except (TimeoutError, BlockingIOError) as error:  # BlockingIOError: too many connections wait
             text = f"the launcher of {run.job} does not answer; is it suspended? (`launch stop` wakes it)"
             raise LaunchError(text) from error
+    if not files:
+        raise ConnectionResetError
+    with open(files[0], "rb") as file:
+        file.seek(0)
+        answer: Mapping[str, Any] = json.load(file)
     if "error" in answer:
         raise LaunchError(f"{run.job}: {printable(answer['error'])}")
     return answer

@@ -8,6 +8,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher import events
@@ -100,8 +101,8 @@ class Orchestrator:
         self._commands_fd = commands_fd
         self._partial_command = b""
         self._machine = Machine(job, placement, opening.job, check)
-        self._control = Control(self._machine, self._report, self._send, self._handle)
         self._selector = selectors.DefaultSelector()
+        self._control = Control(self._selector, self._machine, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
         self._timers: dict[str, float] = {}
@@ -143,7 +144,8 @@ class Orchestrator:
                 for renderer in self._display.renderers:
                     renderer.begin(self._opening)
                 self._on_notices()
-                self._open_control()
+                with suppress(OSError):  # no file descriptor is left
+                    self._control.open(self._opening.job)
                 self._execute(self._machine.begin())
                 for host in self._placement.hosts():
                     self._open(host)
@@ -159,17 +161,6 @@ class Orchestrator:
         """The report of the job as it is now."""
         opening = self._opening
         return self._machine.report(opening.started_at, events.now(), opening.paths.root)
-
-    def _open_control(self) -> None:
-        try:
-            self._control.open(self._opening.job)
-        except OSError as error:
-            text = (
-                f"`launch ps {self._opening.job}` and `launch restart` can't reach this run: {error.strerror}"
-            )
-            self._show(events.Tell(text))
-        else:
-            self._selector.register(self._control, selectors.EVENT_READ, self._control.serve)
 
     # ------------------------------------------------------------------ the loop
 
@@ -211,8 +202,7 @@ class Orchestrator:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
         waits += [_LOOK] if self._lost else []
-        ticks = (self._control.tick, *(renderer.tick for renderer in self._display.renderers))
-        waits += [wait for tick in ticks if (wait := tick(now)) is not None]
+        waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
         return max(0.0, min(waits)) if waits else None
 
     def _handle(self, event: events.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -104,40 +105,35 @@ def test_a_launcher_that_is_suspended(launch: Launch):
 
 def connect(launch: Launch) -> socket.socket:
     """A connection to the launcher of the newest run."""
-    peer = socket.socket(socket.AF_UNIX)
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.settimeout(30)
     peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
     return peer
 
 
-@pytest.mark.slow
 def test_clients_that_misbehave(launch: Launch):
     """The launcher serves the others, and the job goes on."""
     started = running(launch)
-    silent = [connect(launch) for _ in range(16)]
-    with connect(launch) as too_many:
-        assert too_many.recv(1) == b""
+    silent = [connect(launch) for _ in range(17)]
+    assert silent[0].recv(1) == b""  # the oldest one has made room
+    wrong = [b"nonsense", b"{}", b'"request"', b"\xff", b"[" * 9999, b"7" * 60000]
+    for packet in [
+        *wrong,
+        b'{"request": "restart", "tasks": 7}',
+        b'{"request": "restart", "tasks": ["no/1"]}',
+    ]:
+        with connect(launch) as peer:
+            peer.send(packet)
+            _, files, _, _ = socket.recv_fds(peer, 100, 1)
+            with open(files[0], "rb") as file:
+                file.seek(0)
+                assert re.search("not a request|no task 'no/1'", json.load(file)["error"])
+    for _ in range(20):
+        with connect(launch) as peer:
+            peer.send(b'{"request": "tasks"}')  # and goes
+    assert launch("ps", "latest").code == 0
     for peer in silent:
         peer.close()
-    for line in (
-        b"nonsense\n",
-        b"{}\n",
-        b'"request"\n',
-        b'{"request": "restart", "tasks": 7}\n',
-        b"[" * 9999 + b"\n",
-    ):
-        with connect(launch) as peer:
-            peer.sendall(line)
-            assert "not a request" in json.loads(peer.makefile().readline())["error"]
-    with connect(launch) as peer, pytest.raises(OSError):
-        while True:
-            peer.sendall(b"x" * (1 << 16))
-    with connect(launch) as peer:
-        peer.sendall(b'{"request": "tasks", "memory": true}\n')  # and goes
-    with connect(launch) as silent_peer:
-        assert launch("ps", "latest").code == 0
-        silent_peer.settimeout(60)
-        assert silent_peer.recv(1) == b""
     started.send(signal.SIGINT)
     assert started.wait().code == 130
     assert "Traceback" not in started.err
@@ -149,10 +145,10 @@ def test_another_user_can_not_ask(launch: Launch):
     code = f"""
 import os, socket
 os.setuid(65534)
-peer = socket.socket(socket.AF_UNIX)
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 peer.connect("\\0tf-launcher-{last_run(launch).path.name}")
 try:
-    peer.sendall(b'{{"request": "tasks", "memory": false}}\\n')
+    peer.sendall(b'{{"request": "tasks"}}')
     print(peer.recv(1))
 except OSError:
     print(b"")
@@ -180,7 +176,7 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
     ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
     owner = this_process()._replace(pid=sleeper.pid, start_ticks=ticks)._asdict()
     (folder / "launcher.json").write_text(json.dumps({"job": job, "started_at": time.time(), **owner}))
-    with socket.socket(socket.AF_UNIX) as impostor:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
         impostor.bind(f"\0tf-launcher-{job}")
         impostor.listen()
         ended = launch("ps", str(folder))
@@ -278,10 +274,10 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
     started.until(lambda it: "stopping" in it.out)
     ended = launch("restart", "latest", "worker/0")
     assert ended.code == 125
-    assert "the job ends" in ended.err
+    assert "or the job ends" in ended.err
     assert " stopping " in launch("ps", "latest").out
     started.send(signal.SIGINT)
     assert started.wait().code == 130
     ended = launch("restart", "latest", "worker/0")
     assert ended.code == 125
-    assert "has ended with exit code 130" in ended.err
+    assert "has ended" in ended.err

@@ -24,7 +24,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -113,9 +113,13 @@ class Control:
     def _read(self, client: socket.socket) -> None:
         if client not in self._clients:  # dropped in the same turn
             return
-        file = os.memfd_create("answer")
+        packet = b""
         with suppress(OSError):  # the client has gone
-            os.write(file, json.dumps(self._answer(client.recv(_SIZE))).encode())
+            packet = client.recv(_SIZE)
+        answer = json.dumps(self._answer(packet)).encode()
+        file = os.memfd_create("answer")
+        with suppress(OSError):
+            os.write(file, answer)
             socket.send_fds(client, [b"answer"], [file])
         os.close(file)
         self._drop(client)
@@ -130,26 +134,34 @@ class Control:
     def _answer(self, packet: bytes) -> Mapping[str, Any]:
         try:
             request = json.loads(packet)
-            if request["request"] == "restart":
-                self._restart(tuple(selected("", self._machine.records, request["tasks"])))
-            elif request["request"] == "measure":
-                self._measure()
-            else:
-                report, measuring = report_as_dict(self._report()), [*self._measuring]
-                return {"report": report, "memory": self._memory, "measuring": measuring}
+            kind = request["request"]
+            tasks = self._tasks(request["tasks"]) if kind == "restart" else ()
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             return {"error": f"not a request: {error}"}
         except LaunchError as error:
             return {"error": str(error)}
+        if tasks:
+            self._handle(events.RestartAsked(events.now(), tasks))
+        elif kind == "measure":
+            self._measure()
+        else:
+            report, measuring = report_as_dict(self._report()), [*self._measuring]
+            return {"report": report, "memory": self._memory, "measuring": measuring}
         return {}
 
-    def _restart(self, tasks: tuple[TaskId, ...]) -> None:
+    def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
+        """The tasks to restart.
+
+        Raises:
+            LaunchError: they can't be restarted.
+        """
         if self._machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job ends")
+        tasks = selected("", self._machine.records, names)
         lost = [task for task in tasks if self._machine.records[task].host not in self._machine.agents]
         if lost:
             raise LaunchError(f"the host of {listed(lost)} is lost")
-        self._handle(events.RestartAsked(events.now(), tasks))
+        return tuple(tasks)
 
     def _measure(self) -> None:
         self._memory.clear()

@@ -376,7 +376,8 @@ class Task(_Waits):
         )
 
     def _lines_of_attempt(self) -> list[str]:
-        own = self.raw.rpartition(attempt_mark(self.attempt))[2]
+        last = self.attempt  # the log may already have more
+        own = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]
         return own.decode("utf-8", "replace").splitlines()
 
     # ------------------------------------------------------------------ waiting, signals

@@ -113,6 +113,14 @@ class SignalSent(NamedTuple):
     states: str
 
 
+class Measured(NamedTuple):
+    """The answer to `Measure`: resident bytes of all processes of each task, each process counted alone."""
+
+    host: str
+    at: float
+    memory: Mapping[TaskId, int]
+
+
 class TaskExited(NamedTuple):
     """The task's own process has ended; processes that it left behind may still run."""
 
@@ -198,6 +206,7 @@ AgentEvent = Union[
     TaskOutput,
     TaskSignalled,
     SignalSent,
+    Measured,
     TaskExited,
     TaskGone,
     AgentClosed,
@@ -274,6 +283,12 @@ class SignalTask(NamedTuple):
     all: bool = False
 
 
+class Measure(NamedTuple):
+    """To an agent: answer with `Measured`."""
+
+    host: str
+
+
 class ReleasePorts(NamedTuple):
     """To an agent: free the ports of these tasks. Until then they are held, also when a task has ended."""
 
@@ -336,6 +351,15 @@ class Finish(NamedTuple):
 
 #: Commands that agents take.
 AgentCommand = Union[
-    HoldPorts, TryPeers, SetCluster, StartTask, StopTasks, SignalTask, ReleasePorts, HoldOutput, CloseAgent
+    HoldPorts,
+    TryPeers,
+    SetCluster,
+    StartTask,
+    StopTasks,
+    SignalTask,
+    Measure,
+    ReleasePorts,
+    HoldOutput,
+    CloseAgent,
 ]
 Command = Union[AgentCommand, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish]

@@ -302,7 +302,7 @@ class Decoder:
             values = _read_fields(record, given)
         except (ValueError, RecursionError, ProtocolError) as error:
             raise ProtocolError(f"{record.__name__}: {error}: {fields[:200]!r}") from error
-        named = [given["task"]] if "task" in given else [*given.get("ports", ())]
+        named = [given["task"]] if "task" in given else [*given.get("ports", ()), *given.get("memory", ())]
         unknown = [] if self._tasks is None else [task for task in named if task not in self._tasks]
         if unknown:
             raise ProtocolError(f"{record.__name__} names {unknown[0]!r}, which is no task of this host")

@@ -79,6 +79,7 @@ class Agent:
             events.StartTask: self._start,
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
+            events.Measure: self._measure,
             events.HoldOutput: lambda command: connection.hold(command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
@@ -324,6 +325,14 @@ class Agent:
         self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
 
     # ------------------------------------------------------------------ questions
+
+    def _measure(self, _: events.Measure) -> None:
+        orphans = self._families.orphans()
+        memory = {}
+        for task in self._tasks.values():
+            members = self._families.members(task.main, orphans.get(task.id, []))
+            memory[task.id] = sum(processes.resident(process.pid) for process in members)
+        self._send(events.Measured("", events.now(), memory))
 
     def _report_gpus(self, answer: bytes) -> None:
         gpus = host.read_gpus(answer)

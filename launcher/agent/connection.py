@@ -216,7 +216,7 @@ class Connection:
             peer, _ = self._listener.accept()
         except OSError:  # it has gone
             return
-        if _peer_uid(peer) != os.getuid():
+        if process_and_user(peer)[1] != os.getuid():
             peer.close()
             return
         self._drop_peer()
@@ -281,7 +281,7 @@ def connect_to(token: str, seconds: float) -> Optional[socket.socket]:
     try:
         peer.settimeout(seconds)
         peer.connect(_address(token))
-        if _peer_uid(peer) == os.getuid():
+        if process_and_user(peer)[1] == os.getuid():
             peer.settimeout(None)
             return peer
     except OSError:  # nothing listens, or it is ending
@@ -295,7 +295,8 @@ def _address(token: str) -> str:
     return f"\0tf-launcher-{os.getuid()}-{token[: len(token) // 2]}"
 
 
-def _peer_uid(peer: socket.socket) -> int:
+def process_and_user(peer: socket.socket) -> Tuple[int, int]:
+    """The process id and the user id of the other end of a Unix socket, as the kernel knows them."""
     data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    credentials: Tuple[int, int, int] = _CREDENTIALS.unpack(data)
-    return credentials[1]
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid

@@ -170,6 +170,12 @@ def descendants_of(pid: int) -> List[Process]:
     return list(found.values())
 
 
+def resident(pid: int) -> int:
+    """Resident bytes of a process; 0 if it is gone."""
+    fields = (_of_process(_read, f"/proc/{pid}/statm") or b"").split()
+    return int(fields[1]) * resource.getpagesize() if fields else 0
+
+
 def send(process: Process, number: int) -> bool:
     """Send a signal to exactly this process, never to a later one with its pid.
 

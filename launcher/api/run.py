@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
         on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
         grace: seconds from SIGTERM to SIGKILL for a task that is stopped; default: 10.
         timeout: seconds for the whole job; default: no limit.
+        restarts: how often failed tasks start again, in all; default: 0.
+        restart: what starts again: ``"auto"`` (default; as the strategy needs it), ``"task"`` or ``"job"``.
         run_dir: the folder for logs and report, new or empty; default: among the runs of ``launch ps``.
         quiet: print nothing; failures are exceptions anyway.
         options: more options of ``launch``, as on its command line.
@@ -52,6 +54,8 @@ class Options(TypedDict, total=False):
     on_failure: str | None
     grace: float | None
     timeout: float | None
+    restarts: int | None
+    restart: str | None
     run_dir: AnyPath | None
     quiet: bool
     options: Arguments
@@ -91,7 +95,8 @@ def run(
             (docs/jobfile.md).
         check: raise an exception if the exit code is not 0.
         options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``on_failure``,
-            ``grace``, ``timeout``, ``run_dir``, ``quiet``, ``options``: see `Options`.
+            ``grace``, ``timeout``, ``restarts``, ``restart``, ``run_dir``, ``quiet``, ``options``: see
+            `Options`.
 
     Returns:
         How the job and each of its tasks ended; ``exit_code`` is that of the command.

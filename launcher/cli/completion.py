@@ -69,5 +69,9 @@ def unfinished_runs() -> list[str]:
 
 def runs_and_tasks() -> list[str]:
     """The names of all runs, and of the tasks of the newest."""
-    runs = all_runs()
-    return [*(run.job for run in runs), *(tasks(runs[-1]) if runs else ())]
+    return [*(run.job for run in all_runs()), *newest_tasks()]
+
+
+def newest_tasks() -> list[str]:
+    """The names of the tasks of the newest run."""
+    return [task for run in all_runs()[-1:] for task in tasks(run)]

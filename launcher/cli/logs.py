@@ -12,12 +12,12 @@ from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
 from launcher.config.values import argument, whole
-from launcher.errors import Fault, InputError, LaunchError
+from launcher.errors import InputError, LaunchError
 from launcher.output.lines import labels
 from launcher.output.table import verdict
 from launcher.report import Report, report_from_json
 from launcher.runs.logs import GrowingLog
-from launcher.runs.run import Run, RunState, all_runs, find, tasks
+from launcher.runs.run import Run, RunState, all_runs, find, selected, tasks
 from launcher.text import printable
 
 SUMMARY = "print the output of the tasks of a run"
@@ -154,12 +154,7 @@ def logs_of(
     if os.path.islink(run.paths.logs):
         raise LaunchError(f"can't read {run.paths.logs!r}: it is a link")
     hosts = tasks(run)
-    unknown = [name for name in names if hosts and not any(name in (task, task.role) for task in hosts)]
-    if unknown:
-        roles = ", ".join(dict.fromkeys(task.role for task in hosts))
-        expected = f"expected ROLE or ROLE/INDEX of {roles}"
-        raise InputError(Fault("", f"run {run.job} has no task {name!r}", expected) for name in unknown)
-    chosen = [task for task in hosts if not names or task in names or task.role in names]
+    chosen = selected(run.job, hosts, names) if hosts else []
     shown = labels(hosts, chosen) if labelled or len(chosen) > 1 else {}
     terminal = sys.stdout.isatty()
     return [GrowingLog(run.paths.log(task), shown.get(task, ""), lines, terminal) for task in chosen]

@@ -21,6 +21,7 @@ COMMANDS = {
     "attach": "launcher.cli.attach",
     "logs": "launcher.cli.logs",
     "ps": "launcher.cli.ps",
+    "restart": "launcher.cli.restart",
     "stop": "launcher.cli.stop",
     "clean": "launcher.cli.clean",
     "completion": "launcher.cli.completion",

@@ -1,4 +1,4 @@
-"""``launch ps``: the runs of this machine."""
+"""``launch ps``: the runs of this machine, or the tasks of a run."""
 
 from __future__ import annotations
 
@@ -13,32 +13,53 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.tables import print_table
+from launcher.job_run.control import Snapshot, snapshot
+from launcher.output.jsonl import report_as_dict
+from launcher.output.table import result_table
+from launcher.report import TaskState
+from launcher.runs.logs import last_lines
 from launcher.runs.orphans import sweep_died
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of, tasks_of
-from launcher.text import byte_size, duration
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, tasks_of
+from launcher.text import Waiting, byte_size, duration, printable
 
-SUMMARY = "list the runs of this machine"
+SUMMARY = "list the runs of this machine, or the tasks of a run"
 
 EXAMPLES = """\
 launch ps             the runs that are running, with their CPU time and memory
 launch ps --all       also the runs that have ended
-launch ps --json      the same for programs"""
+launch ps --json      the same for programs
+launch ps k3f9m       the tasks of a run: state, attempt, host, pid, address, memory, last line"""
 
 #: CPU and memory are those of this machine. The name of a run has the time of its start.
 _HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command")
+_TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
+#: States of a task that has processes.
+_ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
+#: Seconds for the hosts to measure memory; between two looks at whether they have.
+_MEASURE_SECONDS, _LOOK = 2.0, 0.05
 #: The most hosts that are named; of more hosts their number is shown.
 _MOST_NAMED = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch ps``."""
+    which = "list its tasks: its name or a part of it, `latest`, or its folder"
+    completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument("-a", "--all", action="store_true", help="also runs that have ended")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the runs, the newest last."""
+    """Print the runs, the newest last; or the tasks of one.
+
+    Raises:
+        InputError: the name matches no run, or several.
+        LaunchError: the launcher of the run can't be asked.
+    """
+    if args.run_id:
+        return _print_tasks(find(args.run_id), args.json)
     runs = all_runs()
     swept = sweep_died(runs)
     if swept.text:
@@ -52,6 +73,44 @@ def run(args: argparse.Namespace) -> int:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         print(f"launch: nothing is running{hint}", file=sys.stderr)
     return 0
+
+
+def _print_tasks(run: Run, as_json: bool) -> int:
+    """Print the tasks of a run; of one that has ended the table of its report."""
+    now = snapshot(run, measure=True)
+    waiting = Waiting()
+    while now.measuring and waiting.seconds < _MEASURE_SECONDS:
+        time.sleep(_LOOK)
+        now = snapshot(run)
+    records = [_task_record(run, now, task) for task in report_as_dict(now.report)["tasks"]]
+    if as_json:
+        print(json.dumps(records, indent=2))
+    elif now.ended:
+        print("\n".join(map(printable, result_table(now.report).splitlines())))
+    else:
+        print_table(_TASK_HEADERS, map(_task_row, records), crop=True)
+    return 0
+
+
+def _task_record(run: Run, now: Snapshot, task: Mapping[str, Any]) -> dict[str, Any]:
+    """A task, as ``--json`` prints it: the fields of the report and more."""
+    lines = last_lines(run.paths.root, task["task"], 1)
+    return {**task, "memory": now.memory.get(task["task"]), "last_line": lines[0] if lines else ""}
+
+
+def _task_row(task: Mapping[str, Any]) -> list[str]:
+    """The cells of a task."""
+    alive = TaskState(task["state"]) in _ALIVE
+    return [
+        task["task"],
+        task["state"],
+        str(task["attempt"]),
+        task["host"],
+        str(task["pid"]) if alive else "",
+        task["address"],
+        byte_size(task["memory"]) if alive else "",
+        task["last_line"],
+    ]
 
 
 def _record(run: Run, state: RunState) -> dict[str, Any]:

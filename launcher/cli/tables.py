@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from launcher.text import printable, shortened
 
 #: Columns of numbers, aligned to the right.
-_RIGHT = frozenset({"slots", "max slots", "port", "pid", "processes", "CPU", "memory", "time"})
+_RIGHT = frozenset({"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"})
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: bool = False) -> None:

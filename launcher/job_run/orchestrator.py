@@ -8,11 +8,13 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
 from launcher.job import Host, JobSpec, Placement, Plan
+from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
@@ -100,6 +102,7 @@ class Orchestrator:
         self._partial_command = b""
         self._machine = Machine(job, placement, opening.job, check)
         self._selector = selectors.DefaultSelector()
+        self._control = Control(self._selector, self._machine, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
         self._timers: dict[str, float] = {}
@@ -141,16 +144,23 @@ class Orchestrator:
                 for renderer in self._display.renderers:
                     renderer.begin(self._opening)
                 self._on_notices()
+                with suppress(OSError):  # no file descriptor is left
+                    self._control.open(self._opening.job)
                 self._execute(self._machine.begin())
                 for host in self._placement.hosts():
                     self._open(host)
                 while not self._finished:
                     self._turn()
             finally:
+                self._control.close()
                 self._close_connections()
                 self._selector.close()
-            opening = self._opening
-            return self._machine.report(opening.started_at, events.now(), opening.paths.root)
+            return self._report()
+
+    def _report(self) -> Report:
+        """The report of the job as it is now."""
+        opening = self._opening
+        return self._machine.report(opening.started_at, events.now(), opening.paths.root)
 
     # ------------------------------------------------------------------ the loop
 
@@ -274,7 +284,10 @@ class Orchestrator:
             self._lost.append(connection)
             return
         for message in messages:
-            self._handle(connection.with_our_time(message))
+            if isinstance(message, events.Measured):
+                self._control.measured(message)
+            else:
+                self._handle(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 self._close(connection, connection.link.stays)
 
@@ -355,7 +368,7 @@ class Orchestrator:
             self._send(events.SetCluster(host, self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.planned(self.plan))
         try:
-            write_plan(self.plan, self._opening.paths, self._opening.job)
+            write_plan(self.plan, self._opening.paths, self._opening.job, self._job.policy.restarts)
         except OSError as error:
             self.plan_unwritten = True
             text = f"can't write {self._opening.paths.plan}: {error.strerror}"

@@ -24,21 +24,28 @@ _CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CL
 OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 
 
-def write_plan(plan: Plan, paths: RunPaths, job: str) -> None:
+def write_plan(plan: Plan, paths: RunPaths, job: str, restarts: int) -> None:
     """Write ``plan.json``.
+
+    Args:
+        plan: of the job.
+        paths: the files of the run.
+        job: the run's name.
+        restarts: how often failed tasks may start again.
 
     Raises:
         OSError: it can't be written.
     """
-    fields = plan_as_dict(plan._replace(tasks=()), job)
+    fields = plan_as_dict(plan._replace(tasks=()), job, restarts)
     write_json(paths.plan, {**fields, "tasks": map(_task_as_dict, completed(plan))})
 
 
-def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
+def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
     """A plan for JSON. It has only the variables that launch sets: others may be secret."""
     tasks = [_task_as_dict(task) for task in completed(plan)]
     command = _without_values(sys.argv)
-    return {"schema": PLAN_SCHEMA, "job": job, "command": command, "tasks": tasks, "cluster": plan.cluster}
+    head = {"schema": PLAN_SCHEMA, "job": job, "command": command, "restarts": restarts}
+    return {**head, "tasks": tasks, "cluster": plan.cluster}
 
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:
@@ -76,7 +83,7 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
     plan = make_plan(job, placement, ports)
     if as_json:
         more = {"example_ports": True, "notes": placement.notes, "files": files}
-        print(json.dumps({**plan_as_dict(plan, "dry-run"), **more}, indent=1))
+        print(json.dumps({**plan_as_dict(plan, "dry-run", job.policy.restarts), **more}, indent=1))
     else:
         print("\n".join(_lines(plan, [*placement.notes, *files])))
     return 0

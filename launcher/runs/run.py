@@ -3,7 +3,7 @@
 import enum
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -178,6 +178,20 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
         if isinstance(task, str) and "/" in task and task.isprintable():
             found[TaskId(task)] = printable(str(entry.get("host", "")))
     return found
+
+
+def selected(job: str, known: Collection[TaskId], names: Collection[str]) -> list[TaskId]:
+    """The tasks of a run that these names select: tasks and roles; without names all.
+
+    Raises:
+        InputError: names that are neither.
+    """
+    unknown = [name for name in names if not any(name in (task, task.role) for task in known)]
+    if unknown:
+        roles = ", ".join(dict.fromkeys(task.role for task in known))
+        expected = f"expected ROLE or ROLE/INDEX of {roles}"
+        raise InputError(Fault("", f"run {job} has no task {name!r}", expected) for name in unknown)
+    return [task for task in known if not names or task in names or task.role in names]
 
 
 def exit_code_of(report: Mapping[str, Any]) -> int | None:

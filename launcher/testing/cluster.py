@@ -67,7 +67,7 @@ class Cluster:
             left_running: the test may end while the job runs; it is ended then.
             within: seconds for its start.
             options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``on_failure``, ``grace``,
-                ``timeout``, ``options``: as those of `launcher.run`.
+                ``timeout``, ``restarts``, ``restart``, ``options``: as those of `launcher.run`.
 
         Raises:
             CannotStart: it ended before one of its tasks was started; has ``exit_code`` and ``output``.

@@ -16,7 +16,7 @@ from launcher.api.driver import Driver
 from launcher.errors import LaunchError
 from launcher.job import RunPaths
 from launcher.report import ExitStatus, Report, TaskState
-from launcher.runs.logs import content, last_lines, shown_lines
+from launcher.runs.logs import attempt_mark, content, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.task_id import TaskId
 from launcher.text import signal_name
@@ -127,6 +127,8 @@ class Job(_Waits):
         self.left_running = left_running
         #: Its tasks in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
+        #: The number of events when `Task.kill` or `Task.signal` was last called.
+        self.signalled_at = 0
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {'running' if self.running else f'ended with {self.exit_code}'}>"
@@ -145,7 +147,8 @@ class Job(_Waits):
             raise CannotStart(self.exit_code, self.output + error)
 
     def _has_begun(self) -> bool | None:
-        over, kinds = not self.running, Counter(event["event"] for event in self.events)
+        over, first = not self.running, [event for event in self.events if event.get("attempt") == 1]
+        kinds = Counter(event["event"] for event in first)
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
             self.plan, self.addresses = plan, plan["cluster"]
             self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
@@ -285,7 +288,13 @@ class Task(_Waits):
     def __repr__(self) -> str:
         return f"<Task {self.name}: {self.described()}>"
 
-    # ------------------------------------------------------------------ state
+    # ------------------------------------------------------------------ state: that of its last attempt
+
+    @property
+    def attempt(self) -> int:
+        """The number of its last start, from 1."""
+        events = (event for event in self._job.driver.events if event.get("task") == self.name)
+        return max((event.get("attempt", 1) for event in events), default=1)
 
     @property
     def pid(self) -> int | None:
@@ -327,7 +336,7 @@ class Task(_Waits):
 
     @property
     def raw(self) -> bytes:
-        """Its output so far, stdout and stderr."""
+        """Its output so far, stdout and stderr, that of all attempts."""
         return content(self._job.paths.log(self.name))
 
     @property
@@ -345,7 +354,7 @@ class Task(_Waits):
         return last_lines(self._job.paths.root, self.name, count)
 
     def until_prints(self, text: str | re.Pattern[str], timeout: float = 30.0) -> str:
-        """Wait until it has printed a line, from its start on.
+        """Wait until its last attempt has printed a line, from its start on.
 
         Args:
             text: a text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
@@ -361,8 +370,15 @@ class Task(_Waits):
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         shown = text if isinstance(text, str) else text.pattern
         return self._wait_for(
-            lambda: next(filter(pattern.search, self.lines), None), timeout, f"a line with {shown!r}"
+            lambda: next(filter(pattern.search, self._lines_of_attempt()), None),
+            timeout,
+            f"a line with {shown!r}",
         )
+
+    def _lines_of_attempt(self) -> list[str]:
+        last = self.attempt  # the log may already have more
+        own = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]
+        return own.decode("utf-8", "replace").splitlines()
 
     # ------------------------------------------------------------------ waiting, signals
 
@@ -390,6 +406,7 @@ class Task(_Waits):
             ClusterError: it has ended.
             WaitFailed: its agent does not answer within 10 s.
         """
+        self._job.signalled_at = len(self._job.driver.events)
         self._signal(signal.SIGKILL, to_all=True)
 
     def signal(self, number: int) -> None:
@@ -402,7 +419,33 @@ class Task(_Waits):
             ClusterError: it has ended.
             WaitFailed: its agent does not answer within 10 s.
         """
+        self._job.signalled_at = len(self._job.driver.events)
         self._signal(number, to_all=False)
+
+    def wait_restarted(self, timeout: float = 60.0) -> int:
+        """Wait until it runs again: an attempt that started after the last `kill` or `signal` in its job.
+
+        It need not be the task that was killed: others may start again with it.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            The number of the attempt.
+
+        Raises:
+            WaitFailed: it does not run again in time, or the job has ended.
+        """
+        __tracebackhide__ = True
+
+        def look() -> int:
+            later = self._job.driver.events[self._job.signalled_at :]
+            started = [
+                event for event in later if (event["event"], event.get("task")) == ("TaskStarted", self.name)
+            ]
+            return max((event["attempt"] for event in started if event["attempt"] > 1), default=0)
+
+        return self._job.until(look, f"a new attempt of {self.name}", timeout)
 
     def stop(self) -> None:
         """Suspend all its processes (SIGSTOP) until `resume`, like a machine that hangs.
@@ -493,7 +536,11 @@ class Task(_Waits):
         return self._wait_for(look, _ANSWER, f"an answer of the agent of {self.host}")
 
     def _is_over(self) -> bool:
-        return not self._job.running or bool(self._events("TaskGone", "TaskNotStarted"))
+        """Whether it has ended, and does not start again; with restarts a failed task may do so."""
+        if not self._job.running:
+            return True
+        may_restart = self._job.plan["restarts"] > 0 and self.exit_status != ExitStatus(0)
+        return bool(self._events("TaskGone", "TaskNotStarted")) and not may_restart
 
     def _ended(self) -> str:
         return "and it has ended" if self._is_over() else ""
@@ -505,6 +552,8 @@ class Task(_Waits):
         return "\n".join([head, tail, *(f"    {line}" for line in lines)])
 
     def _events(self, *kinds: str) -> list[Mapping[str, Any]]:
-        """The task's events of these kinds; default: all of them."""
+        """The events of these kinds of its last attempt; default: all of them."""
+        last = self.attempt
         found = [event for event in self._job.driver.events if event.get("task") == self.name]
+        found = [event for event in found if event.get("attempt", last) == last]
         return [event for event in found if not kinds or event["event"] in kinds]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from launcher import events
-from tests.contract.driver import Driver
+from launcher.task_id import TaskId
+from tests.contract.driver import AT_ONCE, Driver
 from tests.contract.sites import Eyes
 
 #: Signals whose default is not to end a process.
@@ -50,6 +51,23 @@ def test_killed_by_another_process_is_not_out_of_memory(agent: Driver, eyes: Eye
     exited = agent.wait(events.TaskExited, "worker/0")
     assert (exited.signal, exited.oom) == (9, "")
     assert not agent.all(events.TaskSignalled)
+
+
+def test_memory_of_running_tasks(agent: Driver, eyes: Eyes):
+    """That of all processes of a task, also of one that has left its session."""
+    code = "import os, time; os.fork() or os.setsid(); big = b'x' * (60 << 20); print('up'); time.sleep(60)"
+    agent.start("worker/0", [eyes.site.python, "-u", "-c", code])
+    agent.start("worker/1", ["sleep", "60"])
+    agent.until(
+        lambda: agent.output("worker/0").count(b"up") == 2 and agent.fact(events.TaskStarted, "worker/1")
+    )
+    agent.send(events.Measure(agent.host))
+    memory = agent.wait(events.Measured).memory
+    assert 120 << 20 < memory[TaskId("worker/0")] < 200 << 20 and 0 < memory[TaskId("worker/1")] < 20 << 20
+    agent.stopped("worker/0", AT_ONCE)
+    agent.send(events.Measure(agent.host))
+    agent.until(lambda: len(agent.all(events.Measured)) == 2)
+    assert list(agent.all(events.Measured)[1].memory) == ["worker/1"]
 
 
 def test_cpu_time_and_memory(agent: Driver, eyes: Eyes):

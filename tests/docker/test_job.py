@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,24 @@ def test_the_working_folder_and_the_owner_of_files(
     args = ["--docker", image, "--user", "12345:23456", "program.py"]
     assert launch(*args, cwd=tmp_path, timeout=60).code == 0
     assert (written.stat().st_uid, written.stat().st_gid) == (12345, 23456)
+
+
+def test_a_task_starts_again_in_its_container(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    """At the same address; its memory is measured there."""
+    words = ["--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300"]
+    started = launch.start(*words, cwd=tmp_path)
+    started.until(lambda it: it.out.count("| up") == 2, timeout=120)
+    name = last_run(launch).path.name
+    containers = sorted(alive(docker, name))
+    before = json.loads(launch("ps", name, "--json").out)
+    ended = launch("restart", name, "worker/1")
+    assert ended.code == 0, ended.err
+    first, second = json.loads(launch("ps", name, "--json").out)
+    assert (first["attempt"], first["pid"]) == (1, before[0]["pid"]) and second["attempt"] == 2
+    assert second["address"] == before[1]["address"] and 0 < second["memory"] < 50 << 20
+    assert sorted(alive(docker, name)) == containers
+    started.send(signal.SIGINT)
+    assert started.wait(60).code == 130
 
 
 def test_mounts(docker: Engine, image: str, launch: Launch, tmp_path: Path):

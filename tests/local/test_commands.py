@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Launch, Started, proc
 from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
-COMMANDS = ("hosts", "check", "attach", "logs", "ps", "stop", "clean", "completion")
+COMMANDS = ("hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "completion")
 
 
 # ---------------------------------------------------------------------- help

@@ -36,6 +36,36 @@ def test_each_task_runs_on_its_host(ssh_launch: Launch, hosts: list[LabHost]):
     assert soon(lambda: quiet(hosts), 30)
 
 
+def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list[LabHost]):
+    """Memory is that on their hosts; a host that does not answer delays the others by 2 s only."""
+    code = "import time; big = b'x' * (60 << 20); print('up', flush=True); time.sleep(300)"
+    words = ["--hosts", "node1,node2", "--workers", "2", "--", "python3", "-c", code]
+    started = ssh_launch.start(*words, cwd="/")
+    started.until(lambda it: it.out.count("| up") == 2)
+    tasks = json.loads(ssh_launch("ps", "latest", "--json").out)
+    assert [(task["task"], task["host"], task["last_line"]) for task in tasks] == [
+        ("worker/0", "node1", "up"),
+        ("worker/1", "node2", "up"),
+    ]
+    assert all(60 << 20 < task["memory"] < 120 << 20 for task in tasks)
+    pids = [[process.pid for process in host.processes()] for host in hosts[:2]]
+    assert all(task["pid"] in pids[index] for index, task in enumerate(tasks))
+    ended = ssh_launch("restart", "latest", "worker/0")
+    assert ended.code == 0, ended.err
+    (again,) = json.loads(ssh_launch("ps", "latest", "--json").out)[:1]
+    assert (again["attempt"], again["address"]) == (2, tasks[0]["address"]) and again["pid"] != tasks[0][
+        "pid"
+    ]
+    started.until(lambda it: it.out.count("| up") == 3)
+    hosts[1].cut()
+    lines = ssh_launch("ps", "latest").out.splitlines()
+    hosts[1].restore()
+    assert re.search(r" (6|7|8)\d MB  up$", lines[1]) and re.search(r" -  up$", lines[2]), lines
+    started.send(signal.SIGINT)
+    assert started.wait(60).code == 130
+    assert soon(lambda: quiet(hosts), 30)
+
+
 def test_nothing_of_the_users_is_on_a_command_line(ssh_launch: Launch, hosts: list[LabHost]):
     words = ["-x", "TOKEN=s3cret", "--", "sh", "-c", "echo up $TOKEN; exec sleep 300", "argument"]
     started = ssh_launch.start("--hosts", "node1", "--workers", "1", *words, cwd="/")

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher import Reason, TaskState
+from launcher import ExitStatus, Reason, TaskState
 from launcher.job import OnFailure
 from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed
 from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS, VFORKS
@@ -265,3 +265,34 @@ def _state(pid: int) -> str:
     except OSError:
         return ""
     return "" if state in "ZX" else state
+
+
+def test_a_killed_task_starts_again(cluster: Cluster):
+    """Its state and log are those of its last attempt; a wait for a line bears the time in between."""
+    job = cluster.start(
+        ["sh", "-c", "echo attempt $LAUNCH_ATTEMPT; exec sleep 300"], ps=1, workers=2, restarts=2
+    )
+    worker = job.task("worker/1")
+    worker.until_prints("attempt 1")
+    first = worker.pid
+    worker.kill()
+    assert worker.wait_restarted() == worker.attempt == 2
+    assert worker.until_prints("attempt 2") == "attempt 2"
+    assert worker.pid != first and worker.described() == "running"
+    worker.kill()
+    worker.until_prints("attempt 3")
+    assert job.task("worker/0").attempt == 1
+    worker.kill()  # no restart is left
+    ended = job.wait()
+    assert ended.exit_code == 137 and ended.restarts == 2 and worker.exit_status == ExitStatus(None, 9)
+    with pytest.raises(WaitFailed, match="a new attempt of worker/1"):
+        worker.wait_restarted()
+
+
+def test_others_start_again_with_it(cluster: Cluster):
+    job = cluster.start(SLEEPS, workers=2, restarts=1, restart="job", left_running=True)
+    job.task("worker/1").kill()
+    assert [task.wait_restarted() for task in job.tasks] == [2, 2]
+    job.task("worker/1").signal(signal.SIGCONT)
+    with pytest.raises(WaitFailed, match="a new attempt of worker/0: not within 0.5 s"):
+        job.task("worker/0").wait_restarted(timeout=0.5)

@@ -20,6 +20,7 @@ FROM_AGENT = [
     events.AgentReady("node1", 1.5, 7, {"cpus": 4, "addresses": ["10.0.0.1"]}),
     events.PortsHeld("node1", 1.5, {WORKER: 4000}),
     events.SignalSent("node1", 1.0, WORKER, 15, "SR"),
+    events.Measured("node1", 1.0, {WORKER: 1 << 40}),
     events.TaskExited("node1", 2.5, WORKER, 1, None, 9, 4096, 0.25, "kernel log"),
     events.TaskGone("node1", 2.5, WORKER, 1, 3, (5, 6)),
     events.TaskOutput("node1", WORKER, 1, b"\xff\x00line\n"),

@@ -1,0 +1,256 @@
+"""The control socket: ``launch ps RUN`` and ``launch restart RUN TASK`` ask the launcher of a running job.
+
+It is an abstract Unix socket: it has no file, and vanishes with the launcher, however that ends. Other users
+can connect to any abstract socket, and make one of any name. So the launcher accepts only connections of its
+own user, and `ask` sends nothing unless the other end is the process that the run's record names
+(SO_PEERCRED).
+
+A connection has one request, a packet, and one answer, a file in memory whose descriptor is passed: so the
+launcher never waits for a client. Both are JSON::
+
+    {"request": "restart", "tasks": ["worker/0"]}  {}
+    {"request": "measure"}                         {}
+    {"request": "tasks"}                           {"report": {...}, "memory": {"worker/0": 104857600},
+                                                    "measuring": ["node2"]}
+
+``{"error": TEXT}`` is the answer to a request that can't be fulfilled. ``measure`` asks the hosts for the
+memory of their tasks; hosts that have not answered yet are ``measuring``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from launcher import events
+from launcher.agent.connection import process_and_user
+from launcher.errors import LaunchError
+from launcher.output.jsonl import report_as_dict
+from launcher.report import Report, report_from_json
+from launcher.runs.run import Run, RunState, selected
+from launcher.supervisor import Machine, Phase
+from launcher.task_id import TaskId
+from launcher.text import listed, printable
+
+#: Bytes of a request; connections at a time.
+_SIZE, _MOST = 1 << 16, 16
+#: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
+_ANSWER_SECONDS, _PATIENCE, _LOOK = 10.0, 2.0, 0.05
+
+
+class Control:
+    """Serves the control socket of a job.
+
+    Args:
+        selector: calls the functions that are registered with it.
+        machine: supervises the job.
+        report: gives the report of the job as it is now.
+        send: sends a command to the agent of a host.
+        handle: passes an event to the supervisor, and executes its commands.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        machine: Machine,
+        report: Callable[[], Report],
+        send: Callable[[events.Measure], None],
+        handle: Callable[[events.RestartAsked], None],
+    ) -> None:
+        self._selector, self._machine = selector, machine
+        self._report, self._send, self._handle = report, send, handle
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        #: The connections, the oldest first.
+        self._clients: list[socket.socket] = []
+        #: Hosts that have not measured their tasks yet; what the others sent.
+        self._measuring: set[str] = set()
+        self._memory: dict[TaskId, int] = {}
+
+    def open(self, job: str) -> None:
+        """Listen.
+
+        Args:
+            job: the run's name.
+
+        Raises:
+            OSError: another process has a socket of this name.
+        """
+        self._listener.bind(_address(job))
+        self._listener.listen()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Close the socket and all connections."""
+        for client in tuple(self._clients):
+            self._drop(client)
+        self._listener.close()
+
+    def measured(self, event: events.Measured) -> None:
+        """A host has measured its tasks."""
+        self._memory.update(event.memory)
+        self._measuring.discard(event.host)
+
+    # ------------------------------------------------------------------ clients
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the client has gone
+            client, _ = self._listener.accept()
+            if process_and_user(client)[1] != os.geteuid():
+                client.close()
+                return
+            if len(self._clients) == _MOST:
+                self._drop(self._clients[0])
+            client.setblocking(False)
+            self._clients.append(client)
+            self._selector.register(client, selectors.EVENT_READ, lambda: self._read(client))
+
+    def _read(self, client: socket.socket) -> None:
+        if client not in self._clients:  # dropped in the same turn
+            return
+        packet = b""
+        with suppress(OSError):  # the client has gone
+            packet = client.recv(_SIZE)
+        answer = json.dumps(self._answer(packet)).encode()
+        file = os.memfd_create("answer")
+        with suppress(OSError):
+            os.write(file, answer)
+            socket.send_fds(client, [b"answer"], [file])
+        os.close(file)
+        self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        self._selector.unregister(client)
+        client.close()
+        self._clients.remove(client)
+
+    # ------------------------------------------------------------------ requests
+
+    def _answer(self, packet: bytes) -> Mapping[str, Any]:
+        try:
+            request = json.loads(packet)
+            kind = request["request"]
+            tasks = self._tasks(request["tasks"]) if kind == "restart" else ()
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            return {"error": f"not a request: {error}"}
+        except LaunchError as error:
+            return {"error": str(error)}
+        if tasks:
+            self._handle(events.RestartAsked(events.now(), tasks))
+        elif kind == "measure":
+            self._measure()
+        else:
+            report, measuring = report_as_dict(self._report()), [*self._measuring]
+            return {"report": report, "memory": self._memory, "measuring": measuring}
+        return {}
+
+    def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
+        """The tasks to restart.
+
+        Raises:
+            LaunchError: they can't be restarted.
+        """
+        if self._machine.phase is not Phase.RUNNING:
+            raise LaunchError("its tasks have not been started yet, or the job ends")
+        tasks = selected("", self._machine.records, names)
+        lost = [task for task in tasks if self._machine.records[task].host not in self._machine.agents]
+        if lost:
+            raise LaunchError(f"the host of {listed(lost)} is lost")
+        return tuple(tasks)
+
+    def _measure(self) -> None:
+        self._memory.clear()
+        self._measuring = set(self._machine.hosts_of(self._machine.open))
+        for host in self._measuring:
+            self._send(events.Measure(host))
+
+
+def _address(job: str) -> str:
+    """The name of the control socket of a run."""
+    return f"\0tf-launcher-{job[:80]}"
+
+
+# ---------------------------------------------------------------------- the other end
+
+
+class Snapshot(NamedTuple):
+    """The tasks of a run, as they are now or were at its end."""
+
+    report: Report
+    #: Resident bytes of tasks, as far as they were measured; whether hosts still measure them.
+    memory: Mapping[str, int]
+    measuring: bool
+    ended: bool
+
+
+def snapshot(run: Run, measure: bool = False) -> Snapshot:
+    """The tasks of a run now; of one that has ended those of its report.
+
+    Args:
+        run: which.
+        measure: let the hosts measure the memory of tasks, for later calls.
+
+    Raises:
+        LaunchError: its launcher can't be asked.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            if report := run.report():
+                return Snapshot(report_from_json(report), {}, False, True)
+            with suppress(ConnectionError):
+                if measure:
+                    ask(run, {"request": "measure"})
+                answer = ask(run, {"request": "tasks"})
+                now = report_from_json(answer["report"])
+                return Snapshot(now, answer["memory"], bool(answer["measuring"]), False)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise LaunchError(f"{run.job} has a report of another version of launch: {error!r}") from error
+        if late or run.state not in (RunState.RUNNING, RunState.ENDED):
+            raise LaunchError(_unreachable(run))
+        time.sleep(_LOOK)
+
+
+def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer of a run's launcher to a request.
+
+    Raises:
+        ConnectionError: it has no control socket, or closes it: the job has not begun yet, or has ended.
+        LaunchError: it refuses the request, does not answer, or is not a process of this user.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(_ANSWER_SECONDS)
+        try:
+            peer.connect(_address(run.job))
+            pid, uid = process_and_user(peer)
+            if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
+                text = f"its socket belongs to process {pid} of user {uid}"
+                raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
+            peer.send(json.dumps(request).encode())
+            _, files, _, _ = socket.recv_fds(peer, _SIZE, 1)
+        except (TimeoutError, BlockingIOError) as error:  # BlockingIOError: too many connections wait
+            text = f"the launcher of {run.job} does not answer; is it suspended? (`launch stop` wakes it)"
+            raise LaunchError(text) from error
+    if not files:
+        raise ConnectionResetError
+    with open(files[0], "rb") as file:
+        file.seek(0)
+        answer: Mapping[str, Any] = json.load(file)
+    if "error" in answer:
+        raise LaunchError(f"{run.job}: {printable(answer['error'])}")
+    return answer
+
+
+def _unreachable(run: Run) -> str:
+    """Why the launcher of a run has no control socket."""
+    if run.state is RunState.ELSEWHERE and run.owner is not None:
+        return f"{run.job} runs on {printable(run.owner.machine)}: ask there"
+    if run.state is RunState.RUNNING:
+        return f"no task of {run.job} runs now: its launcher prepares their start, or copies files"
+    return f"the launcher of {run.job} died and left no report; `launch logs {run.job}` has the output"

@@ -1,0 +1,283 @@
+"""``launch ps RUN`` and ``launch restart RUN TASK`` ask the launcher of a running job."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.runs.owner import this_process
+from tests.conftest import Launch, Started
+from tests.local.seeing import last_run
+
+#: worker/1 has a child with 100 MB; each task prints two lines, the last with a control sequence.
+MEMORY = """
+import os, sys, time
+if os.environ["TASK_INDEX"] == "1" and os.fork() == 0:
+    big = b"x" * (100 << 20)
+    os.write(1, b"big\\n")
+    time.sleep(300)
+os.write(1, b"first\\nstep \\x1b[31m7\\x1b[0m\\n")
+time.sleep(300)
+"""
+
+
+def running(launch: Launch, *words: str) -> Started:
+    """A job whose tasks have printed ``up``."""
+    started = launch.start(*(words or ("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300")))
+    count = 2
+    started.until(lambda it: it.out.count("| up") == count)
+    return started
+
+
+# ---------------------------------------------------------------------- launch ps RUN
+
+
+def test_the_tasks_of_a_run(launch: Launch):
+    started = launch.start("--ps", "1", "--workers", "2", "--", sys.executable, "-I", "-S", "-c", MEMORY)
+    started.until(lambda it: "big" in it.out and it.out.count("step") == 3)
+    run, name = last_run(launch), last_run(launch).path.name
+    ended = launch("ps", name)
+    assert ended.code == 0, ended.err
+    header, *lines = ended.out.splitlines()
+    assert header.split() == ["task", "state", "attempt", "host", "pid", "address", "memory", "last", "line"]
+    plan = {task["task"]: task["address"] for task in run.plan["tasks"]}
+    pids = {event["task"]: event["pid"] for event in run.events if event["event"] == "TaskStarted"}
+    for line, task in zip(lines, ("worker/0", "worker/1", "ps/0"), strict=True):
+        assert line.split()[:6] == [task, "running", "1", "localhost", str(pids[task]), plan[task]]
+        assert line.endswith("B  step 7") or task == "worker/1"
+
+    tasks = {task["task"]: task for task in json.loads(launch("ps", "--json", name).out)}
+    assert tasks["worker/1"]["memory"] > 100 << 20 > 50 << 20 > tasks["worker/0"]["memory"] > 1 << 20
+    assert tasks["ps/0"]["state"] == "running" and tasks["ps/0"]["attempt"] == 1
+    assert tasks["worker/0"]["last_line"] == "step 7"
+
+    os.kill(pids["ps/0"], signal.SIGKILL)
+    code = started.wait().code
+    ended = launch("ps", name)
+    assert (ended.code, code) == (0, 137)
+    table = started.out[started.out.index("HOST ") :]
+    assert ended.out == table
+    assert json.loads(launch("ps", "--json", name).out)[2]["status"] == {"code": None, "signal": 9}
+
+
+def test_events_have_no_measurements(launch: Launch):
+    started = running(launch)
+    assert launch("ps", "latest").code == 0
+    assert "Measured" not in {event["event"] for event in last_run(launch).events}
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+def test_a_launcher_that_died(launch: Launch):
+    started = running(launch)
+    started.kill()
+    for words in (["ps", "latest"], ["restart", "latest", "worker/0"]):
+        ended = launch(*words)
+        assert ended.code == 125
+        assert "died and left no report" in ended.err
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_suspended(launch: Launch):
+    started = running(launch)
+    started.send(signal.SIGSTOP)
+    ended = launch("ps", "latest", timeout=60)
+    assert ended.code == 125
+    assert "does not answer; is it suspended?" in ended.err
+    started.send(signal.SIGCONT)
+    assert launch("ps", "latest").code == 0
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+# ---------------------------------------------------------------------- the socket
+
+
+def connect(launch: Launch) -> socket.socket:
+    """A connection to the launcher of the newest run."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.settimeout(30)
+    peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
+    return peer
+
+
+def test_clients_that_misbehave(launch: Launch):
+    """The launcher serves the others, and the job goes on."""
+    started = running(launch)
+    silent = [connect(launch) for _ in range(17)]
+    assert silent[0].recv(1) == b""  # the oldest one has made room
+    wrong = [b"nonsense", b"{}", b'"request"', b"\xff", b"[" * 9999, b"7" * 60000]
+    for packet in [
+        *wrong,
+        b'{"request": "restart", "tasks": 7}',
+        b'{"request": "restart", "tasks": ["no/1"]}',
+    ]:
+        with connect(launch) as peer:
+            peer.send(packet)
+            _, files, _, _ = socket.recv_fds(peer, 100, 1)
+            with open(files[0], "rb") as file:
+                file.seek(0)
+                assert re.search("not a request|no task 'no/1'", json.load(file)["error"])
+    for _ in range(20):
+        with connect(launch) as peer:
+            peer.send(b'{"request": "tasks"}')  # and goes
+    assert launch("ps", "latest").code == 0
+    for peer in silent:
+        peer.close()
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+    assert "Traceback" not in started.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
+def test_another_user_can_not_ask(launch: Launch):
+    started = running(launch)
+    code = f"""
+import os, socket
+os.setuid(65534)
+peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+peer.connect("\\0tf-launcher-{last_run(launch).path.name}")
+try:
+    peer.sendall(b'{{"request": "tasks"}}')
+    print(peer.recv(1))
+except OSError:
+    print(b"")
+"""
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert asked.stdout == "b''\n", asked.stderr
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is no launcher."""
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_socket_that_is_not_the_launchers_is_not_asked(
+    launch: Launch, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+):
+    """Any process can make a socket of any name."""
+    folder, job = tmp_path / "run", f"impostor-{os.getpid()}-{time.monotonic_ns()}"
+    folder.mkdir()
+    ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    owner = this_process()._replace(pid=sleeper.pid, start_ticks=ticks)._asdict()
+    (folder / "launcher.json").write_text(json.dumps({"job": job, "started_at": time.time(), **owner}))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
+        impostor.bind(f"\0tf-launcher-{job}")
+        impostor.listen()
+        ended = launch("ps", str(folder))
+        assert ended.code == 125
+        assert f"its socket belongs to process {os.getpid()} of user {os.geteuid()}" in ended.err
+        peer, _ = impostor.accept()
+        with peer:
+            assert peer.recv(1) == b""
+
+
+# ---------------------------------------------------------------------- launch restart
+
+
+#: Prints its attempt.
+ATTEMPTS = "echo up: attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS; exec sleep 300"
+
+
+def test_tasks_start_again(launch: Launch):
+    """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
+    started = running(launch, "--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
+    pids = {task["task"]: task["pid"] for task in json.loads(launch("ps", "latest", "--json").out)}
+    ended = launch("restart", "latest", "ps")
+    assert ended.code == 0, ended.err
+    tasks = {task["task"]: task for task in json.loads(launch("ps", "latest", "--json").out)}
+    assert ended.out == f"ps/0: attempt 2, running on localhost, pid {tasks['ps/0']['pid']}\n"
+    assert tasks["worker/0"]["pid"] == pids["worker/0"] and tasks["ps/0"]["pid"] != pids["ps/0"]
+    address = last_run(launch).plan["cluster"]["ps"][0]
+    started.until(lambda it: f"attempt 2 of ps/0 at {address}" in it.out)
+    assert launch("restart", "latest", "worker/0", "ps/0").code == 0
+    tasks = {task["task"]: task for task in json.loads(launch("ps", "latest", "--json").out)}
+    assert [tasks[name]["attempt"] for name in ("worker/0", "ps/0")] == [2, 3]
+    os.kill(tasks["worker/0"]["pid"], signal.SIGKILL)  # the one restart that is counted
+    started.until(lambda it: "attempt 3 of worker/0" in it.out)
+    assert "restart 1 of 1" in started.err
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+def test_a_task_that_has_ended_starts_again(launch: Launch):
+    script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
+    started = running(launch, "--workers", "2", "--", "sh", "-c", script)
+    started.until(lambda _: any(event["event"] == "TaskGone" for event in last_run(launch).events))
+    ended = launch("restart", "latest", "worker/1")
+    assert ended.code == 0
+    assert ended.out.startswith("worker/1: attempt 2, ")
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+def test_a_task_that_is_slow_to_end(launch: Launch):
+    script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
+    started = running(launch, "--workers", "2", "--grace", "60", "--", "sh", "-c", script)
+    ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
+    assert ended.code == 124
+    assert "waiting for worker/0 to start again" in ended.err
+    assert "worker/0 did not start again within 2.5 s" in ended.err
+    waiting = launch.start("restart", "latest", "worker/0")
+    waiting.until(lambda it: "waiting for worker/0" in it.err)
+    started.send(signal.SIGTERM)
+    started.until(lambda it: "waiting for worker/0, worker/1" in it.err)
+    started.send(signal.SIGTERM)
+    assert started.wait().code == 143
+    assert waiting.wait().code == 125
+    assert "ended with exit code 143 before worker/0 started again" in waiting.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ["restart", "latest", "worker/7", "master"],
+            2,
+            "no task 'worker/7'; expected ROLE or ROLE/INDEX of worker",
+        ),
+        (["restart", "latest", "worker/7", "master"], 2, "no task 'master'"),
+        (["restart", "no-such-run", "worker/0"], 2, "no run 'no-such-run'"),
+        (["restart", "latest"], 2, "required: TASK"),
+        (["ps", "no-such-run"], 2, "no run 'no-such-run'"),
+    ],
+)
+def test_bad_input(launch: Launch, words: list[str], code: int, message: str):
+    started = running(launch)
+    ended = launch(*words)
+    assert ended.code == code
+    assert message in ended.err
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+
+
+def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
+    script = "trap 'echo stopping' TERM; echo up; touch $0; while :; do sleep 0.1; done"
+    words = ["--workers", "2", "--grace", "60", "--", "sh", "-c", script, str(tmp_path / "up")]
+    started = running(launch, *words)
+    started.send(signal.SIGINT)
+    started.until(lambda it: "stopping" in it.out)
+    ended = launch("restart", "latest", "worker/0")
+    assert ended.code == 125
+    assert "or the job ends" in ended.err
+    assert " stopping " in launch("ps", "latest").out
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+    ended = launch("restart", "latest", "worker/0")
+    assert ended.code == 125
+    assert "has ended" in ended.err

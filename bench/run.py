@@ -12,7 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import docker, failure, feed, idle, output, processes, relay, shapes, ssh, startup, sync, tables
+from bench import (
+    docker,
+    failure,
+    feed,
+    idle,
+    output,
+    preload,
+    processes,
+    relay,
+    shapes,
+    ssh,
+    startup,
+    sync,
+    tables,
+)
 from bench.contenders import Contender, all_contenders
 from bench.setting import Setting
 
@@ -27,6 +41,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "relay": relay.measure,
     "feed": feed.measure,
     "docker": docker.measure,
+    "preload": preload.measure,
 }
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.

@@ -151,6 +151,14 @@ class TaskGone(NamedTuple):
     unkillable: Tuple[int, ...] = ()
 
 
+class HostNotice(NamedTuple):
+    """A line of the agent for the user."""
+
+    host: str
+    at: float
+    text: str
+
+
 class AgentLost(NamedTuple):
     """The link to an agent ended without `AgentClosed`; ``why`` is the reason, for the user."""
 
@@ -209,6 +217,7 @@ AgentEvent = Union[
     Measured,
     TaskExited,
     TaskGone,
+    HostNotice,
     AgentClosed,
 ]
 Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
@@ -224,6 +233,19 @@ class HoldPorts(NamedTuple):
 
     host: str
     tasks: Tuple[TaskId, ...]
+
+
+class Preload(NamedTuple):
+    """To an agent: start a process that imports modules; these tasks are forked from it when they start."""
+
+    host: str
+    tasks: Tuple[TaskId, ...]
+    #: The Python of the tasks, and their virtual or conda environment.
+    python: str
+    venv: Optional[str]
+    modules: Tuple[str, ...]
+    #: Added to the agent's own environment.
+    env: Mapping[str, str]
 
 
 class TryPeers(NamedTuple):
@@ -352,6 +374,7 @@ class Finish(NamedTuple):
 #: Commands that agents take.
 AgentCommand = Union[
     HoldPorts,
+    Preload,
     TryPeers,
     SetCluster,
     StartTask,

@@ -203,6 +203,8 @@ class JobSpec(NamedTuple):
     #: The Python of ``.py`` programs on hosts that name none; ``None``: ``python3``.
     python: str | None = None
     policy: Policy = Policy()
+    #: Modules that a process on each host imports; tasks are forked from it.
+    preload: tuple[str, ...] = ()
     #: Each task gets a folder for results, which is in the run's folder when the job has ended.
     output_dirs: bool = False
 

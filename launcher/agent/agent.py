@@ -17,7 +17,8 @@ from launcher.agent import host, ports, processes
 from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
-from launcher.agent.spawn import CannotStart, Spawner
+from launcher.agent.preload import Templates
+from launcher.agent.spawn import CannotStart, Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import Deadline
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
@@ -67,12 +68,16 @@ class Agent:
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
         self._spawner = Spawner(number)
+        self._templates = Templates(
+            selector, self._spawner, self._families, self._begin, self._start_cold, self._tell
+        )
         self._cluster: Optional[ClusterSpec] = None
         self._closing = self._stays = False
         self._cut_short = False
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._hold_ports,
+            events.Preload: self._templates.start,
             events.ReleasePorts: lambda command: self._ports.release(command.tasks),
             events.TryPeers: self._try_peers,
             events.SetCluster: self._set_cluster,
@@ -124,14 +129,14 @@ class Agent:
         due = self._stopping.next_due()
         if due is not None and due <= now:
             self._look_at_stopping()
-        for part in (self._children, self._outputs, self._connection):
+        for part in (self._children, self._templates, self._outputs, self._connection):
             part.on_time(now)
         self._outputs.pause_or_go_on()
         if self._deadline is not None:
             self._deadline.renew(max(self._connection.until, self._ending_until or 0.0))
 
     def _seconds_to_wait(self, longest: float) -> float:
-        parts = (self._stopping, self._outputs, self._children, self._connection)
+        parts = (self._stopping, self._outputs, self._children, self._templates, self._connection)
         times = [due for part in parts if (due := part.next_due()) is not None]
         return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
@@ -167,6 +172,7 @@ class Agent:
         if not self._closing:
             self._closing = True
             self._ending_until = time.monotonic() + ENDING
+            self._templates.close()
             self._end(list(self._tasks.values()), ABANDONED)
 
     def _cut(self, why: str) -> None:
@@ -203,14 +209,23 @@ class Agent:
             arguments, variables = complete(self._cluster, command.task, *program)
             argv += arguments
             env.update(variables)
+        start = command._replace(argv=argv, env=env)
+        if not self._templates.fork(start):
+            self._start_cold(start)
+
+    def _start_cold(self, start: events.StartTask) -> None:
+        """Start a task whose command and environment are complete."""
         try:
-            started = self._spawner.spawn(argv, env, command.workdir, command.venv, command.script)
+            prepared = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
+            self._begin(start, self._spawner.spawn(prepared))
         except CannotStart as fault:
             self._send(
-                events.TaskNotStarted("", events.now(), command.task, command.attempt, fault.code, fault.why)
+                events.TaskNotStarted("", events.now(), start.task, start.attempt, fault.code, fault.why)
             )
-            return
-        task = Task(command.task, command.attempt, started.pid, started.output, command.steps)
+
+    def _begin(self, start: events.StartTask, started: Started) -> None:
+        """The process of a task exists."""
+        task = Task(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._families.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
@@ -288,6 +303,8 @@ class Agent:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, command: events.StopTasks) -> None:
+        for start in self._templates.cancel(command.tasks):
+            self._start_cold(start)  # so that it ends as every other task
         self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
 
     def _end(self, tasks: List[Task], steps: events.StopSteps) -> None:
@@ -338,6 +355,9 @@ class Agent:
         gpus = host.read_gpus(answer)
         if gpus:
             self._send(events.HostGpus("", events.now(), gpus))
+
+    def _tell(self, text: str) -> None:
+        self._send(events.HostNotice("", events.now(), text))
 
     def _try_peers(self, command: events.TryPeers) -> None:
         def report(answer: bytes) -> None:

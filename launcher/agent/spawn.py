@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from launcher.agent import processes
 
@@ -46,6 +46,14 @@ class CannotStart(Exception):
         super().__init__(why)
         self.code = code
         self.why = why
+
+
+class Prepared(NamedTuple):
+    """A command that can be started, in the folder that the agent has entered."""
+
+    path: str
+    argv: List[str]
+    environment: Dict[str, str]
 
 
 class Started(NamedTuple):
@@ -113,21 +121,21 @@ class Spawner:
         self._count = 0
         #: The folder in which the agent was started: relative folders are below it.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
-        #: The tasks' standard input. Their output takes the second one for the moment of the start:
+        #: The tasks' standard input. The second one stands for what a process inherits while it starts:
         #: posix_spawn takes no descriptor above the tasks' limit of open files.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
-        self._output = os.dup(self._nothing)
+        self._inherited = os.dup(self._nothing)
         self._environment = {**DEFAULTS, **os.environ}
 
-    def spawn(
+    def prepare(
         self,
         argv: Sequence[str],
         extra: Mapping[str, str],
         workdir: Optional[str] = None,
         venv: Optional[str] = None,
         script: Optional[str] = None,
-    ) -> Started:
-        """Start ``argv`` with the environment of the agent and ``extra``.
+    ) -> Prepared:
+        """Find the program ``argv``, and enter the folder in which it runs.
 
         Args:
             argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
@@ -146,16 +154,50 @@ class Spawner:
         _enter(self._home, workdir)
         if script is not None and not os.path.exists(script):
             raise _not_found(script)
-        path = _find(argv[0], environment.get("PATH", os.defpath))
+        return Prepared(_find(argv[0], environment.get("PATH", os.defpath)), argv, environment)
+
+    def spawn(self, prepared: Prepared) -> Started:
+        """Start a task with a pipe for its output.
+
+        Raises:
+            CannotStart: with the exit code that stands for it.
+        """
         try:
             reading, writing = os.pipe()
         except OSError as error:
             raise CannotStart(OUR_FAULT, f"no pipe for its output: {error.strerror}") from error
-        os.dup2(writing, self._output, inheritable=False)
-        os.close(writing)
+        try:
+            pid, tag = self._spawn(prepared, writing, (self._nothing, self._inherited, self._inherited))
+        except CannotStart:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        os.set_blocking(reading, False)
+        return Started(pid, reading, tag)
+
+    def spawn_with_stdin(self, prepared: Prepared, stdin: int) -> int:
+        """Start a process that is no task, with this stdin and without output; its pid.
+
+        Raises:
+            CannotStart: with the exit code that stands for it.
+        """
+        return self._spawn(prepared, stdin, (self._inherited, self._nothing, self._nothing))[0]
+
+    def new_tag(self) -> int:
+        """A tag for a process."""
         self._count += 1
-        tag = processes.tag(self._agent, self._count)
-        streams = (self._nothing, self._output, self._output)
+        return processes.tag(self._agent, self._count)
+
+    def _spawn(self, prepared: Prepared, inherited: int, streams: Sequence[int]) -> Tuple[int, int]:
+        """Start a process whose ``streams`` may be `_inherited`, which stands for ``inherited``.
+
+        Returns:
+            Its pid, and its tag (0: this user may set none).
+        """
+        path, argv, environment = prepared
+        os.dup2(inherited, self._inherited, inheritable=False)
+        tag = self.new_tag()
         try:
             with self.limits.of_task(tag) as tagged:
                 pid = os.posix_spawn(
@@ -168,12 +210,10 @@ class Spawner:
                     setsigdef=_ALL_SIGNALS,
                 )
         except (OSError, ValueError) as error:
-            os.close(reading)
             raise _explained(error, argv[0], path) from error
         finally:
-            os.dup2(self._nothing, self._output, inheritable=False)
-        os.set_blocking(reading, False)
-        return Started(pid, reading, tag if tagged else 0)
+            os.dup2(self._nothing, self._inherited, inheritable=False)
+        return pid, tag if tagged else 0
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:

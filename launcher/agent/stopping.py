@@ -46,6 +46,10 @@ class Families:
         if tag:
             self._tasks[tag] = task
 
+    def expect(self, task: TaskId, tag: int) -> None:
+        """A process with this tag belongs to ``task``, and may be inherited before it is known."""
+        self._tasks[tag] = task
+
     def forget(self, task: TaskId) -> None:
         """The task is gone."""
         self._tasks = {key: other for key, other in self._tasks.items() if other != task}

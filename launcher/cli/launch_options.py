@@ -21,8 +21,8 @@ from launcher.transports.machines import this_machine
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
-    "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "python", "restart", "restarts",
-    "run_dir", "stall", "sync", "timeout", "workdir",
+    "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "preload", "python", "restart",
+    "restarts", "run_dir", "stall", "sync", "timeout", "workdir",
 )  # fmt: skip
 #: Options that need no check.
 _UNCHECKED = (
@@ -215,6 +215,7 @@ def _job(
             times["stall"] or None,
             settings.get("stall", ""),
         ),
+        preload=settings.get("preload", ()),
         output_dirs=output_dirs,
     )
 

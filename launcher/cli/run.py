@@ -8,6 +8,7 @@ import sys
 
 from launcher import __version__, transports
 from launcher.cli.launch_options import program_command, read_options
+from launcher.config import values
 from launcher.config.values import argument, whole
 from launcher.errors import Fault, JobError
 from launcher.job import MOST_TASKS, RESTART_CHOICES
@@ -117,6 +118,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     program.add_argument(
         "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
     )
+    program.add_argument(
+        "--preload", type=argument(values.modules), metavar="MODULE[,MODULE]",
+        help="import these once on each host (tensorflow), and fork the tasks' Pythons from that process",
+    )  # fmt: skip
     program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
 
     others = parser.add_argument_group("other machines")

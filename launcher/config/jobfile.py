@@ -88,6 +88,7 @@ ROLE = table(
 _ON_FAILURE = single(values.choice("stop", "continue"))
 _RESTART = single(values.choice(*RESTART_CHOICES))
 _FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
+_PRELOAD_HELP = "Modules that a process on each host imports once; tasks are forked from it."
 _SYNC_HELP = "Folders of this machine that are copied to the hosts before the job starts."
 #: Settings of the launch; options of the same names override them.
 _SETTINGS = table(
@@ -95,6 +96,7 @@ _SETTINGS = table(
     Key("flags", _FLAGS_HELP, _FLAG),
     WORKDIR,
     PYTHON,
+    Key("preload", _PRELOAD_HELP, several(values.module, values.comma_separated)),
     Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
     Key("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
     Key("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),

@@ -74,6 +74,9 @@ user_name = matching(
     r"[A-Za-z0-9_.]([A-Za-z0-9_.+@\\-]{0,63}[A-Za-z0-9_.+@-])?",
     "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -",
 )
+module = matching(
+    r"[^\W\d]\w*(\.[^\W\d]\w*)*", "expected the name of a module, as in tensorflow or package.module"
+)
 _variable = matching(
     "[A-Za-z_][A-Za-z0-9_]*", "expected a variable's name: letters, digits and _, not beginning with a digit"
 )
@@ -165,6 +168,11 @@ def cpus(text: str) -> float:
 def comma_separated(text: str) -> Sequence[str]:
     """``a,b`` -> ``["a", "b"]``, without the blanks around the commas."""
     return [part.strip() for part in text.split(",")]
+
+
+def modules(text: str) -> Sequence[str]:
+    """Names of modules, with commas between them."""
+    return tuple(map(module, comma_separated(text)))
 
 
 def gpu_ids(text: str) -> Sequence[str]:

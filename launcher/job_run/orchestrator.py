@@ -21,7 +21,7 @@ from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import write_plan
 from launcher.output.base import Opening, Shown
 from launcher.report import Report
-from launcher.scheduler.plan import make_plan
+from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, Machine, Phase
 from launcher.task_id import TASK_MARK, TaskId
 from launcher.transports.base import Link
@@ -115,7 +115,7 @@ class Orchestrator:
         self.plan: Plan | None = None
         self.plan_unwritten = False
         self._perform: dict[type, Callable[[Any], None]] = {
-            events.HoldPorts: self._send,
+            events.HoldPorts: self._hold_ports,
             events.TryPeers: self._send,
             events.StartTask: self._start,
             events.StopTasks: self._send,
@@ -353,9 +353,18 @@ class Orchestrator:
         if connection is not None and not connection.closed:
             connection.link.send(command)
 
+    def _hold_ports(self, command: events.HoldPorts) -> None:
+        """Let a host import modules while it holds ports and the plan is made."""
+        for preload in preloads(self._job, self._placement, command.host):
+            self._send(preload._replace(env={**preload.env, **self._mark(preload.tasks[0])}))
+        self._send(command)
+
     def _start(self, command: events.StartTask) -> None:
-        mark = {TASK_MARK: f"{self._opening.job}:{command.task}"}
-        self._send(command._replace(env={**command.env, **mark}))
+        self._send(command._replace(env={**command.env, **self._mark(command.task)}))
+
+    def _mark(self, task: TaskId) -> dict[str, str]:
+        """The variable by which processes of a task are recognized."""
+        return {TASK_MARK: f"{self._opening.job}:{task}"}
 
     def _hang_up(self, command: events.HangUp) -> None:
         connection = self._connections.get(command.host)

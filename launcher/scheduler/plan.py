@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.errors import Fault, JobError
+from launcher.events import Preload
 from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
 from launcher.scheduler.cluster_spec import ClusterSpec, complete, misspelt_placeholders
 from launcher.task_id import TaskId
@@ -14,6 +15,12 @@ from launcher.text import counted
 DEFAULT_PYTHON = "python3"
 #: The Python of virtual and conda environments.
 VENV_PYTHON = "python"
+
+#: Beginnings of variables that Python, libraries and TensorFlow read while they are loaded.
+_READ_EARLY = (
+    "PYTHON", "LC_", "LANG", "PATH", "HOME", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_",
+    "OPENBLAS_", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "ONEDNN_", "KERAS_",
+)  # fmt: skip
 
 #: Size of the longest argument or variable of a program, with its NUL (``MAX_ARG_STRLEN``, execve(2)).
 MOST_BYTES = 128 * 1024
@@ -50,6 +57,24 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
     tasks = (_task_plan(job, placed, ports[placed.task]) for placed in placement.tasks)
     sidecars = tuple(dict.fromkeys(placed.task.role for placed in placement.tasks if placed.role.sidecar))
     return Plan(tuple(tasks), cluster.addresses, sidecars)
+
+
+def preloads(job: JobSpec, placement: Placement, host: str) -> Iterator[Preload]:
+    """The processes of a host that import the modules of ``--preload``.
+
+    The tasks of one have the same Python and venv, and the same values of `_READ_EARLY`; the process has the
+    variables that all of them have.
+    """
+    groups: dict[tuple[object, ...], list[TaskPlan]] = {}
+    for placed in placement.tasks if job.preload else ():
+        task = _task_plan(job, placed, _LONG_PORT)
+        if task.host == host and len(task.argv) > 1:  # else its program is not Python
+            early = ((name, value) for name, value in task.env.items() if name.startswith(_READ_EARLY))
+            groups.setdefault((task.argv[0], task.venv, frozenset(early)), []).append(task)
+    for tasks in groups.values():
+        env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
+        names = tuple(task.task for task in tasks)
+        yield Preload(host, names, tasks[0].argv[0], tasks[0].venv, job.preload, env)
 
 
 def completed(plan: Plan) -> Iterator[TaskPlan]:

@@ -23,7 +23,7 @@ __all__ = ["real_engine"]
 ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
 #: Seconds a test in a container may take, its fixtures left out: they have limits of their own.
 _LIMIT = 120
-BRIEF = {"test_exits.py", "test_ready_and_ports.py", "test_the_end.py"}
+BRIEF = {"test_exits.py", "test_preload.py", "test_ready_and_ports.py", "test_the_end.py"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -42,6 +42,7 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         (["--grace", "soon", "true"], "soon"),
         (["--timeout", "-5", "true"], "--timeout"),
         (["--on-failure", "panic", "true"], "panic"),
+        (["--preload", "numpy,train.py x", "true"], "train.py x"),
         (["-x", "NO_SUCH_VARIABLE", "true"], "NO_SUCH_VARIABLE"),
         (["-x", "=value", "true"], "-x"),
         (["-x", "A B=3", "true"], "-x A B: 'A B' can't be set; expected a variable's name"),

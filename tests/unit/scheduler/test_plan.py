@@ -15,7 +15,7 @@ from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler import cluster_spec
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
-from launcher.scheduler.plan import MOST_BYTES, check_program_args, completed, make_plan
+from launcher.scheduler.plan import MOST_BYTES, check_program_args, completed, make_plan, preloads
 from launcher.task_id import TaskId
 
 PROGRAM = Program.of(["train.py"])
@@ -228,3 +228,32 @@ def test_variables_that_are_too_long_for_the_kernel():
         else:
             with pytest.raises(PlacementError, match="A takes 131,073 bytes"):
                 place(spec, (host,))
+
+
+def test_one_template_for_each_python_and_environment_that_is_read_early():
+    script, module = Program.of(["train.py"]), Program.of(["-m", "train"])
+    roles = (
+        Role("chief", 1, script, env=(("OWN", "1"), ("TF_CPP_MIN_LOG_LEVEL", "2"))),
+        Role("worker", 2, module, env=(("OWN", "2"), ("TF_CPP_MIN_LOG_LEVEL", "2"))),
+        Role("ps", 1, script, env=(("OMP_NUM_THREADS", "1"),)),
+        Role("board", 1, Program.of(["tensorboard"])),
+        Role("other", 1, script, hosts=("n2",)),
+    )
+    hosts = (Host("n1", slots=5, venv="/venv"), Host("n2", python="/usr/bin/python3"))
+    job = JobSpec(roles, env=(("ALL", "a"),), preload=("tensorflow", "numpy"))
+    placement = place(job, hosts)
+    found = [preload for host in hosts for preload in preloads(job, placement, host.name)]
+    shown = [(each.host, sorted(each.tasks), each.python, each.venv, dict(each.env)) for each in found]
+    assert shown == [
+        (
+            "n1",
+            ["chief/0", "worker/0", "worker/1"],
+            "python",
+            "/venv",
+            {"ALL": "a", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        ),
+        ("n1", ["ps/0"], "python", "/venv", {"ALL": "a", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}),
+        ("n2", ["other/0"], "/usr/bin/python3", None, {"ALL": "a"}),
+    ]
+    assert {each.modules for each in found} == {("tensorflow", "numpy")}
+    assert not list(preloads(job._replace(preload=()), placement, "n1"))

@@ -1,0 +1,116 @@
+"""Preload: servers of TensorFlow, from the command to the last one that is up; then one of them is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import processes, tables
+from bench.contenders import LAUNCH
+from bench.setting import Setting
+
+_TASKS = 8
+_LIMIT, _SETTLE = 200.0, 3.0
+_MEGA = 1024 * 1024
+_ROOT = Path(__file__).resolve().parents[1]
+_PROGRAM = str(_ROOT / "bench" / "programs" / "server.py")
+_MODES = {"cold": [], "--preload": ["--preload", "tensorflow"]}
+
+
+class Job(NamedTuple):
+    """Seconds until all servers were up; the memory then; of a killed task until its server was up again."""
+
+    up: float
+    pss: int
+    #: From its death, and from the start of its new process.
+    after_death: float
+    after_start: float
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    python = _python()
+    if not python:
+        print("\npreload: MISSING: no Python with tensorflow (LAUNCH_TEST_PYTHON names one)", flush=True)
+        return
+    imports: list[float] = []
+    jobs: dict[str, list[Job]] = {mode: [] for mode in _MODES}
+    for _ in range(min(setting.rounds, 3)):
+        imports.append(processes.run([python, "-c", "import tensorflow"], _LIMIT).seconds)
+        for mode, found in jobs.items():
+            found += _once(setting, python, _MODES[mode])
+    head = ["seconds: median (min)", "all up", "x import", "PSS MB", "killed: death to up", "its start to up"]
+    rows = [["import tensorflow, once", tables.times(imports), "1.00x", "-", "-", "-"]]
+    rows += [[f"{_TASKS} tasks, {mode}", *_cells(found, imports)] for mode, found in jobs.items()]
+    tables.show("servers of TensorFlow on this machine", head, rows)
+
+
+def _python() -> str:
+    """A Python that has TensorFlow; empty: there is none."""
+    look = "import importlib.util as u, sys; sys.exit(not u.find_spec('tensorflow'))"
+    for python in (os.environ.get("LAUNCH_TEST_PYTHON", ""), str(_ROOT / ".venv/bin/python"), sys.executable):
+        if python and os.path.exists(python) and processes.run([python, "-c", look], _LIMIT).code == 0:
+            return python
+    return ""
+
+
+def _cells(jobs: list[Job], imports: list[float]) -> list[str]:
+    if not jobs:
+        return ["no answer", *["-"] * 4]
+    ups = [job.up for job in jobs]
+    pss = f"{statistics.median(job.pss for job in jobs) / _MEGA:.0f}"
+    deaths, starts = ([getattr(job, name) for job in jobs] for name in ("after_death", "after_start"))
+    return [tables.times(ups), tables.ratio(ups, imports), pss, tables.times(deaths), tables.times(starts)]
+
+
+def _once(setting: Setting, python: str, options: list[str]) -> list[Job]:
+    """One job; none if it did not do what it should."""
+    folder = setting.folder("preload")
+    report = folder / "report.json"
+    words = [*options, "--python", python, "--workers", str(_TASKS), "--restarts", "1", "--restart", "task"]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    words += [f"-x{name}={value}" for name, value in environment.items()]
+    began = time.monotonic()
+    launcher = processes.start([setting.launch, *words, "--report", str(report), _PROGRAM, str(folder)])
+    try:
+        first = [_await(folder, number, 1, launcher) for number in range(_TASKS)]
+        time.sleep(_SETTLE)
+        family = [pid for pid in processes.family(launcher.pid) if pid != launcher.pid]
+        pss = sum(processes.memory(pid)[0] for pid in family)
+        killed = time.monotonic()
+        os.kill(first[-1][0], signal.SIGKILL)
+        _, again = _await(folder, _TASKS - 1, 2, launcher)
+        clock = time.time() - time.monotonic()
+        (folder / "go").touch()
+        if not processes.ended(launcher, _LIMIT) or launcher.returncode not in (None, 0):
+            raise TimeoutError
+        task = json.loads(report.read_text())["tasks"][_TASKS - 1]
+        up = max(moment for _, moment in first) - began
+        return [Job(up, pss, again - killed, again + clock - task["started_at"])]
+    except (TimeoutError, OSError, KeyError):
+        setting.faults.append(f"{LAUNCH}: {_TASKS} servers with {options or 'a cold start'} did not come up")
+        return []
+    finally:
+        processes.finish(launcher)
+        processes.sweep()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await(folder: Path, number: int, attempt: int, launcher: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """Wait for a server: its pid, and when it was up (monotonic)."""
+    path = folder / f"up.{number}.{attempt}"
+    end = time.monotonic() + _LIMIT
+    while not path.exists():
+        if time.monotonic() > end or launcher.poll() is not None:
+            raise TimeoutError
+        time.sleep(0.02)
+    pid, moment = path.read_text().split()
+    return int(pid), float(moment)

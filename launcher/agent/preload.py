@@ -1,0 +1,266 @@
+"""Template processes of an agent: tasks are forked from them, with modules already imported.
+
+`launcher.agent.template` runs in them. A template that can't serve is given up for good: its tasks
+start cold, with Pythons of their own, and the user gets one line with the reason.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from launcher.agent import processes, template
+from launcher.agent.spawn import CannotStart, Spawner, Started
+from launcher.agent.stopping import Families
+from launcher.events import Preload, StartTask
+from launcher.task_id import TaskId
+
+#: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
+_IMPORTING, _FORKING = 50.0, 10.0
+#: Bytes of an answer, at most.
+_PACKET = 4096
+
+
+class _Fork(NamedTuple):
+    """A task that a template forks: our ends of its output and of ``go``, and its tag."""
+
+    start: StartTask
+    output: int
+    go: int
+    tag: int
+
+
+class _Template:
+    """One template process.
+
+    Args:
+        command: made it; without tasks.
+        pid: of the process.
+        link: to it; ``None``: it was given up.
+    """
+
+    def __init__(self, command: Preload, pid: int, link: Optional[socket.socket]) -> None:
+        self.command = command
+        self.pid = pid
+        self.link = link
+        self.waiting: List[StartTask] = []
+        #: The modules are imported; it can take a request; the task of its last one, unless cancelled.
+        self.ready = self.idle = False
+        self.fork: Optional[_Fork] = None
+        #: When it is given up (monotonic).
+        self.due: Optional[float] = None
+
+    def cancel_fork(self) -> List[StartTask]:
+        """Do without the task that is being forked: its process exits. The task, if there is one."""
+        fork, self.fork = self.fork, None
+        if fork is None:
+            return []
+        os.close(fork.go)
+        os.close(fork.output)
+        return [fork.start]
+
+
+class Templates:
+    """The templates of an agent.
+
+    Args:
+        selector: wakes the agent.
+        spawner: starts processes.
+        families: know which processes belong to tasks.
+        begin: called with a task that was forked.
+        start_cold: called with a task whose template was given up.
+        tell: shows the user a line.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        spawner: Spawner,
+        families: Families,
+        begin: Callable[[StartTask, Started], None],
+        start_cold: Callable[[StartTask], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._selector = selector
+        self._spawner = spawner
+        self._families = families
+        self._begin = begin
+        self._start_cold = start_cold
+        self._tell = tell
+        self._templates: List[_Template] = []
+        self._by_task: Dict[TaskId, _Template] = {}
+
+    def start(self, command: Preload) -> None:
+        """Start a template, unless there is one with the same modules and environment."""
+        wanted = command._replace(tasks=())
+        same = [found for found in self._templates if found.command == wanted]
+        if not same:
+            same = [self._started(wanted)]
+            self._templates += same
+        self._by_task.update(dict.fromkeys(command.tasks, same[0]))
+
+    def _started(self, command: Preload) -> _Template:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = (command.python, "-c", template.LOADER, template.ROOM)
+        try:
+            prepared = self._spawner.prepare(argv, command.env, venv=command.venv)
+            pid = self._spawner.spawn_with_stdin(prepared, theirs.fileno())
+        except CannotStart:  # the tasks can't be started either, and report it
+            ours.close()
+            return _Template(command, 0, None)
+        finally:
+            theirs.close()
+        self._families.own.add(pid)
+        started = _Template(command, pid, ours)
+        ours.setblocking(False)
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(started, ours))
+        with suppress(OSError):  # its end is reported where it is read
+            ours.send(_source_of_template().encode())
+            ours.send(json.dumps(command.modules).encode())
+        return started
+
+    # ------------------------------------------------------------------ tasks
+
+    def fork(self, start: StartTask) -> bool:
+        """Fork a task from its template as soon as possible; ``False``: it has none."""
+        found = self._by_task.get(start.task)
+        if found is None or found.link is None:
+            return False
+        found.waiting.append(start)
+        if found.due is None:
+            found.due = time.monotonic() + _IMPORTING
+        self._ask(found)
+        return True
+
+    def cancel(self, tasks: Sequence[TaskId]) -> List[StartTask]:
+        """Forget those of these tasks that have no process yet, and return them."""
+        cancelled: List[StartTask] = []
+        for found in self._templates:
+            cancelled += [start for start in found.waiting if start.task in tasks]
+            found.waiting = [start for start in found.waiting if start.task not in tasks]
+            if found.fork is not None and found.fork.start.task in tasks:
+                cancelled += found.cancel_fork()
+        return cancelled
+
+    def _ask(self, found: _Template) -> None:
+        """Let a template fork the next task, if it can."""
+        if not (found.idle and found.waiting and found.link):
+            return
+        start = found.waiting[0]
+        tag = self._spawner.new_tag()
+        self._families.expect(start.task, tag)
+        fds: List[int] = []
+        try:
+            command = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
+            request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
+            fds += os.pipe()
+            fds += os.pipe()
+            output, writing, reading, go = fds
+            rights = array.array("i", [writing, reading])
+            packet = json.dumps(request).encode()
+            found.link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except CannotStart:  # its cold start reports why
+            self._start_cold(found.waiting.pop(0))
+            self._ask(found)
+            return
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            self._give_up(found, f"{start.task} can't be passed on to its process: {error.strerror}")
+            return
+        os.close(writing)
+        os.close(reading)
+        os.set_blocking(output, False)
+        found.idle, found.fork = False, _Fork(found.waiting.pop(0), output, go, tag)
+        found.due = time.monotonic() + _FORKING
+
+    # ------------------------------------------------------------------ what templates send
+
+    def _read(self, found: _Template, link: socket.socket) -> None:
+        try:
+            answer = link.recv(_PACKET)
+        except OSError:
+            answer = b""
+        known = self._forked if found.ready else self._imported
+        if answer.isdigit() and known(found, int(answer)):
+            found.ready, found.idle, found.due = True, True, None
+            self._ask(found)
+        else:
+            why = "" if answer.isdigit() else answer.decode("utf-8", "replace")
+            self._give_up(found, why or "its process ended")
+
+    def _imported(self, found: _Template, pid: int) -> bool:
+        """The modules are imported, and a fork serves from now on; ``False``: there is no such process."""
+        process = processes.look_at(pid)
+        if process is None or process.parent != found.pid:
+            return False
+        self._families.own.add(pid)
+        os.kill(found.pid, signal.SIGKILL)  # it has a child, so it was not reaped
+        found.pid = pid
+        return True
+
+    def _forked(self, found: _Template, pid: int) -> bool:
+        """A task was forked: let it go on; ``False``: there is no such process."""
+        fork = found.fork
+        if fork is None:  # it was cancelled
+            return True
+        process = processes.look_at(pid)
+        if process is None or process.parent != os.getpid() or processes.tag_of(pid) != fork.tag:
+            return False
+        found.fork = None
+        self._begin(fork.start, Started(pid, fork.output, fork.tag))
+        with suppress(OSError):  # it was killed
+            os.write(fork.go, b"1")
+        os.close(fork.go)
+        return True
+
+    # ------------------------------------------------------------------ the end of templates
+
+    def next_due(self) -> Optional[float]:
+        """When `on_time` is due (monotonic); ``None``: never."""
+        return min((found.due for found in self._templates if found.due is not None), default=None)
+
+    def on_time(self, now: float) -> None:
+        """Give up templates that take too long."""
+        for found in self._templates:
+            if found.due is not None and found.due <= now:
+                self._give_up(found, "its process takes too long")
+
+    def close(self) -> None:
+        """End all templates; tasks that wait for one are not started."""
+        for found in self._templates:
+            self._end(found)
+
+    def _give_up(self, found: _Template, why: str) -> None:
+        """Tell the user why a template can't serve; its tasks start cold."""
+        waiting = self._end(found)
+        self._tell(f"--preload {','.join(found.command.modules)} has no effect: {why}")
+        for start in waiting:
+            self._start_cold(start)
+
+    def _end(self, found: _Template) -> List[StartTask]:
+        """End a template; the tasks that waited for it."""
+        if found.link is not None:
+            self._selector.unregister(found.link)
+            found.link.close()
+        if found.pid in self._families.own:  # not reaped: the pid is still the template's
+            os.kill(found.pid, signal.SIGKILL)
+        waiting = [*found.cancel_fork(), *found.waiting]
+        found.link, found.due, found.waiting = None, None, []
+        return waiting
+
+
+def _source_of_template() -> str:
+    """The text of `launcher.agent.template`, from its file or from the launcher."""
+    module: Any = template
+    if "__file__" not in vars(module):
+        return str(module.__loader__.get_source(module.__name__))
+    with open(module.__file__, encoding="utf-8") as file:
+        return file.read()

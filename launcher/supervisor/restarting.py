@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcher import events
 from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor.host_events import lose_hosts
-from launcher.supervisor.restarts import Decision, Restart, Stage, cannot_import
+from launcher.supervisor.restarts import FIRST, Decision, Restart, Stage, cannot_import
 from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase, longest, quick
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
@@ -34,7 +34,8 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
         return False
     restart = _begin(job, decision, failure)
     of_limit = f"restart {decision.number} of {job.restarts.limit}" if decision.number else "not counted"
-    again = f"starting {job.names(restart.tasks)} again in {decision.wait:.1f} s"
+    when = f"in {decision.wait:.1f} s" if decision.wait else "at once"
+    again = f"starting {job.names(restart.tasks)} again {when}"
     job.notify(f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})", urgent=True)
     return True
 
@@ -120,15 +121,16 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
 def _stop(job: JobState, restart: Restart) -> None:
     """Stop those of its tasks that run; from now on the time until the start passes.
 
-    After a failure they have that time to end: TensorFlow's collectives ignore SIGTERM, and hang without
-    the task that failed.
+    After a failure they have that time to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
+    hang without the task that failed.
     """
     restart.stage = Stage.WAITING
     running = [job.records[task] for task in _in_order(job, restart) if _runs(job.records[task])]
     for record in running:
         record.move(TaskState.STOPPING, "to start again")
         record.stop_sent = True
-    job.send_stops(running, quick(job.policy.grace, restart.wait) if restart.cause else job.stop_steps)
+    steps = quick(job.policy.grace, max(FIRST, restart.wait)) if restart.cause else job.stop_steps
+    job.send_stops(running, steps)
     job.do(NOTICE_TIMER, events.SetTimer(restart.timer, restart.wait))
 
 

@@ -345,6 +345,13 @@ class MakePlan(NamedTuple):
     ports: Mapping[TaskId, int]
 
 
+class MoveTasks(NamedTuple):
+    """To the launcher: from the next start on the tasks run on other hosts."""
+
+    #: Of `launcher.job`.
+    placement: Any
+
+
 class SetTimer(NamedTuple):
     """To the launcher: report ``TimeUp(timer)`` after these seconds; a second command replaces the first."""
 
@@ -385,4 +392,4 @@ AgentCommand = Union[
     HoldOutput,
     CloseAgent,
 ]
-Command = Union[AgentCommand, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish]
+Command = Union[AgentCommand, HangUp, MakePlan, MoveTasks, SetTimer, CancelTimer, Tell, Finish]

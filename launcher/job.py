@@ -46,6 +46,8 @@ class Host(NamedTuple):
     env: tuple[tuple[str, str], ...] = ()
     #: Labels by which roles select hosts: ``fast`` or ``zone=a``.
     labels: tuple[str, ...] = ()
+    #: Only tasks of a lost host run here.
+    spare: bool = False
     #: ``file:line`` where the user wrote it, for messages; empty: in no file.
     source: str = ""
 
@@ -227,6 +229,8 @@ class Placement(NamedTuple):
 
     tasks: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
+    #: Hosts without a task that take those of a lost host; spares first.
+    standby: tuple[Host, ...] = ()
 
     def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> "Placement":
         """The placement with more of launch's variables for some tasks."""
@@ -236,6 +240,10 @@ class Placement(NamedTuple):
     def hosts(self) -> tuple[Host, ...]:
         """The hosts in use, in the order of their first tasks."""
         return tuple({placed.host.name: placed.host for placed in self.tasks}.values())
+
+    def agent_hosts(self) -> tuple[Host, ...]:
+        """The hosts that have an agent: those in use, then those on standby."""
+        return (*self.hosts(), *self.standby)
 
 
 class TaskPlan(NamedTuple):

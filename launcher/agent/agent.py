@@ -20,7 +20,7 @@ from launcher.agent.output import Outputs
 from launcher.agent.preload import Templates
 from launcher.agent.spawn import CannotStart, Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
-from launcher.agent.watchdog import Deadline
+from launcher.agent.watchdog import ENDING, Deadline
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 from launcher.task_id import TaskId
 
@@ -28,8 +28,6 @@ from launcher.task_id import TaskId
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
-#: Seconds that the watchdog allows an agent to end its tasks and itself.
-ENDING = 15.0
 
 
 class Agent:

@@ -24,10 +24,14 @@ from launcher.agent import processes
 KILLING = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
 ALONE = 1.5
+#: Seconds that an agent with sockets has to end its tasks and itself.
+ENDING = 15.0
 #: Seconds between two looks whether an agent that was killed has ended.
 _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _LATE, _AGAIN = 1.0, 1.0
+#: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.
+MISSED = _LATE + _AGAIN + KILLING
 _LONGEST = 5.0
 _MOMENT = struct.Struct("d")
 

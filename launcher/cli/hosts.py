@@ -19,7 +19,7 @@ launch hosts --json lab.yaml         the same for programs"""
 
 _HEADERS = (
     "host", "address", "user", "port", "slots", "max slots", "gpus",
-    "roles", "python", "venv", "workdir", "env", "labels",
+    "roles", "python", "venv", "workdir", "env", "labels", "spare",
 )  # fmt: skip
 
 
@@ -50,7 +50,8 @@ def _row(host: Host) -> list[str]:
     gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
     python = (host.python, host.venv, host.workdir, ",".join(_names(host)))
     numbers = (host.slots, host.max_slots, gpus, ",".join(host.roles))
-    cells = (host.name, host.address, host.user, host.port, *numbers, *python, ",".join(host.labels))
+    chosen = (",".join(host.labels), "yes" if host.spare else None)
+    cells = (host.name, host.address, host.user, host.port, *numbers, *python, *chosen)
     return ["" if cell is None else str(cell) for cell in cells]
 
 

@@ -148,7 +148,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--restarts",
         type=count,
         metavar="N",
-        help="start failed tasks again, up to N times in all (default: 0)",
+        help="start failed tasks again, those of a lost host on others, up to N times in all (default: 0)",
     )
     again.add_argument(
         "--restart", choices=RESTART_CHOICES,

@@ -172,6 +172,7 @@ WORKDIR = Key("workdir", "The folder that the tasks run in.", single(values.one_
 PYTHON = Key("python", "The Python that runs .py files and modules.", single(values.program_path))
 LABELS = Key("labels", "Labels by which roles choose.", several(values.label, comma_separated, pairs=True))
 _ROLES = Key("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
+_SPARE = Key("spare", "Only tasks of a lost host run here: true or false.", single(values.flag))
 _GPUS = Key("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_ids))
 
 #: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
@@ -189,11 +190,13 @@ HOST = table(
     _ROLES,
     LABELS,
     ENV,
+    _SPARE,
 )
 _PLAIN = {name: key for name, key in HOST.items() if name not in ("name", "env")}
-_DEFAULTS = {name: key for name, key in HOST.items() if name not in ("name", "address")}
+_DEFAULTS = {name: key for name, key in HOST.items() if name not in ("name", "address", "spare")}
 HOSTFILE = table(
     Key("hosts", "The hosts: names, or mappings with the keys of a host."),
+    Key("spares", "The same for hosts with `spare: true`."),
     Key(
         "defaults",
         "Settings of hosts that do not have them; env is merged.",
@@ -275,18 +278,23 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     return hosts
 
 
-def read_host_list(node: Node, faults: Faults, defaults: Mapping[str, Any] = {}) -> tuple[Host, ...]:
-    """The hosts of a YAML list, in a hostfile or in a job file.
+def read_host_list(node: Node, faults: Faults) -> tuple[Host, ...]:
+    """The hosts of the YAML list of a job file.
 
     Args:
         node: the value of ``hosts:``.
         faults: new faults are added; the result is valid only without faults.
-        defaults: see `Inventory.add`.
     """
-    if not isinstance(node.value, list):
-        faults.add_kind(node, "hosts", "expected a list of hosts")
-        return ()
     inventory = Inventory(faults)
+    _read_list(node, "hosts", inventory, {})
+    return inventory.hosts(node.line)
+
+
+def _read_list(node: Node, label: str, inventory: Inventory, defaults: Mapping[str, Any]) -> None:
+    faults = inventory.faults
+    if not isinstance(node.value, list):
+        faults.add_kind(node, label, "expected a list of hosts")
+        return
     for entry in node.value[: MOST_HOSTS + 1]:
         if not isinstance(entry.value, dict):
             text = text_of(entry, "a host", faults)
@@ -298,7 +306,6 @@ def read_host_list(node: Node, faults: Faults, defaults: Mapping[str, Any] = {})
             inventory.add(settings.pop("name"), entry.line, settings, defaults)
         elif "name" not in settings.nodes:
             faults.add(entry.line, 'a host without "name"', "expected name: and its name or address")
-    return inventory.hosts(node.line)
 
 
 def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
@@ -312,7 +319,11 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
     if "hosts" not in values:
         faults.add(values.line, '"hosts" is missing', expected)
         return ()
-    return read_host_list(values["hosts"], faults, values.get("defaults", {}))
+    inventory, defaults = Inventory(faults), values.get("defaults", {})
+    _read_list(values["hosts"], "hosts", inventory, defaults)
+    if "spares" in values:
+        _read_list(values["spares"], "spares", inventory, {**defaults, "spare": True})
+    return inventory.hosts(values["hosts"].line)
 
 
 def _read_line(line: str, number: int, inventory: Inventory) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from launcher.agent.transfer import FILE, SYNC_MARK, digest, list_of, send_entries
 from launcher.errors import HostsError, OutOfTime, ProtocolError
@@ -25,6 +25,7 @@ def sync(
     job: str,
     outputs: Mapping[str, Sequence[str]] | None = None,
     for_all: bool = False,
+    optional: Collection[str] = (),
 ) -> dict[str, Sequence[str]]:
     """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
 
@@ -35,9 +36,10 @@ def sync(
         job: the id of the run.
         outputs: names of the folders for tasks, by host.
         for_all: whether tasks run as any user.
+        optional: hosts that may fail.
 
     Returns:
-        The paths of the trees, and of the folder that those for tasks are in, by host.
+        The paths of the trees, and of the folder that those for tasks are in, by host that did not fail.
 
     Raises:
         HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
@@ -63,8 +65,10 @@ def sync(
             return paths
 
     done, failed = copying.on_all(hosts, visit, "syncing")
-    if failed:
+    if failed.keys() - optional or (failed and copying.is_late):
         raise (OutOfTime if copying.is_late else HostsError)(failed.values())
+    for text in failed.values():
+        copying.report(f"{text}: no task of a lost host will run there")
     reasons: dict[str, list[str]] = {}
     for path, why in sorted(problems):
         reasons.setdefault(why, []).append(path)
@@ -73,7 +77,7 @@ def sync(
     if trees:
         files, size = sum(tree.files for tree in trees), sum(tree.size for tree in trees)
         sent = f"{byte_size(copying.moved)} sent" if copying.moved else "nothing sent"
-        folders = f"{counted(files, 'file')} ({byte_size(size)}) to {counted(len(hosts), 'host')}"
+        folders = f"{counted(files, 'file')} ({byte_size(size)}) to {counted(len(done), 'host')}"
         copying.report(f"synced {folders}, {sent}, in {copying.seconds:.1f} s")
         for text in left_out(trees) if copying.moved else ():
             copying.report(text)

@@ -98,6 +98,7 @@ class HostHints:
 
     def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, in_containers: bool) -> None:
         self._hosts = hosts
+        self._names = {host.name for host in hosts}
         self._synced = synced
         self._check = check
         self._in_containers = in_containers
@@ -111,7 +112,7 @@ class HostHints:
             if self._in_containers:
                 return f"if it is missing in the container of {event.host}: {_MOUNTED}"
             return f"if it is missing on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
-        if isinstance(event, AgentReady) and self._check:
+        if isinstance(event, AgentReady) and self._check and event.host in self._names:
             self._ready[event.host] = event.facts
             if len(self._ready) == len(self._hosts):
                 return "\n".join(self._findings())

@@ -9,7 +9,7 @@ import selectors
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
@@ -63,6 +63,17 @@ class _Connection:
         return event._replace(at=event.at + self._clock_behind)
 
 
+class Moves(NamedTuple):
+    """How the tasks of a lost host move to others."""
+
+    #: The planned placement, with the standby hosts that can be used.
+    placement: Placement
+    #: Gives a placement the folders of this launch.
+    settled: Callable[[Placement], Placement]
+    #: Seconds from the loss of a host until its tasks have ended.
+    tasks_end: float
+
+
 class Orchestrator:
     """Runs one job.
 
@@ -75,6 +86,7 @@ class Orchestrator:
         hints: gives hints about other machines; ``None``: there are none.
         check: let the hosts connect to each other before the tasks start.
         commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
+        moves: how tasks move; ``None``: they do not.
     """
 
     def __init__(
@@ -89,6 +101,7 @@ class Orchestrator:
         hints: HostHints | None,
         check: bool,
         commands_fd: int | None = None,
+        moves: Moves | None = None,
     ) -> None:
         self._job = job
         self._placement = placement
@@ -100,7 +113,9 @@ class Orchestrator:
         self._hints = hints
         self._commands_fd = commands_fd
         self._partial_command = b""
-        self._machine = Machine(job, placement, opening.job, check)
+        self._moves = moves
+        planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
+        self._machine = Machine(job, planned, opening.job, check, tasks_end=tasks_end)
         self._selector = selectors.DefaultSelector()
         self._control = Control(self._selector, self._machine, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
@@ -122,6 +137,7 @@ class Orchestrator:
             events.CloseAgent: self._send,
             events.HangUp: self._hang_up,
             events.MakePlan: self._make_plan,
+            events.MoveTasks: self._move_tasks,
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
             events.Tell: self._show,
@@ -147,7 +163,7 @@ class Orchestrator:
                 with suppress(OSError):  # no file descriptor is left
                     self._control.open(self._opening.job)
                 self._execute(self._machine.begin())
-                for host in self._placement.hosts():
+                for host in self._placement.agent_hosts():
                     self._open(host)
                 while not self._finished:
                     self._turn()
@@ -382,6 +398,12 @@ class Orchestrator:
             self.plan_unwritten = True
             text = f"can't write {self._opening.paths.plan}: {error.strerror}"
             self._show(events.Tell(text, urgent=True))
+
+    def _move_tasks(self, command: events.MoveTasks) -> None:
+        assert self._moves is not None
+        self._placement = self._moves.settled(command.placement)
+        for placed in self._placement.tasks:
+            self._connections[placed.host.name].link.tasks.add(placed.task)
 
     def _set_timer(self, command: events.SetTimer) -> None:
         due = time.monotonic() + command.seconds

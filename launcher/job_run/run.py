@@ -112,7 +112,7 @@ def _launch(
         )
         hosts = stack.enter_context(options.transport.hosts(launch))
         from launcher.job_run.display import JobDisplay, tmux_session
-        from launcher.job_run.orchestrator import Orchestrator
+        from launcher.job_run.orchestrator import Moves, Orchestrator
         from launcher.output.base import Opening
         from launcher.output.files import write_json
         from launcher.output.jsonl import report_as_dict
@@ -120,17 +120,26 @@ def _launch(
         if staging is not None:
             staging.begin(hosts, job, interrupts)
             stack.callback(staging.remove)
-            placement = staging.send()
+            staging.send()
 
         tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None
         paths = _run_folder(options, job, hosts.agents)
         if detached is not None:
             detached.use_folder(paths, job)
-        if staging is not None and options.job.output_dirs:
-            placement = staging.make_output_dirs(placement, paths)
-        placement = stack.enter_context(hosts.started(placement))
-        if options.relay is not None:
-            placement = _with_relays(placement, hosts, os.path.abspath(options.relay))
+        relays = _relays(hosts, options.relay)
+
+        def settled(placement: Placement) -> Placement:
+            """The placement with the folders and relays of its tasks on their hosts."""
+            if staging is not None:
+                placement = staging.settled(placement)
+            if staging is not None and options.job.output_dirs:
+                placement = staging.make_output_dirs(placement, paths)
+            return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
+
+        placement = stack.enter_context(hosts.started(settled(placement)))
+        moves = None
+        if planned.job.policy.restarts and hosts.tasks_end is not None:
+            moves = Moves(planned.placement._replace(standby=placement.standby), settled, hosts.tasks_end)
 
         display = JobDisplay(options, show, paths, tmux)
         if detached is not None:
@@ -157,6 +166,7 @@ def _launch(
             hints,
             check,
             options.commands_fd,
+            moves,
         )
         report = orchestrator.run()
         complete = True
@@ -176,16 +186,18 @@ def _launch(
     return code
 
 
-def _with_relays(placement: Placement, hosts: LaunchHosts, socket: str) -> Placement:
-    """Forward a port of each other machine to a unix socket here; its tasks get the address of the port."""
-    ports = hosts.relay(socket) if hosts.others else {}
-    relays = {host: {RELAY: f"127.0.0.1:{port}"} for host, port in ports.items()}
-    return placement.with_env({task.task: relays.get(task.host.name, {}) for task in placement.tasks})
+def _relays(hosts: LaunchHosts, socket: str | None) -> dict[str, dict[str, str]]:
+    """Forward a port of each other machine to a unix socket here; the variables of its tasks, by host."""
+    ports = hosts.relay(os.path.abspath(socket)) if socket is not None and hosts.others else {}
+    return {host: {RELAY: f"127.0.0.1:{port}"} for host, port in ports.items()}
 
 
 def _name_idle_hosts(options: Options, placement: Placement) -> None:
-    used = {host.name for host in placement.hosts()}
-    idle = [host.name for host in options.hosts if host.name not in used]
+    ready = [host.name for host in placement.standby]
+    if ready:
+        print_notice(f"no task runs on {listed(ready)} until a host is lost")
+    used = {*ready, *(host.name for host in placement.hosts())}
+    idle = [host.name for host in options.hosts if host.name not in used and not host.spare]
     if idle:
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"

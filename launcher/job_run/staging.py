@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
@@ -42,7 +42,7 @@ class Staging:
 
     def __init__(self, options: Options, planned: Planned) -> None:
         self._options, self._placement, self._other_user = options, planned.placement, planned.other_user
-        self._remote = [host.name for host in self._placement.hosts() if host.name not in planned.local]
+        self._remote = [host.name for host in self._placement.agent_hosts() if host.name not in planned.local]
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
@@ -60,6 +60,11 @@ class Staging:
         self._folders = self._remote if self._syncs or options.job.output_dirs else []
         self._incomplete: Collection[str] = ()
         self._sent = False
+        #: Standby hosts that could not take the files.
+        self._left_out: Collection[str] = ()
+        #: On each host: the copy of the first folder, and the folder of the output folders.
+        self._tops: Mapping[str, str] = {}
+        self._outputs: Mapping[str, str] = {}
 
     def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> Copying:
         report = (lambda text: None) if self._options.quiet or self._options.json else show
@@ -83,40 +88,51 @@ class Staging:
         """
         self._commands, self._job, self._interrupts = commands, job, interrupts
 
-    def send(self) -> Placement:
+    def send(self) -> None:
         """Copy the folders to all other machines, and make folders for results there.
-
-        Returns:
-            The placement with the folders in which its tasks run there.
 
         Raises:
             TransportError: the disk of a host is full, or a host is lost; ``--timeout`` is over.
         """
-        names: dict[str, list[str]] = {host: [] for host in self._output_hosts}
-        there = [placed for placed in self._placement.tasks if placed.host.name in names]
-        for placed in there:
-            names[placed.host.name].append(placed.task.file_stem)
-        paths: Mapping[str, Sequence[str]] = {}
+        names = {host: self._tasks_for(host) for host in self._output_hosts}
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
-            copying = self._copying(self._timeout)
-            paths = sync(copying, self._remote, self._trees, self._job, names, self._other_user)
-        outputs = {p.task: f"{paths[p.host.name][-1]}/{p.task.file_stem}" for p in there}
+            copying, standby = self._copying(self._timeout), {host.name for host in self._placement.standby}
+            paths = sync(copying, self._remote, self._trees, self._job, names, self._other_user, standby)
+            self._left_out = {*self._remote} - paths.keys()
+            self._folders = [host for host in self._folders if host in paths]
+            self._tops = {host: found[0] for host, found in paths.items() if self._trees}
+            self._outputs = {host: paths[host][-1] for host in names if host in paths}
         self._sent = True
-        return self._settled({host: found[0] for host, found in paths.items() if self._trees}, outputs)
 
-    def _settled(self, tops: Mapping[str, str], outputs: Mapping[TaskId, str]) -> Placement:
+    def _tasks_for(self, host: str) -> list[str]:
+        """The names of folders for the tasks that may run on a host."""
+        may_move = bool(self._options.job.policy.restarts)
+        return [p.task.file_stem for p in self._placement.tasks if may_move or p.host.name == host]
+
+    def settled(self, placement: Placement) -> Placement:
+        """A placement of this launch with the folders of its tasks on other machines."""
+        return self._settled(placement, self._tops, self._outputs)
+
+    def _settled(
+        self, placement: Placement, tops: Mapping[str, str], outputs: Mapping[str, str]
+    ) -> Placement:
         """The placement with the folders of its tasks.
 
         Args:
+            placement: of this launch.
             tops: where the first folder is, by host.
-            outputs: where the folders for results are.
+            outputs: where the folders for results are, by host.
         """
-        tasks = (
+        standby = tuple(host for host in placement.standby if host.name not in self._left_out)
+        tasks = tuple(
             self._in_copy(placed, tops[placed.host.name]) if placed.host.name in tops else placed
-            for placed in self._placement.tasks
+            for placed in placement.tasks
         )
-        return _with_output_dirs(self._placement._replace(tasks=tuple(tasks)), outputs)
+        folders = {
+            p.task: f"{outputs[p.host.name]}/{p.task.file_stem}" for p in tasks if p.host.name in outputs
+        }
+        return _with_output_dirs(placement._replace(tasks=tasks, standby=standby), folders)
 
     def _in_copy(self, placed: Placed, top: str) -> Placed:
         """The task, run in the copy of the first folder, or in the folder within that copy that it names."""
@@ -203,11 +219,14 @@ class Staging:
     def expected(self) -> Placement:
         """The placement as `send` would return it, as far as this machine knows it."""
         outputs = {}
-        for placed in self._placement.tasks if self._options.job.output_dirs else ():
-            there = placed.host.name in self._output_hosts
-            top = f"{_work_folder(_JOB)}/{OUTPUTS}" if there else f"{self._run_folder}/output"
-            outputs[placed.task] = f"{top}/{placed.task.file_stem}"
-        return self._settled(dict.fromkeys(self._remote, self._place(0)) if self._trees else {}, outputs)
+        if self._options.job.output_dirs:
+            hosts = [host.name for host in self._placement.hosts()]
+            outputs = {
+                **dict.fromkeys(hosts, f"{self._run_folder}/output"),
+                **dict.fromkeys(self._output_hosts, f"{_work_folder(_JOB)}/{OUTPUTS}"),
+            }
+        tops = dict.fromkeys(self._remote, self._place(0)) if self._trees else {}
+        return self._settled(self._placement, tops, outputs)
 
     def described(self) -> Iterator[str]:
         """Lines about the files that would be copied."""

@@ -75,6 +75,7 @@ class Console:
         self._unfinished: dict[TaskId, LineCutter] = {}
         #: When to look at the unfinished lines again.
         self._look_at = 0.0
+        self._hosts: dict[TaskId, str] = {}
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
@@ -86,8 +87,8 @@ class Console:
     def begin(self, opening: Opening) -> None:
         """Make the labels of the tasks; print nothing."""
         self._paths = opening.paths
-        hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
-        self._labels = labels(hosts, list(hosts))
+        self._hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
+        self._labels = labels(self._hosts, list(self._hosts))
         if self._options.live and not self._options.quiet:
             self._status = _StatusLine(self._writer, self._options, opening.placement, self._clock())
 
@@ -98,6 +99,10 @@ class Console:
             return
         if self._status is not None:
             self._status.on(event)
+        if isinstance(event, events.TaskStarted) and self._hosts.get(event.task) != event.host:
+            self._end(event.task)  # of the attempt on the lost host
+            self._hosts[event.task] = event.host
+            self._labels = labels(self._hosts, list(self._hosts))
         if isinstance(event, Tell):
             self._kept.append(event)
             self._show_notices()
@@ -201,7 +206,7 @@ class _StatusLine:
     def on(self, event: Shown) -> None:
         """Count the tasks by state."""
         if isinstance(event, events.TaskStarted):
-            self._states[event.task] = "running"
+            self._states[event.task], self._hosts[event.task] = "running", event.host
         elif isinstance(event, (events.TaskExited, events.TaskNotStarted)):
             self._states[event.task] = "ended"
         elif isinstance(event, events.TaskSignalled) and self._states.get(event.task) == "running":

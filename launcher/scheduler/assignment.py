@@ -129,14 +129,18 @@ class Assignment:
                 heappop(heap)
 
 
-def assign(roles: Sequence[Role], hosts: Sequence[Host]) -> Assignment:
+def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[Placed] = ()) -> Assignment:
     """Assign every task that fits to a host.
 
     Args:
         roles: in the order of the table; their names differ.
         hosts: in the order written.
+        placed: tasks of these hosts that stay there, without sidecars.
     """
     assignment = Assignment(roles, hosts)
+    capacities = {capacity.host.name: capacity for capacity in assignment.hosts}
+    for task in placed:
+        capacities[task.host.name].add(task.role)
     waiting = list(roles)
     while waiting:
         role = assignment.next_role(waiting)

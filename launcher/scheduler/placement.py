@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from launcher.errors import Fault, PlacementError
 from launcher.job import Host, JobSpec, Placed, Placement, Role, is_loopback
@@ -30,12 +31,14 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
         PlacementError: with all faults: names and labels that no host has, roles that do not fit and why,
             hosts with a loopback address beside others, environments that are too long for the kernel.
     """
-    if not hosts:
-        raise PlacementError([Fault("", "there is no host to run on", "write at least one")])
+    usable = tuple(host for host in hosts if not host.spare)
+    if not usable:
+        problem = "every host is a spare" if hosts else "there is no host to run on"
+        raise PlacementError([Fault("", problem, f"write at least one{' that is not' if hosts else ''}")])
     unknown = {role.name: list(_unknown_selectors(role, hosts)) for role in job.roles}
     known = [role for role in _in_table_order(job) if not unknown[role.name]]
     sidecars = [role for role in known if role.sidecar]
-    assignment = assign([role for role in known if not role.sidecar], hosts)
+    assignment = assign([role for role in known if not role.sidecar], usable)
     faults = [fault for of_role in unknown.values() for fault in of_role]
     faults += dict.fromkeys(
         _unassigned_faults(assignment, sum(role.count for role in job.roles if not role.sidecar))
@@ -55,7 +58,61 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     faults += oversized(job, placement)
     if faults:
         raise PlacementError(faults)
-    return placement._replace(notes=(*_endless_notes(job), *placement.notes))
+    notes = (*_endless_notes(job), *placement.notes)
+    return placement._replace(notes=notes, standby=_standby(job, placement, hosts))
+
+
+def _standby(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts without a task that may be needed: all spares, then others.
+
+    Each restart replaces at most one host, whose tasks need at most as many of the others.
+    """
+    if not job.policy.restarts:
+        return ()
+    used = Counter(placed.host.name for placed in placement.tasks)
+    idle = [host for host in hosts if host.name not in used and _reachable(host, placement)]
+    most = job.policy.restarts * max(used.values())
+    others = [host for host in idle if not host.spare]
+    return (*(host for host in idle if host.spare), *others[:most])
+
+
+def _reachable(host: Host, placement: Placement) -> bool:
+    """Whether tasks on the hosts in use can connect to this one by its address."""
+    return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
+
+
+def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
+    """Give the tasks of lost hosts other hosts: spares, then other hosts of ``standby``, then free slots.
+
+    All other tasks stay on their hosts. The GPUs of all tasks are assigned anew.
+
+    Args:
+        placement: by `place`, or by this function.
+        lost: the names of the lost hosts.
+
+    Returns:
+        The new placement; ``None``: there is no room.
+    """
+    hosts = [host for host in (*placement.standby, *placement.hosts()) if host.name not in lost]
+    kept = [placed for placed in placement.tasks if placed.host.name not in lost]
+    counts = Counter(placed.role for placed in placement.tasks if placed.host.name in lost)
+    roles = [role._replace(count=count) for role, count in counts.items()]
+    slotted = [placed for placed in kept if not placed.role.sidecar]
+    assignment = assign([role for role in roles if not role.sidecar], hosts, slotted)
+    places = {name: [capacity.host for capacity in found] for name, found in assignment.chosen.items()}
+    for role in roles:
+        if role.sidecar:
+            allowed = selected(role, assignment.hosts)
+            places[role.name] = [p.host for p in _sidecar_tasks(role, kept, assignment)] if allowed else []
+    if any(len(places[role.name]) < role.count for role in roles):
+        return None
+    tasks = [
+        placed._replace(host=places[placed.role.name].pop(0)) if placed.host.name in lost else placed
+        for placed in placement.tasks
+    ]
+    used = {placed.host.name for placed in tasks}
+    standby = tuple(host for host in placement.standby if host.name not in lost and host.name not in used)
+    return allocate_gpus(tasks)._replace(standby=standby)
 
 
 def _endless_notes(job: JobSpec) -> list[str]:

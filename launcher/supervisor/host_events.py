@@ -6,10 +6,11 @@ the user sees all faults at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from launcher import events
 from launcher.report import Failure, Reason, TaskState
+from launcher.supervisor import restarting
 from launcher.supervisor.state import HOST_FAULT, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 from launcher.text import listed
@@ -31,21 +32,27 @@ def agent_ready(job: JobState, event: events.AgentReady) -> None:
         job.do(events.CloseAgent(event.host))
     elif job.phase is Phase.STARTUP:
         tasks = tuple(record.task for record in job.by_host[event.host])
-        job.do(events.HoldPorts(event.host, tasks))
+        job.do(*([events.HoldPorts(event.host, tasks)] if tasks else []))
 
 
 def ports_held(job: JobState, event: events.PortsHeld) -> None:
     """A host holds its ports; with the last of them the plan can be made."""
-    for task, port in event.ports.items():
-        job.records[task].port = port
-    job.not_ready.pop(event.host, None)
-    if job.phase is Phase.STARTUP and not job.not_ready and job.failure is None:
-        _try_peers(job) if job.check else _make_plan(job)
+    own = job.by_host[event.host]
+    for record in own:
+        record.port = event.ports.get(record.task, record.port)
+    if all(record.port is not None for record in own) and event.host in job.not_ready:
+        del job.not_ready[event.host]
+        if not job.not_ready and job.may_plan():
+            _try_peers(job)
     _stop_if_failed(job)
 
 
 def ports_refused(job: JobState, event: events.PortsRefused) -> None:
     """A host has too few free ports."""
+    if job.placing:
+        why = f"it has no port for each of its tasks: {event.why}"
+        agent_lost(job, events.AgentLost(event.host, event.at, why))
+        return
     job.not_ready.pop(event.host, None)
     _refuse(job, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
     _stop_if_failed(job)
@@ -58,7 +65,7 @@ def peers_tried(job: JobState, event: events.PeersTried) -> None:
     job.checking.discard(event.host)
     for address, why in event.unreachable.items():
         _refuse(job, event, f"{event.host} can't reach {address}: {why} ({_ADVICE})")
-    if not job.checking and job.failure is None:
+    if not job.checking and job.may_plan():
         job.do(events.CancelTimer("check"))
         _make_plan(job)
     _stop_if_failed(job)
@@ -68,7 +75,7 @@ def check_late(job: JobState) -> None:
     """The check of the network takes too long: start without its result, unless something has failed."""
     late = listed(sorted(job.checking))
     job.checking.clear()
-    if job.failure is None:
+    if job.may_plan():
         job.notify(f"continuing without the check of the network on {late}: no answer")
         _make_plan(job)
     _stop_if_failed(job)
@@ -83,9 +90,12 @@ def lose_hosts(job: JobState, hosts: Iterable[str], why: str, at: float) -> None
 
 def agent_lost(job: JobState, event: events.AgentLost) -> None:
     """The launcher has no link to the agent any more, and gets no further event of its tasks."""
-    lost = "can't be used" if event.host in job.not_ready else "is lost"
+    own = job.belongs_to(event.host)
+    lost = "can't be used" if event.host in job.not_ready or not job.by_host[event.host] else "is lost"
     job.drop_host(event.host)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
+    move = restarting.after_loss(job, own, event.at)
+    text += move.text
     job.notify(text, urgent=True)
     job.do(events.HangUp(event.host))
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more
@@ -94,7 +104,12 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     job.forget_restarts(record.task for record in job.by_host[event.host])
     for record in job.open_on(event.host):
         _lose_task(job, record, event, lost)
-    _fail(job, Reason.HOST_LOST, event.host, event.at, text)
+    if move.decision is not None and move.placement is not None:
+        restarting.move(job, move.decision, move.placement)
+        return
+    if own and job.moving is not None:
+        job.forget_restarts(list(job.records))
+    _fail(job, Reason.HOST_LOST, event.host, event.at, text, own)
     _stop_if_failed(job) if job.phase is Phase.STARTUP else job.continue_or_stop()
 
 
@@ -112,22 +127,27 @@ def stopped_without_command(job: JobState, event: events.TaskSignalled) -> None:
     job.records[event.task].move(TaskState.STOPPING, event)
     if event.host not in job.self_stopping:
         job.self_stopping.add(event.host)
+        if job.tasks_end is not None and job.restarts.limit:
+            agent_lost(job, events.AgentLost(event.host, event.at, _ENDED_OUTSIDE))
+            return
         text = f"host {event.host} is lost: {_ENDED_OUTSIDE}"
         job.notify(text, urgent=True)
-        _fail(job, Reason.HOST_LOST, event.host, event.at, text)
+        _fail(job, Reason.HOST_LOST, event.host, event.at, text, job.belongs_to(event.host))
         job.continue_or_stop()
 
 
 def _refuse(job: JobState, event: events.PortsRefused | events.PeersTried, text: str) -> None:
-    if job.phase is Phase.STARTUP:
+    if job.phase is Phase.STARTUP or job.placing:
         job.notify(text, urgent=True)
-        _fail(job, Reason.LAUNCHER, event.host, event.at, text)
+        _fail(job, Reason.LAUNCHER, event.host, event.at, text, job.by_host[event.host])
+    if job.placing:
+        job.stop()
 
 
-def _fail(job: JobState, reason: Reason, host: str, at: float, text: str) -> None:
-    """Record the fault of a host as the job's failure, unless tasks were started and it has only sidecars."""
+def _fail(job: JobState, reason: Reason, host: str, at: float, text: str, own: Sequence[TaskRecord]) -> None:
+    """Record the fault of a host as the job's failure, unless the host has none of these tasks."""
     gathering = job.phase is Phase.STARTUP
-    if gathering or not all(record.sidecar for record in job.by_host[host]):
+    if own or (gathering and job.by_host[host]):
         first = job.fail(Failure(reason, None, host, at, text), HOST_FAULT)
         if first and gathering:
             job.do(events.SetTimer("rest", OTHERS_LIMIT))
@@ -146,7 +166,10 @@ def _make_plan(job: JobState) -> None:
 
 def _try_peers(job: JobState) -> None:
     """Let each host connect to the next two in the list, so that each is also connected to by two."""
-    hosts = tuple(job.by_host)
+    hosts = tuple(host for host, own in job.by_host.items() if own)
+    if not job.check or len(hosts) == 1:
+        _make_plan(job)
+        return
     job.checking = set(hosts)
     job.do(events.SetTimer("check", CHECK_LIMIT))
     for index, host in enumerate(hosts):

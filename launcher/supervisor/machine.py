@@ -27,6 +27,7 @@ from launcher.supervisor.state import (
     AT_ONCE,
     CLOSE_LIMIT,
     NOTICE_TIMER,
+    READY_LIMIT,
     REPEAT,
     SIGINT,
     SIGTERM,
@@ -42,8 +43,6 @@ from launcher.text import counted, duration, listed
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
 
-#: Seconds for agents to start and hold their ports.
-READY_LIMIT = 60.0
 #: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
 _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
 #: Seconds within which a second signal is an echo of the first: ``timeout`` signals its command and then the
@@ -68,6 +67,7 @@ class Machine(JobState):
         name: the job's id.
         check: let the hosts connect to each other before the tasks start.
         restarts: the policy of restarts; ``None``: a new one.
+        tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class Machine(JobState):
         name: str,
         check: bool = False,
         restarts: Restarts | None = None,
+        tasks_end: float | None = None,
     ) -> None:
-        super().__init__(job, placement, check, restarts or Restarts(job, placement))
+        super().__init__(job, placement, check, restarts or Restarts(job, placement), tasks_end)
         self._name = name
 
     def begin(self) -> list[Command]:
@@ -106,17 +107,22 @@ class Machine(JobState):
 
     def planned(self, plan: Plan) -> list[Command]:
         """The plan is made: start every task."""
-        if self.phase is not Phase.STARTUP:
+        if self.phase is not Phase.STARTUP and not self.placing:
             return []
-        self.phase = Phase.RUNNING
-        self.do(events.CancelTimer("ready"), events.SetTimer("start", START_LIMIT))
-        stalls.begin(self)
+        self.do(events.CancelTimer("ready"))
         for task in plan.tasks:
             record = self.records[task.task]
-            record.move(TaskState.STARTING, "the plan")
             record.address, record.port = task.address, task.port
             self.plans[task.task] = task
-            self.start(record)
+            if self.phase is Phase.STARTUP:
+                record.move(TaskState.STARTING, "the plan")
+                self.start(record)
+        if self.placing:
+            restarting.planned(self)
+        else:
+            self.phase = Phase.RUNNING
+            self.do(events.SetTimer("start", START_LIMIT))
+            stalls.begin(self)
         return self.take_commands()
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
@@ -213,7 +219,9 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
     elif event.timer == stalls.TIMER:
         stalls.look(job, event)
     elif event.timer.startswith("restart"):
-        restarting.time_up(job, event)
+        late = restarting.time_up(job, event)
+        host_events.lose_hosts(job, late, "its agent did not end the tasks", event.at)
+        restarting.start_due(job)
     else:
         host_events.lose_hosts(job, *_late(job, event.timer), event.at)
 

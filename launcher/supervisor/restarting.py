@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from launcher import events
-from launcher.report import Failure, Reason, TaskState
-from launcher.supervisor.host_events import lose_hosts
+from launcher.job import Placement
+from launcher.report import ExitStatus, Failure, Reason, TaskState
+from launcher.scheduler.placement import replace
 from launcher.supervisor.restarts import FIRST, Decision, Restart, Stage, cannot_import
-from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase, longest, quick
+from launcher.supervisor.state import (
+    HOST_FAULT,
+    NOTICE_TIMER,
+    READY_LIMIT,
+    START_LIMIT,
+    JobState,
+    Phase,
+    longest,
+    quick,
+)
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
+from launcher.text import listed
 
 
 def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()) -> bool:
@@ -40,8 +52,86 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
     return True
 
 
+class Move(NamedTuple):
+    """What follows from the loss of a host."""
+
+    #: What starts again, and where; ``None``: nothing does.
+    decision: Decision | None = None
+    placement: Placement | None = None
+    #: What to tell the user.
+    text: str = ""
+
+
+def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> Move:
+    """Let the tasks of a lost host start again on others, with all tasks of the job, if the policy allows it.
+
+    No two attempts of a task may be alive, so they wait until those on the lost host have certainly ended.
+
+    Args:
+        job: the host is dropped, its tasks are not.
+        own: its tasks, without sidecars.
+        at: when it was lost.
+    """
+    if job.phase is not Phase.RUNNING or job.failure is not None or not own:
+        return Move()
+    if job.tasks_end is None or not job.restarts.limit:
+        return Move()
+    agents = {host.name for host in job.placement.agent_hosts()}
+    placement = replace(job.placement, agents - job.agents.keys())
+    names = listed([str(record.task) for record in own])
+    if placement is None:
+        return Move(text=f"; no other host has room for {names}")
+    first = own[0]
+    ran = None if first.started_at is None else at - first.started_at
+    decision = job.restarts.after(first.task, ExitStatus(), ran)
+    if decision is None or any(record.role.restart == "never" for record in own):
+        return Move()
+    tasks = {placed.task for placed in placement.tasks if not placed.role.sidecar}
+    tasks |= {record.task for record in job.records.values() if record.host not in job.agents}
+    tasks |= job.restarting.keys()
+    decision = decision._replace(tasks=frozenset(tasks), all=True, wait=max(decision.wait, job.tasks_end))
+    there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
+    of_limit = f"attempt {first.attempt + 1}, restart {decision.number} of {job.restarts.limit}"
+    verb = "moves" if len(own) == 1 else "move"
+    text = (
+        f"; {names} {verb} to {listed([*there])}, all tasks start again in {decision.wait:.0f} s ({of_limit})"
+    )
+    return Move(decision, placement, text)
+
+
+def move(job: JobState, decision: Decision, placement: Placement) -> None:
+    """Begin the restart of `after_loss`; the tasks of the lost host are lost by now."""
+    job.moving, job.placing = placement, False
+    job.not_ready.clear()
+    job.checking.clear()
+    job.do(events.CancelTimer("ready"), events.CancelTimer("check"))
+    _begin(job, decision, None)
+
+
+def _hold_ports(job: JobState, placement: Placement) -> None:
+    """Let all hosts hold ports for the tasks that they have now; the plan follows."""
+    job.placement, job.placing = placement, True
+    job.by_host = {host: [] for host in job.by_host}
+    for placed in placement.tasks:
+        job.records[placed.task].place(placed)
+        job.by_host[placed.host.name].append(job.records[placed.task])
+    job.do(events.MoveTasks(placement), events.SetTimer("ready", READY_LIMIT))
+    hosts = [host.name for host in placement.hosts()]
+    job.not_ready = dict.fromkeys(hosts)
+    job.do(*(events.HoldPorts(host, tuple(r.task for r in job.by_host[host])) for host in hosts))
+
+
+def planned(job: JobState) -> None:
+    """The plan with the new hosts is made."""
+    job.moving, job.placing = None, False
+    start_due(job)
+
+
 def asked(job: JobState, event: events.RestartAsked) -> None:
     """The user asks to start tasks again."""
+    if job.moving is not None:
+        job.notify("all tasks start again already, because a host is lost")
+        return
     tasks = frozenset(event.tasks).intersection(job.records)
     if job.phase is not Phase.RUNNING or not tasks:
         job.notify("no task is started again: the job is not running")
@@ -77,11 +167,11 @@ def gone(job: JobState, record: TaskRecord, at: float) -> None:
         _start_if_due(job, restart)
 
 
-def time_up(job: JobState, event: events.TimeUp) -> None:
-    """The timer of a restart has run out."""
+def time_up(job: JobState, event: events.TimeUp) -> list[str]:
+    """The timer of a restart has run out. Returns hosts that did not end tasks in time."""
     restart = next((each for each in job.restarting.values() if each.timer == event.timer), None)
     if restart is None:
-        return
+        return []
     if restart.stage is Stage.ENDING:
         _stop(job, restart)
     elif restart.stage is Stage.WAITING:
@@ -89,15 +179,20 @@ def time_up(job: JobState, event: events.TimeUp) -> None:
         job.do(events.SetTimer(restart.timer, longest(job.stop_steps)))
         _start_if_due(job, restart)
     else:
-        hosts = job.hosts_of(job.open.intersection(restart.tasks))
-        lose_hosts(job, hosts, "its agent did not end the tasks", event.at)
+        return job.hosts_of(job.open.intersection(restart.tasks))
+    return []
+
+
+def start_due(job: JobState) -> None:
+    """Start the tasks of all restarts that are due."""
+    for restart in dict.fromkeys(job.restarting.values()):
         _start_if_due(job, restart)
 
 
 def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
     """Begin a restart; it includes the restarts under way of the same tasks."""
     everything = decision.all
-    tasks = {task for task in decision.tasks if job.records[task].host in job.agents}
+    tasks = {task for task in decision.tasks if job.moving or job.records[task].host in job.agents}
     if cause is not None:
         tasks -= job.failed
     if not everything:
@@ -105,6 +200,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
     for other in {job.restarting[task] for task in tasks & job.restarting.keys()}:
         tasks |= other.tasks
         everything = everything or other.all
+        other.tasks.clear()
         job.do(events.CancelTimer(other.timer))
     job.restarts_begun += 1
     restart = Restart(job.restarts_begun, tasks, everything, decision.wait, cause)
@@ -136,6 +232,11 @@ def _stop(job: JobState, restart: Restart) -> None:
 
 def _start_if_due(job: JobState, restart: Restart) -> None:
     if not restart.tasks or restart.stage is not Stage.DUE or job.open.intersection(restart.tasks):
+        return
+    if job.moving is not None:
+        if not job.placing:
+            job.do(events.CancelTimer(restart.timer))
+            _hold_ports(job, job.moving)
         return
     job.restarts_made += 1
     for task in _in_order(job, restart):

@@ -22,8 +22,8 @@ TIMED_OUT, HOST_FAULT = 124, 125
 #: Seconds before the first message about a wait, and between two messages; for agents to close.
 NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
 NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
-#: Seconds for an agent to start a task.
-START_LIMIT = 60.0
+#: Seconds for agents to start and hold their ports; to start a task.
+READY_LIMIT, START_LIMIT = 60.0, 60.0
 #: Timers that are cancelled when the job is stopped, and when every task is gone.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain", "silence")
 _BEFORE_CLOSE = ("end", "answer")
@@ -78,10 +78,20 @@ class JobState:
         placement: the host of each task.
         check: let the hosts connect to each other before the tasks start.
         restarts: the policy of restarts.
+        tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, check: bool, restarts: Restarts) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        placement: Placement,
+        check: bool,
+        restarts: Restarts,
+        tasks_end: float | None = None,
+    ) -> None:
         self.policy = job.policy
+        self.placement = placement
+        self.tasks_end = tasks_end
         self.restarts = restarts
         self.stop_steps = orderly(job.policy.grace)
         self.phase = Phase.STARTUP
@@ -90,7 +100,8 @@ class JobState:
         #: The user has asked to end the job at once: hosts get little time to answer.
         self.immediate = False
         self.records = {placed.task: TaskRecord(placed) for placed in placement.tasks}
-        self.by_host: dict[str, list[TaskRecord]] = {host.name: [] for host in placement.hosts()}
+        #: The tasks by host; also hosts without a task.
+        self.by_host: dict[str, list[TaskRecord]] = {host.name: [] for host in placement.agent_hosts()}
         for record in self.records.values():
             self.by_host[record.host].append(record)
         #: Tasks that are not gone; those of them whose ends decide the end of the job; tasks that were
@@ -105,14 +116,17 @@ class JobState:
         #: Tasks that failed for good: `--on-failure` is `continue`.
         self.failed: set[TaskId] = set()
         self.restarts_begun = self.restarts_made = 0
+        #: Where the tasks start again after the loss of a host; whether the hosts hold ports for that.
+        self.moving: Placement | None = None
+        self.placing = False
         #: Hosts whose agent is neither closed nor lost; hosts that have not answered whether they hold their
         #: ports; hosts whose agents stop tasks without a command; hosts that have not answered a stop.
         self.agents = dict.fromkeys(self.by_host)
-        self.not_ready = dict.fromkeys(self.by_host)
+        self.not_ready = dict.fromkeys(host.name for host in placement.hosts())
         self.self_stopping: set[str] = set()
         self.unanswered: set[str] = set()
         #: Whether the hosts connect to each other; hosts that have not answered with their results.
-        self.check = check and len(self.by_host) > 1
+        self.check = check
         self.checking: set[str] = set()
         #: When the user last asked for the end; seconds that agents have to answer.
         self.last_stop_at: float | None = None
@@ -155,6 +169,17 @@ class JobState:
     def open_on(self, host: str) -> list[TaskRecord]:
         """The tasks of this host that are not over."""
         return [record for record in self.by_host[host] if record.task in self.open]
+
+    def belongs_to(self, host: str) -> list[TaskRecord]:
+        """The tasks of this host, and those that are to move there; without sidecars."""
+        moving = () if self.moving is None else self.moving.tasks
+        coming = {placed.task for placed in moving if placed.host.name == host}
+        coming |= {record.task for record in self.by_host[host]}
+        return [record for record in self.records.values() if record.task in coming and not record.sidecar]
+
+    def may_plan(self) -> bool:
+        """Whether the tasks start, for the first time or on other hosts, when all hosts hold their ports."""
+        return self.placing or (self.phase is Phase.STARTUP and self.failure is None)
 
     def hosts_of(self, tasks: Collection[TaskId]) -> list[str]:
         """The hosts of these tasks, each once, in the order of the table."""
@@ -219,6 +244,8 @@ class JobState:
                 self.do(events.CancelTimer(restart.timer))
             if task not in self.open:
                 self.deciding.discard(task)
+        if not self.restarting:
+            self.moving, self.placing = None, False
 
     def cancel_restarts(self) -> None:
         """Start no task again: the job is over."""
@@ -226,6 +253,7 @@ class JobState:
             restart.tasks.clear()
             self.do(events.CancelTimer(restart.timer))
         self.restarting.clear()
+        self.moving, self.placing = None, False
 
     def start(self, record: TaskRecord) -> None:
         """Add the command to start a task, whose state is STARTING."""

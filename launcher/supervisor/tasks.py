@@ -38,7 +38,7 @@ class TaskRecord:
 
     def __init__(self, placed: Placed) -> None:
         self.task = placed.task
-        self.host = placed.host.name
+        self.host = self._next_host = placed.host.name
         self._address_at = placed.host.at
         self.role = placed.role
         self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
@@ -100,6 +100,12 @@ class TaskRecord:
         """Keep the end of its output."""
         self.tail = data[-_TAIL:] if len(data) >= _TAIL else (self.tail + data)[-_TAIL:]
 
+    def place(self, placed: Placed) -> None:
+        """Run the next attempt on this host."""
+        if placed.host.name != self._next_host:
+            self.port = None
+        self._next_host, self._address_at = placed.host.name, placed.host.at
+
     def start_again(self) -> None:
         """Begin the next attempt; all processes of the last one have ended.
 
@@ -112,6 +118,7 @@ class TaskRecord:
         )
         self.earlier = (*self.earlier, last)[-_MOST_EARLIER:]
         self.attempt += 1
+        self.host = self._next_host
         self._begin_attempt()
 
     def report(self) -> TaskReport:

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from launcher.agent.processes import new_agent_number
+from launcher.agent.watchdog import ENDING, MISSED
 from launcher.errors import ConnectionLost, ProtocolError, TransportError
 from launcher.events import AgentClosed, CloseAgent, Command
 from launcher.job import Host
@@ -94,6 +95,17 @@ class Wake:
 def lease_there(lease: float) -> float:
     """The host's own lease, seconds: shorter than ours, so that its tasks have ended when ours is over."""
     return max(lease - 2.0, lease * 0.7)
+
+
+def tasks_end_after(lease: float) -> float:
+    """Seconds from the loss of a host until none of its tasks is alive, whatever state its agent is in.
+
+    When we give a host up, its agent may just have heard from us: a network may fail in one direction only.
+    Then the agent's own lease begins. At its end the agent has `ENDING` seconds to end the tasks; the
+    watchdog of an agent that is late by `MISSED` has killed the agent and its tasks. These times are of the
+    clock of the host: a host that was suspended meanwhile (a virtual machine) is late by that time.
+    """
+    return lease_there(lease) + ENDING + MISSED
 
 
 class _Ended(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from launcher.errors import Fault, TransportError
+from launcher.errors import Fault, HostsError, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -87,6 +87,10 @@ class LaunchHosts(Protocol):
     agents: Sequence[tuple[int, int]]
     #: Whether other machines are among the hosts.
     others: bool
+
+    @property
+    def tasks_end(self) -> float | None:
+        """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move."""
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """Run a remote command; see `launcher.transports.base.Hosts.run`."""
@@ -202,7 +206,7 @@ class CommandTransport(Transport):
         from launcher.transports.link import START
 
         settings = launch.settings
-        hosts = {host.name: host for host in launch.planned.placement.hosts()}
+        hosts = {host.name: host for host in launch.planned.placement.agent_hosts()}
 
         def command(name: str, entry: str) -> Sequence[str]:
             return (self.start if entry == START else self.connect)(hosts[name], settings)
@@ -270,7 +274,7 @@ class Machines:
         agents: bool = True,
     ) -> None:
         self._launch, self._connect, self._lease, self._agents = launch, connections, lease, agents
-        hosts = launch.planned.placement.hosts()
+        hosts = launch.planned.placement.agent_hosts()
         self._here = [host for host in hosts if host.name in launch.planned.local]
         self._remote = [host for host in hosts if host.name not in launch.planned.local]
         self.others = bool(self._remote)
@@ -306,6 +310,8 @@ class Machines:
         except KeyboardInterrupt:
             launch.notice("Ctrl-C: nothing was started")
             raise
+        except HostsError as error:
+            self._leave_out(error)
         # Other links to the same hosts (to containers) report a lost connection, too.
         notice = launch.notice if self._agents else lambda _: None
         brought = launch.name if launch.files else ""
@@ -319,6 +325,18 @@ class Machines:
         self._reconnecting = {
             host: link for host, link in links.items() if isinstance(link, ReconnectingLink)
         }
+
+    def _leave_out(self, error: HostsError) -> None:
+        """Go on without hosts that can't be reached, if no task runs there.
+
+        Raises:
+            HostsError: tasks run there.
+        """
+        failed = {fault.partition(": ")[0]: fault for fault in error.faults}
+        if failed.keys() - {host.name for host in self._launch.planned.placement.standby}:
+            raise error
+        self._links.update((host, TransportError(fault)) for host, fault in failed.items())
+        self._remote = [host for host in self._remote if host.name not in failed]
 
     def __exit__(self, *details: Any) -> None:
         self._stack.__exit__(*details)
@@ -342,6 +360,13 @@ class Machines:
         for link in links:
             link.wait(max(0.0, deadline - time.monotonic()))
             link.close()
+
+    @property
+    def tasks_end(self) -> float | None:
+        """See `LaunchHosts.tasks_end`."""
+        from launcher.transports.link import tasks_end_after
+
+        return tasks_end_after(self._lease)
 
     def started(self, placement: Placement) -> AbstractContextManager[Placement]:
         """See `LaunchHosts.started`: the agents run already."""

@@ -128,12 +128,17 @@ class SimulatedJob:
         job: what to run.
         placement: the host of each task.
         check: the hosts try whether they reach each other.
+        tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, check: bool = False) -> None:
+    def __init__(
+        self, job: JobSpec, placement: Placement, check: bool = False, tasks_end: float | None = None
+    ) -> None:
         self.job = job
         self.placement = placement
-        self.machine = Machine(job, placement, "job", check, Restarts(job, placement, lambda: 0.0))
+        self.tasks_end = tasks_end
+        policy = Restarts(job, placement, lambda: 0.0)
+        self.machine = Machine(job, placement, "job", check, policy, tasks_end)
         self.plan: Plan | None = None
         #: Timers that are set, with their seconds.
         self.timers: dict[str, float] = {}
@@ -164,6 +169,8 @@ class SimulatedJob:
                 self.timers.pop(command.timer, None)
             elif isinstance(command, events.Finish):
                 self.exit_code = command.exit_code
+            elif isinstance(command, events.MoveTasks):
+                self.placement = command.placement
             elif isinstance(command, events.MakePlan):
                 self.plan = make_plan(self.job, self.placement, command.ports)
                 done.extend(self._execute(self.machine.planned(self.plan)))
@@ -177,15 +184,26 @@ class Script:
         job: what is run.
         where: on which hosts; default: one.
         check: the hosts try whether they reach each other.
+        tasks_end: see `SimulatedJob`.
     """
 
-    def __init__(self, job: JobSpec, where: Sequence[Host] = (), check: bool = False) -> None:
-        self._check = check
+    def __init__(
+        self,
+        job: JobSpec,
+        where: Sequence[Host] = (),
+        check: bool = False,
+        tasks_end: float | None = None,
+    ) -> None:
+        self._check, self._tasks_end = check, tasks_end
         self.job = job
         self.placement: Placement = place(job, tuple(where) or hosts(1))
-        self.host_of: dict[str, str] = {placed.task: placed.host.name for placed in self.placement.tasks}
         self._clock = _clock(START)
         self._lost: set[str] = set()
+
+    @property
+    def host_of(self) -> dict[str, str]:
+        """The host of each task now."""
+        return {placed.task: placed.host.name for placed in self.placement.tasks}
 
     def play(self, text: str) -> Replay:
         """Give the events of this history to the real machine.
@@ -194,9 +212,11 @@ class Script:
             ValueError: a timer runs out that is not set.
             launcher.supervisor.InvalidTransition: the events contradict each other.
         """
-        simulated = SimulatedJob(self.job, self.placement, self._check)
+        simulated = SimulatedJob(self.job, self.placement, self._check, self._tasks_end)
         steps = [Step(None, simulated.begin())]
-        steps.extend(Step(event, simulated.take(event)) for event in self.events_of(text))
+        for event in self.events_of(text):
+            steps.append(Step(event, simulated.take(event)))
+            self.placement = simulated.placement
         times = [step.event.at for step in steps if hasattr(step.event, "at")]
         report = simulated.machine.report(min(times, default=0.0), max(times, default=0.0))
         return Replay(tuple(steps), report, dict(simulated.timers), simulated.exit_code)
@@ -233,11 +253,11 @@ class Script:
             yield self._agent(first, rest, now)
 
     def _hosts(self) -> list[str]:
-        return [host.name for host in self.placement.hosts()]
+        return [host.name for host in self.placement.agent_hosts()]
 
     def _up(self, now: Callable[[], float]) -> Iterator[Event]:
         yield from (self._agent("ready", host, now) for host in self._hosts())
-        yield from (self._agent("held", host, now) for host in self._hosts())
+        yield from (self._agent("held", host.name, now) for host in self.placement.hosts())
         for task in self.host_of:
             yield from self._task(TaskId(task), "starts", now)
 
@@ -345,6 +365,7 @@ def check(case: Case) -> None:
     options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
     count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
     restarts, restart, stall = (options.pop(name, "") for name in ("restarts", "restart", "stall"))
+    spares, slots = options.pop("spares", ""), options.pop("slots", "")
     on_failure = "stop" if options.pop("continue", None) is None else "continue"
     spec = job(
         *map(" ".join, options.items()),
@@ -355,7 +376,10 @@ def check(case: Case) -> None:
         restart=restart or "auto",
         stall=float(stall) if stall else None,
     )
-    replay = Script(spec, hosts(int(count or 1))).play(case.history)
+    inventory = hosts(int(count or 1), int(slots) if slots else None) + tuple(
+        Host(name, spare=True) for name in spares.split()
+    )
+    replay = Script(spec, inventory, tasks_end=80.0).play(case.history)
     failure = replay.report.failure
     assert replay.report.exit_code == case.code
     assert (failure is None) == (case.code == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.job import JobSpec, OnFailure
+from launcher.job import Host, JobSpec, OnFailure
 from launcher.report import Reason, Report, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.tasks import TRANSITIONS, deciding_tasks
@@ -69,7 +69,8 @@ def run(
 def test_every_history_ends(
     spec: JobSpec, count: int, tape: list[int], skews: list[float], surprising: int, calm: bool
 ):
-    simulated = SimulatedJob(spec, place(spec, hosts(count)))
+    spare = Host("spare", spare=True)
+    simulated = SimulatedJob(spec, place(spec, (*hosts(count), spare)), tasks_end=80.0)
     run(simulated, tape, skews, surprising, calm)
     report = simulated.machine.report(100.0, 200.0)
     check_states(report)

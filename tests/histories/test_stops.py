@@ -6,8 +6,7 @@ import pytest
 
 from launcher import events
 from launcher.report import Failure, Reason
-from launcher.supervisor.machine import READY_LIMIT
-from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_AFTER, REPEAT, START_LIMIT
+from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_AFTER, READY_LIMIT, REPEAT, START_LIMIT
 from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 
 TERM = ((15, 10.0), (6, 2.0), (9, 5.0))

@@ -176,12 +176,15 @@ class World:
     def __init__(self, simulated: SimulatedJob, skews: Sequence[float] = ()) -> None:
         self.simulated = simulated
         self._time = 100.0
-        hosts = [host.name for host in simulated.placement.hosts()]
+        hosts = [host.name for host in simulated.placement.agent_hosts()]
         wrong = dict(zip(hosts, skews, strict=False))
         self.agents = {host: ModelAgent(host, self._clock(wrong.get(host, 0.0))) for host in hosts}
         self._lost: set[str] = set()
         self._closing = False
         self._attempts: dict[TaskId, int] = {}
+        #: Tasks that may be alive on lost hosts; and, by timer, hosts that were lost before it was set.
+        self._alive_there: dict[str, set[TaskId]] = {}
+        self._waited_for: dict[str, set[str]] = {}
         self._carry(simulated.begin())
 
     def _clock(self, skew: float) -> Callable[[], float]:
@@ -219,6 +222,9 @@ class World:
 
     def time_up(self, timer: str) -> None:
         """A timer runs out; that of the looks so often that silent tasks are found."""
+        if self.simulated.timers[timer] >= (self.simulated.tasks_end or 0.0):
+            for host in self._waited_for.get(timer, ()):
+                self._alive_there.pop(host, None)
         for _ in range(11 if timer == "silence" else 1):
             if timer in self.simulated.timers:
                 self._take(events.TimeUp(self._time, timer))
@@ -233,12 +239,15 @@ class World:
     def _carry(self, commands: Sequence[Command]) -> None:
         for command in commands:
             host = getattr(command, "host", None)
+            if isinstance(command, events.SetTimer):
+                self._waited_for[command.timer] = set(self._lost)
             if host is None:
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"
             self._check_start(command)
             if isinstance(command, events.HangUp):
                 self._lost.add(host)
+                self._alive_there[host] = set(self.agents[host].tasks)
                 self.agents[host].over = True
                 self.agents[host].outbox.clear()
             else:
@@ -251,6 +260,7 @@ class World:
             assert not self._closing and self.simulated.machine.phase in (Phase.RUNNING, Phase.STARTUP)
             agents = [agent for agent in self.agents.values() if agent.host not in self._lost]
             assert not any(command.task in agent.tasks for agent in agents)
+            assert not any(command.task in tasks for tasks in self._alive_there.values())
             self._attempts[command.task] = self._attempts.get(command.task, 0) + 1
             assert command.attempt == self._attempts[command.task]
 

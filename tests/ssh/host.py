@@ -239,6 +239,11 @@ class LabHost:
         """Pull its cable: what is sent either way is lost, silently."""
         self._plug("down")
 
+    def power_off(self) -> None:
+        """Cut it off, and kill all its processes at once."""
+        self.cut()
+        until(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
+
     def restore(self) -> None:
         """Plug it in again."""
         if self._is_cut:

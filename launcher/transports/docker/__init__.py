@@ -65,7 +65,7 @@ class DockerTransport(Transport):
             gpus = {host.name: host.gpus or () for host in request.hosts}
         else:
             hosts, gpus = own_hosts(job, request.hosts[0].gpus or ())
-        placement = place(job, hosts)
+        placement = place(job, hosts)._replace(standby=())  # the tasks of a lost container do not move
         planned = Planned(
             job,
             placement,

@@ -112,6 +112,7 @@ class DockerHosts:
     """
 
     agents: Sequence[tuple[int, int]] = ()
+    tasks_end: float | None = None
 
     def __init__(self, launch: Launch, machines: Machines | None) -> None:
         self._launch, self._notice, self._machines = launch, launch.notice, machines

@@ -171,7 +171,7 @@ def test_plain_files():
         ("# only\n\n", ["f: no hosts; expected at least one"]),
         ("a slots=2\n\na", [f'f:3: host "a" was already written at f:1; {ONCE}']),
         ("a\nu@a", [f'f:2: host "a" was already written at f:1; {ONCE}']),
-        ("a slot=2 zzz=1", ['f:1: unknown key "slot"; did you mean "slots"?', 'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels']),
+        ("a slot=2 zzz=1", ['f:1: unknown key "slot"; did you mean "slots"?', 'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels, spare']),
         ("a slots=x\nb slots=", [f'f:1: slots is "x"; {SLOTS}', f'f:2: slots is ""; {SLOTS}']),
         ("c slots=0", ['f:1: slots is "0"; expected 1 or more; leave out a host that should run no task']),
         ("a slots=1 cpu=2", ['f:1: slots is written twice, again as "2"; expected it once']),
@@ -233,6 +233,20 @@ def test_yaml():
 
 
 @pytest.mark.parametrize(
+    ("text", "source", "spares"),
+    [
+        ("defaults: {slots: 2}\nhosts: [a]\nspares: ['s[1-2]', {name: s3}]", "f.yml", "s1 s2 s3"),
+        ("hosts: [a, {name: s1, spare: true}, {name: b, spare: no}]", "f.yml", "s1"),
+        ("a\ns1 spare=true slots=2\nb spare=false", "f.txt", "s1"),
+    ],
+)
+def test_spares(text: str, source: str, spares: str):
+    found = parse_hostfile(text, source)
+    assert " ".join(host.name for host in found if host.spare) == spares
+    assert source == "f.txt" or {host.slots for host in found} == ({2} if "slots" in text else {None})
+
+
+@pytest.mark.parametrize(
     ("text", "source"),
     [
         ("hosts: [a]", "F.YML"),
@@ -254,6 +268,8 @@ def test_the_form_depends_on_ending_then_content(text: str, source: str):
         ("defaults: {}", [f'y.yaml:1: "hosts" is missing; {A_LIST}']),
         ("hosts:", ["y.yaml:1: hosts has no value; expected a list of hosts"]),
         ("hosts: []", ["y.yaml:1: no hosts; expected at least one"]),
+        ("hosts: [a]\nspares: b", ['y.yaml:2: spares is "b"; expected a list of hosts']),
+        ("hosts: [a]\nspares: [a]", [f'y.yaml:2: host "a" was already written at y.yaml:1; {ONCE}']),
         ("hosts: [a]\nhost: b", ['y.yaml:2: unknown key "host"; did you mean "hosts"?']),
         ("hosts: [null, [a]]", [f"y.yaml:1: a host has no value; {ONE}", f"y.yaml:1: a host is a list; {ONE}"]),
         ("hosts:\n- user: x", ['y.yaml:2: a host without "name"; expected name: and its name or address']),

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from launcher.errors import PlacementError
-from launcher.job import Host, JobSpec, Placement, Program, Role
-from launcher.scheduler.placement import place
+from launcher.job import Host, JobSpec, Placement, Policy, Program, Role
+from launcher.scheduler.placement import place, replace
 
 PROGRAM = Program.of(["train.py"])
 LAB = (
@@ -257,3 +257,71 @@ def test_hundreds_of_tasks_on_thousands_of_hosts_take_no_time():
     began = time.process_time()
     assert len(placed([role("ps", 50), role("worker", 449), role("chief", 1)], inventory).hosts()) == 500
     assert time.process_time() - began < 2
+
+
+# ---------------------------------------------------------------------- lost hosts
+
+
+#: Roles; hosts and spares; lost hosts; where the tasks are then, and the hosts on standby.
+REPLACED = [
+    # a spare is first, then a host without a task, then free slots
+    ([role("worker", 2)], "n1:1 n2:1 n3:1 +s1", "n2", "worker: n1 s1", "n3"),
+    ([role("worker", 2)], "n1:1 n2:1 n3:1", "n2", "worker: n1 n3", ""),
+    ([role("worker", 3)], "n1:2 n2:2", "n2", "worker: -", ""),
+    ([role("worker", 3)], "n1:2:4 n2:2", "n2", "worker: n1 n1 n1", ""),
+    ([role("worker", 4)], "n1 n2 n3 n4", "n3", "worker: n1 n2 n1 n4", ""),
+    ([role("worker", 4)], "n1 n2 n3 n4", "n1 n2 n3", "worker: n4 n4 n4 n4", ""),
+    ([role("worker", 2)], "n1:2", "n1", "worker: -", ""),
+    ([role("worker", 2)], "n1:1 n2:1 +s1 +s2", "n2 s1", "worker: n1 s2", ""),
+    # only those of the lost host move; ps keep apart from each other
+    ([role("ps", 2), role("worker", 2)], "n1:2 n2:2 n3:4", "n1", "worker: n3 n2, ps: n3 n2", ""),
+    # hosts and labels of roles are kept
+    ([role("worker", 2, hosts=("n1", "n2"))], "n1:1 n2:1 +s1", "n2", "worker: -", "s1"),
+    ([role("worker", 2, hosts=("n1", "n2", "s1"))], "n1:1 n2:1 +s1", "n2", "worker: n1 s1", ""),
+    # a sidecar takes no slot
+    ([role("worker", 1), role("board", 1, sidecar=True)], "n1:1 +s1", "n1", "worker: s1, board: s1", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("roles", "inventory", "lost", "expected", "standby"), REPLACED)
+def test_tasks_of_lost_hosts(roles: list[Role], inventory: str, lost: str, expected: str, standby: str):
+    spares = tuple(Host(word[1:], slots=1, spare=True) for word in inventory.split() if word[0] == "+")
+    known = hosts(" ".join(word for word in inventory.split() if word[0] != "+"))
+    first = place(JobSpec(tuple(roles), policy=Policy(restarts=3)), (*known, *spares))
+    assert not {placed.host.name for placed in first.tasks} & {spare.name for spare in spares}
+    found = replace(first, lost.split())
+    if found is None:
+        assert expected.endswith("-")
+        return
+    seen: dict[str, list[str]] = {}
+    for task in found.tasks:
+        seen.setdefault(task.task.role, []).append(task.host.name)
+    assert ", ".join(f"{name}: {' '.join(names)}" for name, names in seen.items()) == expected
+    assert " ".join(host.name for host in found.standby) == standby
+    assert [placed.task for placed in found.tasks] == [placed.task for placed in first.tasks]
+
+
+def test_gpus_are_assigned_anew():
+    two = Host("g2", gpus=("0", "1"), slots=2)
+    policy = Policy(restarts=1)
+    first = place(
+        JobSpec((role("worker", 2, gpus=1),), policy=policy), (two._replace(name="g1", slots=1), two)
+    )
+    found = replace(first, ["g1"])
+    assert found is not None
+    assert [(placed.host.name, placed.gpus) for placed in found.tasks] == [("g2", ("0",)), ("g2", ("1",))]
+    assert replace(first._replace(tasks=first.tasks[:1]), ["g1"]) is None
+
+
+def test_hosts_on_standby():
+    def standby(restarts: int, inventory: tuple[Host, ...]) -> str:
+        job = JobSpec((role("worker", 2),), policy=Policy(restarts=restarts))
+        return " ".join(host.name for host in place(job, inventory).standby)
+
+    spare = Host("s1", spare=True)
+    known = hosts("n1:2 n2 n3 n4 n5")
+    assert standby(0, (*known, spare)) == ""
+    assert standby(1, (*known, spare)) == "s1 n2 n3"  # one host is lost at most, which has two tasks
+    assert standby(9, (*known, spare)) == "s1 n2 n3 n4 n5"
+    assert standby(1, (Host("n1", slots=2), Host("localhost"), Host("n2"))) == "n2"
+    assert faults([role("worker", 1)], (spare,)) == ["every host is a spare; write at least one that is not"]

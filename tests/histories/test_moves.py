@@ -1,0 +1,148 @@
+"""A host is lost, and its tasks start again on others: when, where, and what ends the job meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import events
+from launcher.job import Host
+from tests.histories.script import Case, Script, cases, check, hosts, job, states
+
+# The tasks of node1 end meanwhile; those of node2 have ended for certain when the time is up.
+LOST = "up; lost node2 @ 9; worker/0 ends; time up restart 1"
+#: Whose second host is lost, too.
+SECOND = "all tasks start again in 80 s (attempt 2, restart 2 of 2)"
+MOVES = f"""
+worker 2, hosts 2, spares s1, restarts 1: up; lost node2 @ 9; worker/0 ends; time up restart 1; held node1;
+    held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host node2 is lost: connection reset; worker/1 moves to s1, all tasks start
+       again in 80 s (attempt 2, restart 1 of 1)
+# the time is up before the other tasks are gone
+worker 2, hosts 2, spares s1, restarts 1: up; lost node2; time up restart 1; worker/0 ends; held s1;
+    held node1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# a classic job, too: the ClusterSpec is another one; a task that ended well starts again
+worker 2, ps 1, hosts 3, restarts 1: up; worker/0 finishes 0; lost node3; ps/0 ends; time up restart 1;
+    held node1; held node2; worker/0,worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+# no room, no restart left, never
+worker 2, hosts 2, slots 1, restarts 1: up; lost node2; worker/0 ends; closed
+    -> 125 | stopped, lost | host node2 is lost: connection reset; no other host has room for worker/1
+worker 2, hosts 2, restarts 1: up; worker/0 dies 9; worker/0 gone; lost node2; closed
+    -> 125 | failed: signal, lost | host node2 is lost: connection reset
+worker 2 restart never, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; closed
+    -> 125 | stopped, lost
+# before the first start no task moves
+worker 2, hosts 2, spares s1, restarts 1: ready node1; ready s1; lost node2; held node1; closed
+    -> 125 | never, lost | host node2 can't be used: connection reset
+# a spare that is lost is only said; the tasks of two hosts that are lost wait for both
+worker 2, hosts 2, spares s1 s2, restarts 1: lost s1; up; lost node2; worker/0 ends; time up restart 1;
+    held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset
+worker 3, hosts 3, spares s1 s2, restarts 2: up; lost node2; lost node3; worker/0 ends; time up restart 2;
+    held node1; held s1; held s2; worker/0,worker/1,worker/2 starts; worker/0,worker/1,worker/2 finishes 0;
+    closed
+    -> 0 | succeeded, succeeded, succeeded | host node3 is lost: connection reset;
+       worker/2 moves to s2, {SECOND}
+worker 3, hosts 3, spares s1 s2, restarts 1: up; lost node2; lost node3; worker/0 ends; closed
+    -> 125 | stopped, lost, lost | host node3 is lost: connection reset
+# the new host is lost: before the time is up, while it holds ports, while its tasks run
+worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; lost s1; worker/0 ends; time up restart 2;
+    held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset; worker/1 moves to s2, {SECOND}
+worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    lost s1; time up restart 2; held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
+    closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset; worker/1 moves to s2, {SECOND}
+worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    refused s1; time up restart 2; held node1; held s2; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: it has no port for each of its tasks: too many
+       open files; worker/1 moves to s2, {SECOND}
+worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    time up ready; time up restart 2; held node1; held s2; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: no answer from its agent in 60 s; worker/1
+       moves to s2, {SECOND}
+worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    held s1; worker/0,worker/1 starts; lost s1; worker/0 ends; time up restart 2; held node1; held s2;
+    worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# all hosts are lost
+worker 2, hosts 2, restarts 2: up; lost node2; lost node1
+    -> 125 | lost, lost | host node1 is lost: connection reset; no other host has room for worker/0,
+       worker/1
+# a host is lost while a task starts again: all start, once
+worker 2, ps 1, hosts 3, spares s1, restarts 2: up; worker/1 dies 9; worker/1 gone; lost node2; ps/0 ends;
+    time up restart 2; held node1; held s1; held node3; worker/0,worker/1,ps/0 starts;
+    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+# its agent was ended from outside; it does not end a task
+worker 2, hosts 2, spares s1, restarts 1: up; worker/1 gets 15; worker/0 ends; time up restart 1; held node1;
+    held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host node2 is lost: its agent was ended from outside, and ends its tasks;
+       worker/1 moves to s1, all tasks start again in 80 s (attempt 2, restart 1 of 1)
+# the user asks for a restart meanwhile: nothing starts earlier
+worker 2, hosts 2, spares s1, restarts 1: up; lost node2; restart worker/1; worker/0 ends; time up restart 1;
+    held node1; held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | all tasks start again already, because a host is lost
+# Ctrl-C, the time limit: before all tasks are gone, while they wait, while ports are held
+worker 2, hosts 2, spares s1, restarts 1: up; lost node2; Ctrl-C; worker/0 ends; closed
+    -> 130 | stopped, lost | stopped by Ctrl-C
+worker 2, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; Ctrl-C; closed
+    -> 130 | stopped, lost | stopped by Ctrl-C
+worker 2, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; time up restart 1; held s1; Ctrl-C;
+    held node1; closed
+    -> 130 | stopped, lost | stopped by Ctrl-C
+worker 2, hosts 2, spares s1, restarts 1, timeout 5: up; lost node2; worker/0 ends; time up job; closed
+    -> 124 | stopped, lost
+worker 2, hosts 2, spares s1, restarts 1, timeout 5: up; lost node2; worker/0 ends; time up restart 1;
+    time up job; closed
+    -> 124 | stopped, lost
+"""
+
+
+@pytest.mark.parametrize("case", cases(MOVES))
+def test_moves(case: Case):
+    check(case)
+
+
+def moved(text: str, network: bool = False):
+    spare = Host("s1", spare=True)
+    script = Script(job("worker 2", restarts=1), (*hosts(2), spare), check=network, tasks_end=80.0)
+    return script.play(text)
+
+
+def test_the_restart_waits_for_the_end_of_the_tasks_on_the_lost_host():
+    replay = moved("up; lost node2; worker/0 ends")
+    assert replay.timers["restart 1"] == 80.0
+    assert [start.attempt for start in replay.all(events.StartTask)] == [1, 1]
+    replay = moved(f"{LOST}; held node1; held s1")
+    later = replay.all(events.StartTask)[2:]
+    assert [(start.host, start.task, start.attempt) for start in later] == [
+        ("node1", "worker/0", 2), ("s1", "worker/1", 2),
+    ]  # fmt: skip
+    assert [plan.ports for plan in replay.all(events.MakePlan)] == [{"worker/0": 4000, "worker/1": 4001}] * 2
+
+
+def test_an_attempt_is_reported_with_its_host():
+    report = moved(f"{LOST}; held node1; held s1; worker/1 starts").report
+    (earlier,) = report.tasks[1].earlier
+    assert (earlier.host, earlier.state.value, earlier.ended_at) == ("node2", "lost", 9.0)
+    assert (report.tasks[1].host, report.tasks[1].address) == ("s1", "s1:4001")
+    waiting = moved(LOST).report.tasks[1]
+    assert (waiting.host, waiting.attempt, waiting.earlier) == ("node2", 1, ())
+
+
+def test_the_hosts_try_the_network_before_the_tasks_start_again():
+    first = "ready node1; ready node2; ready s1; held node1; held node2; reaches node1; reaches node2"
+    lost = "worker/0,worker/1 starts; lost node2; worker/0 ends; time up restart 1; held node1; held s1"
+    replay = moved(f"{first}; {lost}; reaches node1", network=True)
+    tries = {(attempt.host, attempt.addresses) for attempt in replay.all(events.TryPeers)[2:]}
+    assert tries == {("node1", ("s1:4001",)), ("s1", ("node1:4000",))}
+    assert len(replay.all(events.StartTask)) == 2
+    replay = moved(f"{first}; {lost}; reaches node1 all but s1:4001; reaches s1; closed", network=True)
+    assert (replay.exit_code, states(replay)["worker/1"]) == (125, "lost: host lost")
+    assert any("node1 can't reach s1:4001: no answer" in text for text in replay.notices)
+    replay = moved(f"{first}; {lost}; time up check", network=True)
+    assert len(replay.all(events.StartTask)) == 4

@@ -1,0 +1,89 @@
+"""A host is lost while the job runs: its tasks start again on others, and never run twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import last_run, soon
+from tests.ssh.host import LabHost
+
+pytestmark = pytest.mark.timeout(360)
+#: The first attempt hangs; the second one prints what it was given, and leaves a result.
+PROGRAM = """\
+echo "up $LAUNCH_ATTEMPT"
+test "$LAUNCH_ATTEMPT" = 2 || exec sleep 300
+hostname > $OUTPUT_DIR/host
+echo "cluster $CLUSTER_SPEC"
+"""
+LIMITS = ("--restarts", "1", "--lease", "6", "--grace", "1")
+
+
+def _asleep(host: LabHost) -> bool:
+    return any(process.argv == "sleep 300" for process in host.processes())
+
+
+def test_one_of_four_hosts_loses_power(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "task.sh").write_text(PROGRAM)
+    started = ssh_launch.start(
+        "--hosts", "node1,node2,node3,node4", "--workers", "4", *LIMITS, "--sync", ".", "--output-dirs",
+        "--", "sh", "task.sh", cwd=folder,
+    )  # fmt: skip
+    started.until(lambda it: it.out.count("up 1") == 4, 60)
+    hosts[2].power_off()
+    ended = started.wait(180)
+    assert ended.code == 0, ended.err
+    line = r"host node3 is lost: .*; worker/2 moves to node1, all tasks start again in 26 s \(attempt 2, "
+    assert re.search(line + r"restart 1 of 1\)", ended.err), ended.err
+    assert ended.out.count("up 2") == 4
+    (cluster,) = set(re.findall(r"cluster (\{.*\})", ended.out))
+    assert [address.partition(":")[0] for address in json.loads(cluster)["worker"]] == [
+        "node1", "node2", "node1", "node4",
+    ]  # fmt: skip
+    run = last_run(ssh_launch)
+    report = json.loads((run.path / "report.json").read_text())
+    attempts = [(task["host"], task["attempt"], task["state"]) for task in report["tasks"]]
+    assert attempts == [(host, 2, "succeeded") for host in ("node1", "node2", "node1", "node4")]
+    (earlier,) = report["tasks"][2]["earlier"]
+    assert (earlier["host"], earlier["state"], earlier["reason"]) == ("node3", "lost", "host lost")
+    results = [(run.path / f"output/worker-{n}/host").read_text().strip() for n in range(4)]
+    assert results == ["node1", "node2", "node1", "node4"]
+
+
+def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_ended(
+    ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
+):
+    (tmp_path / "lab.yaml").write_text("hosts: [node1:1, node2:1]\nspares: [node3, node4]\n")
+    hosts[2].stop_sshd()
+    script = 'echo "up $LAUNCH_ATTEMPT"; test $LAUNCH_ATTEMPT = 2 || exec sleep 300'
+    started = ssh_launch.start(
+        "--hosts", tmp_path / "lab.yaml", "--workers", "2", *LIMITS, "--", "sh", "-c", script, cwd="/"
+    )
+    started.until(lambda it: it.out.count("up 1") == 2, 90)
+    assert soon(lambda: _asleep(hosts[1]), 30)
+    hosts[1].cut()
+    started.until(lambda it: "moves to node4" in it.err, 60)
+    started.until(lambda it: "up 2" in it.out, 90)
+    assert not _asleep(hosts[1])
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+    assert "host node3 can't be used: " in ended.err
+    assert re.search(r"^node4 worker/1 \| up 2$", ended.out, re.MULTILINE), ended.out
+
+
+def test_no_host_has_room(ssh_launch: Launch, hosts: list[LabHost]):
+    started = ssh_launch.start(
+        "--hosts", "node1:1,node2:1", "--workers", "2", *LIMITS, "--", "sh", "-c", "echo up; exec sleep 300",
+        cwd="/",
+    )  # fmt: skip
+    started.until(lambda it: it.out.count("| up") == 2, 60)
+    hosts[1].power_off()
+    ended = started.wait(60)
+    assert ended.code == 125
+    assert "no other host has room for worker/1" in ended.err

@@ -80,6 +80,14 @@ class _Nodes(Tasks):
         if task.name.partition("/")[0] in TRAINING:
             self.feeder.lost(task.name, task.attempt, ending)
 
+    def tasks_restart(self, attempts: Mapping[str, int]) -> None:
+        """See `Tasks`."""
+        self.feeder.restarting(attempts)
+
+    def task_started(self, task: TaskHandle) -> None:
+        """See `Tasks`."""
+        self.feeder.started(task.name, task.attempt)
+
 
 class TFCluster:
     """A running cluster; made by `TFCluster.run`.

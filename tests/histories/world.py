@@ -182,6 +182,8 @@ class World:
         self._lost: set[str] = set()
         self._closing = False
         self._attempts: dict[TaskId, int] = {}
+        #: Tasks that are to start again, as programs are told: by the attempt before.
+        self._restarting: dict[TaskId, int] = {}
         self._carry(simulated.begin())
 
     def _clock(self, skew: float) -> Callable[[], float]:
@@ -232,6 +234,11 @@ class World:
 
     def _carry(self, commands: Sequence[Command]) -> None:
         for command in commands:
+            if isinstance(command, events.Restarting):
+                for task, attempt in command.attempts.items():
+                    assert attempt == self._attempts[task]
+                    self._restarting.pop(task, None)
+                    self._restarting.update({task: attempt} if command.on else {})
             host = getattr(command, "host", None)
             if host is None:
                 continue
@@ -253,6 +260,7 @@ class World:
             assert not any(command.task in agent.tasks for agent in agents)
             self._attempts[command.task] = self._attempts.get(command.task, 0) + 1
             assert command.attempt == self._attempts[command.task]
+            assert self._restarting.pop(command.task, 0) == command.attempt - 1
 
     def _check_waits(self) -> None:
         bound = BOUNDS.get(self.simulated.machine.phase)
@@ -274,6 +282,7 @@ class World:
         """No more surprises: every agent does what it must, and only what can't go on runs into its timer."""
         for _ in range(10_000):
             if self.simulated.exit_code is not None:
+                assert not self._restarting
                 return
             ready = [action for agent in self.agents.values() for action in self._sound(agent)]
             if ready:

@@ -290,10 +290,11 @@ class Tasks:
         handle = self.handles.get(event.get("task", ""))
         if handle is None:
             return
+        handle.attempt = max(handle.attempt, event.get("attempt", 0))
+        if handle.attempt > handle.restarting:
+            handle.restarting = 0
         if kind == "TaskStarted":
-            handle.host, handle.attempt, handle.ending = event["host"], event["attempt"], ""
-            if handle.attempt > handle.restarting:
-                handle.restarting = 0
+            handle.host, handle.ending = event["host"], ""
             self.task_started(handle)
         elif kind == "TaskExited":
             self._ended(handle, ending_text(event["code"], event["signal"]), event["code"] == 0)

@@ -429,7 +429,8 @@ class FeedCall:
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
         if self.inference and alive and not takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
-        late = [name for name in connected - ended.keys() if self.feed.channels[name].late]
+        running = [name for name in alive if name in connected and name not in ended]
+        late = [name for name in running if self.feed.channels[name].late]
         if not late and (self._in_step or missing == takers):
             late = [name for name in missing if name not in ended]  # the others are to start again
         if not late:  # only the source of the rows is awaited

@@ -76,7 +76,8 @@ class Feeder:
                 no_feed = replace(next(iter(self._feeds.values())), call=None)
                 WorkerChannel(no_feed, peer.task, peer.attempt, peer.sock).close(refusal)
                 return
-            self.started(peer.task, peer.attempt)
+            if peer.task in self._ended:
+                self.started(peer.task, peer.attempt)
             feed = self._feeds[peer.feed]
             old = feed.channels.get(peer.task)
             if old is not None and old.attempt != peer.attempt:
@@ -129,19 +130,22 @@ class Feeder:
                     feed.call.restarting(fed)
 
     def started(self, task: str, attempt: int) -> None:
-        """A task has started again; all processes of its last attempt have ended.
+        """A task has started; if it has started again, all processes of its last attempt have ended.
 
         Args:
             attempt: the number of its start.
         """
         with self._lock:
-            if task not in self._ended or attempt <= self._ended[task].attempt:
+            end = self._ended.get(task)
+            if end is not None and attempt <= end.attempt:
                 return
-            del self._ended[task]
+            self._ended.pop(task, None)
             for feed in self._feeds.values():
-                if (channel := feed.channels.pop(task, None)) is not None:
+                channel = feed.channels.get(task)
+                if channel is not None and channel.attempt < attempt:
+                    del feed.channels[task]
                     channel.close("it has started again", ended=True)
-                if feed.call is not None:
+                if feed.call is not None and end is not None:
                     feed.call.started_again(task)
 
     def fail(self, error: BaseException) -> None:

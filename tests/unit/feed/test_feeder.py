@@ -145,6 +145,20 @@ def test_a_task_that_is_started_again_is_fed(tmp_path: Path):
             lab.feed(0, attempt=2).next_batch(1)
 
 
+def test_a_new_attempt_waits_until_the_end_of_the_old_one_is_known(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        fed = lab.run(lab.feeder.train, partitions([range(1000)]))
+        assert lab.feed(0).next_batch(10) == list(range(10))
+        feed, got = lab.feed(0, attempt=2), list[int]()
+        lab.run(lambda: got.extend(feed.next_batch(1000)))
+        soon(lambda: len(lab.peers) > 2)
+        assert not got
+        lab.feeder.started("worker/0", 2)
+        soon(lambda: got == list(range(1000)))
+        feed.terminate()
+        fed.join(20)
+
+
 def test_memory_is_bounded_when_the_function_is_slow(tmp_path: Path):
     made = 0
 

@@ -20,12 +20,18 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def consume(args: Any, ctx: Any) -> None:
-    """Write down each batch, and when it counts as consumed; some attempts kill themselves in the middle."""
+    """Write down each batch; the attempts in ``args["die"]`` kill themselves with their third one.
+
+    With ``args["meet"]`` an attempt begins when that of the other node does.
+    """
     feed, batches = ctx.get_data_feed(), 0
     name = f"{ctx.job_name}-{ctx.task_index}-{ctx.attempt}"
     assert str(ctx.attempt) == os.environ["LAUNCH_ATTEMPT"]
     with open(Path(args["folder"], name), "w") as file:
+        while len(list(Path(args["folder"]).glob(f"worker-?-{ctx.attempt}"))) < args.get("meet", 0):
+            time.sleep(0.01)
         while not feed.should_stop():
+            time.sleep(args.get("pause", 0))
             batch = feed.next_batch(args.get("batch", 100))
             file.write("".join(f"{row}\n" for row in batch))
             file.write("end\n" if batch else "")
@@ -71,8 +77,8 @@ def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path
 
 
 def test_all_nodes_that_start_again_are_fed_again(tmp_path: Path):
-    """Without ps the workers start again together, also one that has returned."""
-    args = {"folder": str(tmp_path), "die": ["1-1", "0-2"]}
+    """Without ps the workers start again together."""
+    args = {"folder": str(tmp_path), "die": ["1-1", "0-2"], "meet": 2, "pause": 0.02}
     with TFCluster.run(consume, args, 2, restarts=2, grace=1, **FED) as cluster:
         cluster.train(PARTITIONS)
     assert set(rows_of(tmp_path)) == set(range(20_000))

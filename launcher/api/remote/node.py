@@ -60,7 +60,7 @@ class TFNodeContext:
     mgr: Connector | None = None
     num_workers: int = 0
     output_dir: str = ""
-    attempt: int = 1
+    attempt: int = field(default_factory=lambda: int(os.environ.get("LAUNCH_ATTEMPT", "1")))
     tmp_socket: None = None
 
     def __post_init__(self) -> None:

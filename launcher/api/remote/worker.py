@@ -109,7 +109,6 @@ def _context(work: Message, connector: Connector) -> TFNodeContext:
         working_dir=os.getcwd(),
         mgr=connector if work["fed"] else None,
         output_dir=os.environ.get("OUTPUT_DIR", ""),
-        attempt=connector.hello["attempt"],
     )
 
 
@@ -216,12 +215,7 @@ def _instance(work: Message, order: Message) -> Message:
                 output = os.path.join(output, str(number))
                 os.makedirs(output, exist_ok=True)
             ctx = TFNodeContext(
-                number,
-                "worker",
-                working_dir=os.getcwd(),
-                num_workers=instances,
-                output_dir=output,
-                attempt=attempt,
+                number, "worker", working_dir=os.getcwd(), num_workers=instances, output_dir=output
             )
             done = _run(work["function"], order["arguments"], ctx, results=True)
             pickle.dump(done, file)

@@ -372,6 +372,17 @@ class Tell(NamedTuple):
     urgent: bool = False
 
 
+class Restarting(NamedTuple):
+    """To the launcher: tell programs that these tasks are stopped, if they run, and start again.
+
+    ``on`` false: tasks that were named before do not start again after all.
+    """
+
+    #: The number of the present attempt of each task, the one before the restart.
+    attempts: Mapping[TaskId, int]
+    on: bool
+
+
 class Finish(NamedTuple):
     """To the launcher: the job has ended, and no process of it runs."""
 
@@ -392,4 +403,4 @@ AgentCommand = Union[
     HoldOutput,
     CloseAgent,
 ]
-Command = Union[AgentCommand, HangUp, MakePlan, MoveTasks, SetTimer, CancelTimer, Tell, Finish]
+Command = Union[AgentCommand, HangUp, MakePlan, MoveTasks, SetTimer, CancelTimer, Tell, Restarting, Finish]

@@ -80,6 +80,14 @@ class _Nodes(Tasks):
         if task.name.partition("/")[0] in TRAINING:
             self.feeder.lost(task.name, task.attempt, ending)
 
+    def tasks_restart(self, attempts: Mapping[str, int]) -> None:
+        """See `Tasks`."""
+        self.feeder.restarting(attempts)
+
+    def task_started(self, task: TaskHandle) -> None:
+        """See `Tasks`."""
+        self.feeder.started(task.name, task.attempt)
+
 
 class TFCluster:
     """A running cluster; made by `TFCluster.run`.
@@ -142,10 +150,10 @@ class TFCluster:
             release_port: ignored: a server can use the node's port at any time.
             job: a job file (docs/jobfile.md) for all other settings; the numbers of nodes are those given
                 here. Arguments given here replace its settings.
-            exactly_once: rows of a node that is lost are not fed again to another: feeding fails instead.
+            exactly_once: rows of a node that is lost are not fed again: feeding fails instead.
             options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python`` (of this minor
-                version), ``on_failure``, ``grace``, ``timeout``, ``run_dir``, ``quiet``, ``options``: as
-                those of `launcher.run`.
+                version), ``on_failure``, ``grace``, ``timeout``, ``restarts``, ``restart``, ``run_dir``,
+                ``quiet``, ``options``: as those of `launcher.run`.
 
         Returns:
             The running cluster.

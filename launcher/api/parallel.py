@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.api.cluster import check_function
 from launcher.api.remote.worker import Message
@@ -16,6 +16,7 @@ from launcher.api.run import Options, count_faults, option_faults
 from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
+from launcher.supervisor.restarts import cannot_import
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -55,7 +56,8 @@ class TFParallel:
             return_exceptions: the result of an instance that fails is its exception; default: the first
                 failure ends all and is raised.
             options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``grace``,
-                ``timeout``, ``run_dir``, ``quiet``, ``options``: as those of `TFCluster.run`.
+                ``timeout``, ``run_dir``, ``quiet``, ``options``: as those of `TFCluster.run`. ``restarts``:
+                how often instances that failed are run again, in all.
 
         Returns:
             The results of the instances, in the order of their arguments.
@@ -67,6 +69,7 @@ class TFParallel:
         """
         faults = [] if num_executors is None else count_faults(_RUN, "num_executors", num_executors)
         faults += [] if at_once is None else count_faults(_RUN, "at_once", at_once, 1)
+        faults += count_faults(_RUN, "restarts", options.get("restarts") or 0)
         if num_executors is None and not isinstance(tf_args, Iterable):
             text = f"tf_args is a {type(tf_args).__name__}"
             faults.append(Fault(_RUN, text, "expected a list of arguments, or num_executors="))
@@ -81,6 +84,14 @@ class TFParallel:
         function, *arguments = dumps(_RUN, {"map_fun": map_fun, **named})
         instances = _Instances(function, arguments, options, min(slots, len(every)), return_exceptions)
         return instances.results()
+
+
+class _Reported(NamedTuple):
+    """What a slot reports: its own attempt, the instance that has ended, and the attempt of that."""
+
+    slot_attempt: int
+    number: int | None
+    attempt: int
 
 
 class _Instances(Tasks):
@@ -98,14 +109,19 @@ class _Instances(Tasks):
         self, function: bytes, arguments: Sequence[bytes], options: Options, slots: int, goes_on: bool
     ) -> None:
         work = {"slot": True, "instances": len(arguments), "function": function}
-        super().__init__({"worker": {"count": slots}}, {**options, "on_failure": "stop"}, None, work)
+        limit = options.get("restarts") or 0
+        options = {**options, "on_failure": "stop", "restart": "task" if limit else None}
+        super().__init__({"worker": {"count": slots}}, options, None, work)
+        self._restarts, self._limit = 0, limit
         self._arguments = arguments
         self._failures_are_results = goes_on
         self._lock = threading.Lock()
         self._futures: list[Future[Any]] = [Future() for _ in arguments]
         self._waiting = deque(range(len(arguments)))
-        #: Of each slot the instance that it has reported last, and the next one, which it was given then.
-        self._given: dict[str, tuple[int | None, int | None]] = {}
+        #: How often each instance was given to a slot.
+        self._attempts = [0] * len(arguments)
+        #: The last report of each slot, and the instance that it was given then.
+        self._given: dict[str, tuple[_Reported, int | None]] = {}
 
     def results(self) -> list[Any]:
         """Run all of them; what they returned.
@@ -130,22 +146,43 @@ class _Instances(Tasks):
                 if not future.done():
                     future.set_exception(error)
 
-    def answer(self, task: TaskHandle, message: Message) -> Message:
+    def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
         """A slot is free, at its start or because an instance has ended; the answer is the next instance."""
-        number = message["number"]
-        result = None if number is None else self._result(task, number, message)
+        reported = _Reported(attempt, message["number"], message["attempt"])
+        result = None if reported.number is None else self._result(task, reported.number, message)
         with self._lock:
-            if number is not None and not self._futures[number].done():
-                if isinstance(result, LaunchError) and not self._failures_are_results:
-                    self._waiting.clear()
-                    self._futures[number].set_exception(result)
-                else:
-                    self._futures[number].set_result(result)
-            reported, following = self._given.get(task.name, (-1, None))
-            if reported != number:  # else the same message has come again
-                following = self._waiting.popleft() if self._waiting else None
-                self._given[task.name] = number, following
-        return {"number": following, "arguments": None if following is None else self._arguments[following]}
+            last, given = self._given.get(task.name, (_Reported(0, None, 0), None))
+            if attempt < last.slot_attempt:  # the report of a slot that has died
+                return {"number": None, "attempt": 0}
+            if reported != last:  # else the same message has come again
+                if attempt > last.slot_attempt and given is not None:  # the slot died with this instance
+                    self._waiting.appendleft(given)
+                if reported.number is not None:
+                    self._take_result(reported.number, result, message)
+                given = self._waiting.popleft() if self._waiting else None
+                self._given[task.name] = reported, given
+                if given is not None:
+                    self._attempts[given] += 1
+            if given is None:
+                return {"number": None, "attempt": 0}
+            return {"number": given, "attempt": self._attempts[given], "arguments": self._arguments[given]}
+
+    def _take_result(self, number: int, result: Any, message: Message) -> None:
+        """An instance has ended: run it again if it has failed, else keep its result."""
+        if self._futures[number].done():
+            return
+        hopeless = message["attempt"] == 1 and cannot_import(message.get("traceback", "").encode())
+        if isinstance(result, TaskFailed) and self._restarts < self._limit and not hopeless:
+            self._restarts += 1
+            self._waiting.append(number)
+            failure = str(result).partition("\n")[0]
+            of_limit = f"attempt {message['attempt'] + 1}, restart {self._restarts} of {self._limit}"
+            self.explain(f"{failure}; it runs again ({of_limit})")
+        elif isinstance(result, LaunchError) and not self._failures_are_results:
+            self._waiting.clear()
+            self._futures[number].set_exception(result)
+        else:
+            self._futures[number].set_result(result)
 
     def _result(self, task: TaskHandle, number: int, message: Message) -> Any:
         """The result of an instance, or its failure."""

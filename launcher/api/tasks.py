@@ -65,12 +65,20 @@ class TaskHandle:
     name: str
     host: str = ""
     attempt: int = 1
+    #: The attempt after which it is to start again; 0: it is not.
+    restarting: int = 0
     #: It has connected.
     arrived: bool = False
-    #: How its process ended; empty: it has not.
+    #: How its process ended; empty: it has not. And whether it has succeeded.
     ending: str = ""
-    #: The exception of its function; empty: it has raised none.
-    outcome: Message = field(default_factory=dict)
+    well: bool = False
+    #: The exception of its function, by the attempt; only the last one.
+    outcomes: dict[int, Message] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Message:
+        """The exception of its function in this attempt; empty: it has raised none."""
+        return self.outcomes.get(self.attempt, {})
 
 
 class Tasks:
@@ -163,13 +171,19 @@ class Tasks:
     def task_ended(self, task: TaskHandle, ending: str) -> None:
         """A task has ended; ``ending`` completes "worker/0 ...". Called again at the end of the job."""
 
+    def tasks_restart(self, attempts: Mapping[str, int]) -> None:
+        """Tasks are to start again, after these attempts."""
+
+    def task_started(self, task: TaskHandle) -> None:
+        """A task has started, for the first time or again."""
+
     def feed(self, peer: Peer) -> None:
         """A task has connected for a feed."""
         peer.sock.close()
 
-    def answer(self, task: TaskHandle, message: Message) -> Message:
-        """The answer to a message of a task; the same message may come twice."""
-        task.outcome = message
+    def answer(self, task: TaskHandle, attempt: int, message: Message) -> Message:
+        """The answer to a message of this attempt of a task; the same message may come twice."""
+        task.outcomes = {attempt: message}
         return {}
 
     # ------------------------------------------------------------------ state
@@ -209,7 +223,7 @@ class Tasks:
         while missing := [
             task.name
             for task in self.handles.values()
-            if not (task.arrived or (self._goes_on and task.ending))
+            if not (task.arrived or (self._goes_on and task.ending and not task.restarting))
         ]:
             if self.driver.over.wait(_LOOK):
                 break
@@ -257,7 +271,8 @@ class Tasks:
             if first:
                 sock.sendall(self._modules)
             with Connection(sock.detach()) as channel:
-                channel.send(self._work if first else self.answer(handle, channel.recv()))
+                answer = self._work if first else self.answer(handle, peer.attempt, channel.recv())
+                channel.send(answer)
                 if first:
                     handle.arrived = True
                 channel.poll(None)  # the task closes it, when it has read all
@@ -270,12 +285,17 @@ class Tasks:
             for lost in self.handles.values():
                 if lost.host == event["host"] and not lost.ending:
                     self._ended(lost, f"is lost with its host: {event['why']}")
+        elif kind == "Restarting":
+            self._restarting(event["attempts"], event["on"])
         handle = self.handles.get(event.get("task", ""))
         if handle is None:
             return
+        handle.attempt = max(handle.attempt, event.get("attempt", 0))
+        if handle.attempt > handle.restarting:
+            handle.restarting = 0
         if kind == "TaskStarted":
-            handle.host, handle.attempt = event["host"], event["attempt"]
-            handle.ending = ""
+            handle.host, handle.ending = event["host"], ""
+            self.task_started(handle)
         elif kind == "TaskExited":
             self._ended(handle, ending_text(event["code"], event["signal"]), event["code"] == 0)
         elif kind == "TaskNotStarted":
@@ -285,8 +305,22 @@ class Tasks:
         """A task has ended. Its failure is the job's, and is reported when that has ended, or it goes on."""
         raised = handle.outcome.get("raised")
         handle.ending = f"raised {raised}".partition("\n")[0] if raised else ending
-        if well or self._goes_on:
+        handle.well = well
+        self._tell_end(handle)
+
+    def _tell_end(self, handle: TaskHandle) -> None:
+        if handle.ending and not handle.restarting and (handle.well or self._goes_on):
             self.task_ended(handle, handle.ending)
+
+    def _restarting(self, attempts: Mapping[str, int], on: bool) -> None:
+        """Tasks are to start again, or (not ``on``) are not after all."""
+        ours = {name: attempt for name, attempt in attempts.items() if name in self.handles}
+        for name, attempt in ours.items():
+            self.handles[name].restarting = attempt if on else 0
+            if not on:
+                self._tell_end(self.handles[name])
+        if on:
+            self.tasks_restart(ours)
 
     def _end(self) -> None:
         """The launcher has ended."""

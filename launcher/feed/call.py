@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ class Ended(NamedTuple):
     attempt: int
     reason: str
     at: float
+    #: It is to start again. (It may not have ended yet.)
+    again: bool = False
 
 
 @dataclass
@@ -67,7 +70,12 @@ class Feed:
     @property
     def alive(self) -> list[str]:
         """Tasks that run, or are to start."""
-        return [task for task in self.tasks if task not in self.ended]
+        return [task for task in self.tasks if task not in self.ended or self.ended[task].again]
+
+    @property
+    def restarting(self) -> set[str]:
+        """Tasks that are to start again."""
+        return {task for task, end in self.ended.items() if end.again}
 
     def wake(self) -> None:
         """Let all channels look for something to do."""
@@ -110,13 +118,19 @@ class FeedCall:
         self._partitions: dict[int, Partition] = {}
         #: Those of them that no task has: equal batches, by task; those to be fed again, by `_ANY`.
         self._queues: defaultdict[str, dict[int, Partition]] = defaultdict(dict)
+        #: Equal batches: rounds that not all tasks have consumed, oldest first; tasks that have left a batch
+        #: unfinished, with the reason; whether the rounds are fed again when the tasks have started again.
         self._in_step = in_step
+        self._rounds: deque[list[Partition]] = deque()
+        self._broken: dict[str, str] = {}
+        self._again = in_step and not feed.exactly_once and set(feed.tasks) <= feed.restarting
         #: Results: the partition that the next ones belong to, bytes that wait.
         self._next = self._result_bytes = 0
         # Tasks that take no more rows, and whether rows were dropped with that.
-        self._refused = {name for name, channel in feed.channels.items() if channel.terminated}
+        channels = {name: channel for name, channel in feed.channels.items() if name not in feed.ended}
+        self._refused = {name for name, channel in channels.items() if channel.terminated}
         self._dropped = False
-        self._returned = {name for name, channel in feed.channels.items() if channel.returned}
+        self._returned = {name for name, channel in channels.items() if channel.returned}
         #: The thread that waits for the end, or takes results.
         self.taker = threading.current_thread()
         #: When it has taken results (infinity: it waits for some); when a task took rows or gave results.
@@ -183,13 +197,21 @@ class FeedCall:
     def _add(self, item: Any) -> None:
         """Make partitions of an item of the source: a piece, or a round of blocks, one for each task."""
         tasks = self.feed.tasks if self._in_step else [_ANY]
+        made = []
         for task, piece in zip(tasks, map(piece_of, item) if self._in_step else [item], strict=True):
             if task in self._refused:
                 self._dropped = True
                 continue
-            partition = Partition(self, self._made, piece)
+            partition = Partition(self, self._made, piece, task)
             self._partitions[self._made] = self._queues[task][self._made] = partition
             self._made += 1
+            made.append(partition)
+        if self._in_step:
+            self._rounds.append(made)
+            while self._rounds and not any(
+                partition.number in self._partitions for partition in self._rounds[0]
+            ):
+                self._rounds.popleft()
 
     def _next_partition(self, channel: WorkerChannel) -> Partition | None:
         """Give a task the first partition that waits for it."""
@@ -225,8 +247,8 @@ class FeedCall:
         """All rows of a partition are consumed, or answered."""
         partition.done = True
         partition.forget()
-        if not self.inference:
-            self._partitions.pop(partition.number, None)
+        if not self.inference and self._partitions.get(partition.number) is partition:
+            del self._partitions[partition.number]
         self._changed.notify_all()
 
     def limit_kept(self, partition: Partition) -> None:
@@ -251,25 +273,49 @@ class FeedCall:
         if not loss and not self.inference and (partition.last or self._in_step):
             self._dropped = True  # the rows that it has count as consumed
             del self._partitions[partition.number]
+        elif self._in_step and partition.last:
+            self._broken[partition.task] = loss  # `_look_at_step` decides
         else:
             try:
-                if self._in_step:
-                    raise FeedError(IN_STEP)
                 if partition.last and self.feed.exactly_once:
                     raise FeedError(
                         "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
                     )
                 partition.restart()
-                self._queues[_ANY][partition.number] = partition
+                self._queues[partition.task][partition.number] = partition
             except FeedError as error:
                 self.fail(FeedError(f"{loss or 'a task takes no more rows'}; {error}"))
         self.changed()
 
-    def lost(self, loss: str) -> None:
-        """A task has ended."""
-        if self._in_step:
-            self.fail(FeedError(f"{loss}; {IN_STEP}"))
+    def restarting(self, tasks: Collection[str]) -> None:
+        """These tasks are to start again."""
+        if not self._in_step:
+            return
+        self._again = not self.feed.exactly_once and set(self.feed.tasks) <= self.feed.restarting
+        if not self._again:
+            rule = "exactly_once=True: no rows are fed again" if self.feed.exactly_once else IN_STEP
+            self.fail(FeedError(f"a restart of {listed(list(tasks))}; {rule}"))
+
+    def started_again(self, task: str) -> None:
+        """A task has started again: no process of those that start together with it is left."""
+        self._refused.discard(task)
+        self._returned.discard(task)
+        if self._again:
+            for channel in self.feed.channels.values():
+                channel.close("all tasks start again", ended=True)
+            self._feed_rounds_again()
         self.changed()
+
+    def _feed_rounds_again(self) -> None:
+        """Feed the rounds that not all tasks have consumed again, to all of them."""
+        self._again = False
+        for of_tasks in (self._refused, self._returned, self._broken, self._queues):
+            of_tasks.clear()
+        rounds = [each for each in self._rounds if any(it.number in self._partitions for it in each)]
+        self._rounds = deque([partition.fresh() for partition in each] for each in rounds)
+        for partition in chain.from_iterable(self._rounds):
+            self._partitions[partition.number] = partition
+            self._queues[partition.task][partition.number] = partition
 
     # Its end.
 
@@ -359,8 +405,8 @@ class FeedCall:
 
     def _takers(self) -> list[str]:
         """Tasks that may take more rows."""
-        channels = self.feed.channels
-        return [name for name in self.feed.alive if name not in channels or not channels[name].terminated]
+        terminated = {name for name, channel in self.feed.channels.items() if channel.terminated}
+        return [name for name in self.feed.alive if name not in terminated - self.feed.restarting]
 
     def _look(self) -> None:
         """Look at the time: missing tasks, the time limit."""
@@ -369,6 +415,8 @@ class FeedCall:
         connected = {name for name, channel in self.feed.channels.items() if channel.connected}
         missing = [name for name in takers if name not in connected]
         feed, ended = f"feed {self.feed.name!r}", self.feed.ended
+        if self._in_step:
+            self._look_at_step(connected, now)
         rows_wait = missing and (self._in_step or missing == alive or not self._gathered())
         if rows_wait and (begun := self._waiting.due()):
             lines = self.feed.last_lines(missing[0])
@@ -381,9 +429,10 @@ class FeedCall:
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
         if self.inference and alive and not takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
-        late = [name for name in alive if name in connected and self.feed.channels[name].late]
+        running = [name for name in alive if name in connected and name not in ended]
+        late = [name for name in running if self.feed.channels[name].late]
         if not late and (self._in_step or missing == takers):
-            late = missing
+            late = [name for name in missing if name not in ended]  # the others are to start again
         if not late:  # only the source of the rows is awaited
             self._moved = now
         elif now - self._moved > self.timeout:
@@ -395,3 +444,12 @@ class FeedCall:
                 f"{feed}: {', '.join(late)} asked for more rows, and for {self.timeout:g} s results are "
                 "missing: batch_results() must be given one result for each row"
             )
+
+    def _look_at_step(self, connected: Collection[str], now: float) -> None:
+        """Look for tasks that have missed batches, and do not start again together with all others."""
+        for name, end in self.feed.ended.items():
+            if not end.again and now - end.at > LONELY:
+                raise FeedError(f"{name} is lost ({end.reason}); {IN_STEP}")
+        for name, loss in self._broken.items():
+            if name in connected and not self._again:
+                raise FeedError(f"{loss}; {IN_STEP}")

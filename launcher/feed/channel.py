@@ -92,11 +92,13 @@ class Partition:
         call: feeds it.
         number: from 0.
         piece: gives its rows; if it can do so only once, the chunks are kept.
+        task: gets it; empty: any task.
     """
 
-    def __init__(self, call: FeedCall, number: int, piece: Piece) -> None:
+    def __init__(self, call: FeedCall, number: int, piece: Piece, task: str = "") -> None:
         self.call = call
         self.number = number
+        self.task = task
         #: Results in order that were not taken yet; of how many bytes.
         self.results: list[Any] = []
         self.result_bytes = 0
@@ -185,6 +187,10 @@ class Partition:
             )
         self._begin()
 
+    def fresh(self) -> Partition:
+        """The same partition, with nothing sent. A thread that still sends this one has no effect then."""
+        return Partition(self.call, self.number, self._piece, self.task)
+
     def forget(self) -> None:
         """Drop the chunks kept for a second time."""
         self._kept, self.kept_bytes = None, 0
@@ -196,12 +202,14 @@ class WorkerChannel:
     Args:
         feed: the feed.
         task: ``worker/0``.
+        attempt: the number of its start.
         sock: the connection.
     """
 
-    def __init__(self, feed: Feed, task: str, sock: socket.socket) -> None:
+    def __init__(self, feed: Feed, task: str, attempt: int, sock: socket.socket) -> None:
         self.feed = feed
         self.task = task
+        self.attempt = attempt
         self.wake = threading.Condition(feed.lock)
         self.since = time.monotonic()
         self.connected = True

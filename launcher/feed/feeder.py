@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
@@ -74,13 +74,18 @@ class Feeder:
         with self._lock:
             if refusal := self._refusal(peer):
                 no_feed = replace(next(iter(self._feeds.values())), call=None)
-                WorkerChannel(no_feed, peer.task, peer.sock).close(refusal)
+                WorkerChannel(no_feed, peer.task, peer.attempt, peer.sock).close(refusal)
                 return
-            self._ended.pop(peer.task, None)
+            if peer.task in self._ended:
+                self.started(peer.task, peer.attempt)
             feed = self._feeds[peer.feed]
-            if (old := feed.channels.pop(peer.task, None)) is not None:
+            old = feed.channels.get(peer.task)
+            if old is not None and old.attempt != peer.attempt:
+                peer.sock.close()  # the end of the old attempt is not known yet; the task connects again
+                return
+            if old is not None:
                 old.close("the feed was opened again")
-            feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
+            feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.attempt, peer.sock)
             feed.wake()
 
     def _refusal(self, peer: Peer) -> str:
@@ -108,7 +113,40 @@ class Feeder:
                 if (channel := feed.channels.pop(task, None)) is not None:
                     channel.close(reason, ended=True)
                 if feed.call is not None:
-                    feed.call.lost(f"{task} is lost ({reason})")
+                    feed.call.changed()
+
+    def restarting(self, attempts: Mapping[str, int]) -> None:
+        """Tasks are to start again: they are waited for. They take rows until they end.
+
+        Args:
+            attempts: by task the number of its last start; a later one may open feeds.
+        """
+        with self._lock:
+            fed = [task for task in self._tasks if task in attempts]
+            for task in fed:
+                self._ended[task] = Ended(attempts[task], "is to start again", time.monotonic(), again=True)
+            for feed in self._feeds.values():
+                if feed.call is not None and fed:
+                    feed.call.restarting(fed)
+
+    def started(self, task: str, attempt: int) -> None:
+        """A task has started; if it has started again, all processes of its last attempt have ended.
+
+        Args:
+            attempt: the number of its start.
+        """
+        with self._lock:
+            end = self._ended.get(task)
+            if end is not None and attempt <= end.attempt:
+                return
+            self._ended.pop(task, None)
+            for feed in self._feeds.values():
+                channel = feed.channels.get(task)
+                if channel is not None and channel.attempt < attempt:
+                    del feed.channels[task]
+                    channel.close("it has started again", ended=True)
+                if feed.call is not None and end is not None:
+                    feed.call.started_again(task)
 
     def fail(self, error: BaseException) -> None:
         """The job has failed: present and later calls raise this."""
@@ -229,8 +267,9 @@ class Feeder:
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            if kind.get("in_step") and self._ended:
-                raise FeedError(f"{', '.join(self._ended)} is lost; {IN_STEP}")
+            lost = [task for task, end in self._ended.items() if not end.again]
+            if kind.get("in_step") and lost:
+                raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP}")
             if (call := feed.call) is not None:
                 text = "there is an inference(): take all its results, or close() it"
                 text = text if call.inference else f"by train() in {call.taker.name}"

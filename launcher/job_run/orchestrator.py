@@ -141,6 +141,7 @@ class Orchestrator:
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
             events.Tell: self._show,
+            events.Restarting: self._show,
             events.Finish: self._finish,
         }
 

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple, Protocol
 
-from launcher.events import Event, Tell
+from launcher.events import Event, Restarting, Tell
 from launcher.job import Placement, RunPaths
 from launcher.report import Report
 
 #: Events that a renderer shows.
-Shown = Event | Tell
+Shown = Event | Tell | Restarting
 
 
 class Opening(NamedTuple):

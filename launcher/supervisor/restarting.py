@@ -205,6 +205,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
     job.restarts_begun += 1
     restart = Restart(job.restarts_begun, tasks, everything, decision.wait, cause)
     job.restarting.update(dict.fromkeys(tasks, restart))
+    job.tell_restarting(_in_order(job, restart), on=True)
     job.deciding |= tasks & job.all_deciding
     if decision.ending:
         restart.stage = Stage.ENDING

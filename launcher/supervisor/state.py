@@ -154,6 +154,11 @@ class JobState:
         """Show a line to the user."""
         self.do(events.Tell(text, urgent))
 
+    def tell_restarting(self, tasks: Iterable[TaskId], on: bool) -> None:
+        """Tell programs that tasks start again (``on``), or do not after all."""
+        if attempts := {task: self.records[task].attempt for task in tasks}:
+            self.do(events.Restarting(attempts, on))
+
     def take_commands(self) -> list[Command]:
         """The commands since the last call."""
         commands, self._commands = self._commands, []
@@ -240,6 +245,7 @@ class JobState:
             if restart is None:
                 continue
             restart.tasks.discard(task)
+            self.tell_restarting([task], on=False)
             if not restart.tasks:
                 self.do(events.CancelTimer(restart.timer))
             if task not in self.open:
@@ -252,6 +258,7 @@ class JobState:
         for restart in set(self.restarting.values()):
             restart.tasks.clear()
             self.do(events.CancelTimer(restart.timer))
+        self.tell_restarting(self.restarting, on=False)
         self.restarting.clear()
         self.moving, self.placing = None, False
 

@@ -185,6 +185,8 @@ class World:
         #: Tasks that may be alive on lost hosts; and, by timer, hosts that were lost before it was set.
         self._alive_there: dict[str, set[TaskId]] = {}
         self._waited_for: dict[str, set[str]] = {}
+        #: Tasks that are to start again, as programs are told: by the attempt before.
+        self._restarting: dict[TaskId, int] = {}
         self._carry(simulated.begin())
 
     def _clock(self, skew: float) -> Callable[[], float]:
@@ -238,6 +240,11 @@ class World:
 
     def _carry(self, commands: Sequence[Command]) -> None:
         for command in commands:
+            if isinstance(command, events.Restarting):
+                for task, attempt in command.attempts.items():
+                    assert attempt == self._attempts[task]
+                    self._restarting.pop(task, None)
+                    self._restarting.update({task: attempt} if command.on else {})
             host = getattr(command, "host", None)
             if isinstance(command, events.SetTimer):
                 self._waited_for[command.timer] = set(self._lost)
@@ -263,6 +270,7 @@ class World:
             assert not any(command.task in tasks for tasks in self._alive_there.values())
             self._attempts[command.task] = self._attempts.get(command.task, 0) + 1
             assert command.attempt == self._attempts[command.task]
+            assert self._restarting.pop(command.task, 0) == command.attempt - 1
 
     def _check_waits(self) -> None:
         bound = BOUNDS.get(self.simulated.machine.phase)
@@ -284,6 +292,7 @@ class World:
         """No more surprises: every agent does what it must, and only what can't go on runs into its timer."""
         for _ in range(10_000):
             if self.simulated.exit_code is not None:
+                assert not self._restarting
                 return
             ready = [action for agent in self.agents.values() for action in self._sound(agent)]
             if ready:

@@ -47,6 +47,7 @@ class TFNodeContext:
         output_dir: a folder of its own, which is collected into the run's folder when the job is over.
         defaultFS: ``file://``, for `TFNode.hdfs_path`.
         mgr: for ``TFNode.DataFeed(ctx.mgr)``; ``None``: the cluster is not fed.
+        attempt: 1; one more each time that this node is started again (``restarts=``).
         tmp_socket: ``None``; the port is held for as long as the task runs, and a server can use it anyway.
     """
 
@@ -59,6 +60,7 @@ class TFNodeContext:
     mgr: Connector | None = None
     num_workers: int = 0
     output_dir: str = ""
+    attempt: int = field(default_factory=lambda: int(os.environ.get("LAUNCH_ATTEMPT", "1")))
     tmp_socket: None = None
 
     def __post_init__(self) -> None:

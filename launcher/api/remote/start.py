@@ -36,7 +36,7 @@ def main(python: tuple[int, int], importer: type) -> None:
     if ours != python:
         versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*ours, *python)
         sys.exit(f"{task}: {versions}; functions can be sent only to the same version (set python=)")
-    hello = {"task": task, "attempt": 1, "python": ours, "pid": os.getpid()}
+    hello = {"task": task, "attempt": int(environ["LAUNCH_ATTEMPT"]), "python": ours, "pid": os.getpid()}
     addresses, relay = json.loads(environ.pop("LAUNCH_FEED")), environ.pop("LAUNCH_RELAY", "")
     connector = Connector(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
     try:

@@ -7,9 +7,9 @@ user's (functions, arguments, results, exceptions) is in it as pickled bytes.
   ``path``, the ``function`` and, unless the task is a slot, its ``arguments``.
 - A task whose function has raised sends the outcome: exit ``code``, ``raised``, ``traceback`` and, if it can
   be pickled, the ``exception``. The answer is empty.
-- A slot that is free sends the ``number`` of the instance that it ran (``None``: of none yet), its exit
-  ``code`` (-n: signal n), and its ``result`` or its outcome. The answer has the ``number`` of the next
-  instance (``None``: the slot ends) and its ``arguments``.
+- A slot that is free sends the ``number`` and ``attempt`` of the instance that it ran (``None``: of none
+  yet), its exit ``code`` (-n: signal n), and its ``result`` or its outcome. The answer has the ``number`` and
+  ``attempt`` of the next instance (``None``: the slot ends) and its ``arguments``.
 
 A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
 everything as a fresh process would.
@@ -196,7 +196,7 @@ def _serve(connector: Connector, work: Message) -> None:
     """Run instances until the driver sends no other."""
     for name in _OF_CLUSTERS:
         os.environ.pop(name, None)
-    answer = request(connector, {"number": None})
+    answer = request(connector, {"number": None, "attempt": 0})
     while answer["number"] is not None:
         answer = request(connector, _instance(work, answer))
 
@@ -205,11 +205,12 @@ def _instance(work: Message, order: Message) -> Message:
     """Run one instance in a fork; the message about its end."""
     sys.stdout.flush()
     sys.stderr.flush()
-    number, outcome = order["number"], {}
+    number, attempt, outcome = order["number"], order["attempt"], {}
     with open(os.memfd_create("outcome"), "w+b") as file:
         pid = os.fork()
         if pid == 0:
             output, instances = os.environ.get("OUTPUT_DIR", ""), work["instances"]
+            os.environ["LAUNCH_ATTEMPT"] = str(attempt)
             if output:
                 output = os.path.join(output, str(number))
                 os.makedirs(output, exist_ok=True)
@@ -224,4 +225,4 @@ def _instance(work: Message, order: Message) -> Message:
         file.seek(0)
         with suppress(EOFError, pickle.UnpicklingError):  # it has ended without
             outcome = pickle.load(file)
-    return {**outcome, "number": number, "code": code}
+    return {**outcome, "number": number, "attempt": attempt, "code": code}

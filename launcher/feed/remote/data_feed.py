@@ -39,7 +39,7 @@ class DataFeed:
             batch = feed.next_batch(100)
 
     Rows count as consumed when the next batch is asked for, or `should_stop` has returned that there is none:
-    until then they are fed again, to another task if this one dies.
+    until then they are fed again, to this task or another one, if this one dies.
 
     Args:
         connect: makes an authenticated connection for the feed of a name.

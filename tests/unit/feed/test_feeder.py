@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any
 import numpy
 import pytest
 
-from launcher.errors import FeedError, InputError
+from launcher.errors import FeedError, FeedTimeout, InputError
 from launcher.feed import call
 from launcher.feed.channel import WINDOW
 from launcher.feed.remote import data_feed, frames
@@ -144,6 +145,20 @@ def test_a_task_that_is_started_again_is_fed(tmp_path: Path):
             lab.feed(0, attempt=2).next_batch(1)
 
 
+def test_a_new_attempt_waits_until_the_end_of_the_old_one_is_known(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        fed = lab.run(lab.feeder.train, partitions([range(1000)]))
+        assert lab.feed(0).next_batch(10) == list(range(10))
+        feed, got = lab.feed(0, attempt=2), list[int]()
+        lab.run(lambda: got.extend(feed.next_batch(1000)))
+        soon(lambda: len(lab.peers) > 2)
+        assert not got
+        lab.feeder.started("worker/0", 2)
+        soon(lambda: got == list(range(1000)))
+        feed.terminate()
+        fed.join(20)
+
+
 def test_memory_is_bounded_when_the_function_is_slow(tmp_path: Path):
     made = 0
 
@@ -210,6 +225,54 @@ def test_equal_batches_need_all_tasks(tmp_path: Path):
         assert "worker/1 is lost (killed); equal batches" in str(lab.errors)
         with pytest.raises(FeedError, match="worker/1 is lost"):
             lab.feeder.train([1], equal="drop", batch_size=1)
+
+
+def test_equal_batches_after_a_connection_has_broken(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        first, second = lab.feed(0), lab.feed(1)
+        fed = lab.run(lab.feeder.train, list(range(4000)), equal="drop", batch_size=4)
+        assert first.next_batch(4) and second.next_batch(4)
+        frames.hang_up(lab.peers[0].sock)
+        fed.join(20)
+        assert re.search(r"worker/\d is lost \(.*\); equal batches", str(lab.errors))
+
+
+@pytest.mark.parametrize("batches", [(1, 5, 30), (0, 0, 7), (20, 20, 20)])
+def test_equal_batches_when_all_tasks_start_again(tmp_path: Path, batches: tuple[int, ...]):
+    """The rounds that not all have consumed are fed to all again; some attempts have not consumed any."""
+    with Lab(tmp_path, 3) as lab:
+        fed = lab.run(lab.feeder.train, list(range(1200)), equal="drop", batch_size=4)
+        consumed = []
+        for worker, count in enumerate(batches):
+            feed = lab.feed(worker)
+            consumed.append([feed.next_batch(4) for _ in range(count)][:-1])
+        assert fed.is_alive()
+        lab.feeder.restarting({f"worker/{worker}": 1 for worker in range(3)})
+        for peer in lab.peers:
+            frames.hang_up(peer.sock)
+        again = lab.read(3, batch=4, attempt=2)
+        fed.join(20)
+        lab.feeder.train(list(range(1200, 2400)), equal="drop", batch_size=4)
+        lab.finish()
+    numbers = {sum(map(bool, each)) for each in again}
+    assert len(numbers) == 1 and numbers.pop() >= 200 - min(batches)
+    assert {len(batch) for each in again for batch in each} <= {0, 4}
+    assert set(flat(consumed)) | set(flat(again)) == set(range(2400))
+
+
+def test_a_task_that_starts_again_is_waited_for(tmp_path: Path):
+    """The wait before its start is not limited by ``feed_timeout``; from its start on the limit holds."""
+    with Lab(tmp_path, 1) as lab:
+        lab.run(lab.feed(0).next_batch, 1)
+        fed = lab.run(lab.feeder.train, [range(10)], feed_timeout=0.5)
+        soon(lambda: lab.peers)
+        lab.feeder.restarting({"worker/0": 1})
+        frames.hang_up(lab.peers[0].sock)
+        fed.join(2.0)
+        assert fed.is_alive()
+        lab.feeder.started("worker/0", 2)
+        fed.join(20)
+        assert any(isinstance(error, FeedTimeout) for error in lab.errors)
 
 
 def test_equal_batches_after_a_task_has_called_terminate(tmp_path: Path):

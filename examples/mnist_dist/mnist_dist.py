@@ -62,7 +62,9 @@ def add_training_flags(parser: argparse.ArgumentParser, train_steps: int, learni
     parser.add_argument("--learning_rate", type=float, default=learning_rate, help="of gradient descent")
     parser.add_argument("--data_dir", help="where MNIST is kept (default: your cache folder)")
     parser.add_argument("--log_dir", help="a folder for checkpoints that worker 0 sees (default: none)")
-    parser.add_argument("--save_steps", type=positive, default=100, help="steps from checkpoint to checkpoint")
+    parser.add_argument(
+        "--save_steps", type=positive, default=100, help="steps from checkpoint to checkpoint"
+    )
     parser.add_argument("--min_accuracy", type=float, default=0.0, help="exit with 1 below this")
 
 

@@ -171,8 +171,7 @@ def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist)
         if is_chief:
             session.run(tokens)
         test = {model["images"]: mnist.test_images, model["labels"]: mnist.test_labels}
-        accuracy = float(session.run(model["accuracy"], test))
-    return accuracy
+        return float(session.run(model["accuracy"], test))
 
 
 def averaging(optimizer: Any, tokens: Any) -> Any:

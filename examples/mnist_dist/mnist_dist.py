@@ -158,7 +158,7 @@ class Joining:
             ready_for_local_init_op=scaffold.ready_for_local_init_op,
             recovery_wait_secs=1,
         )
-        return manager.wait_for_session(self._target, self._config)
+        return manager.wait_for_session(self._target, self._config, max_wait_secs=600)
 
 
 def start_tensorflow() -> None:

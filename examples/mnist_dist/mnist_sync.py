@@ -10,10 +10,12 @@ when the others have left before it was earned, and a late worker when everybody
 
 - Training begins with an empty queue, so the first step needs a gradient of every worker: no worker trains
   alone, and none is done before the last one has come.
-- A worker that is done puts a token for each worker into the queue. A worker that still waits gets one, sees
-  that training is over, and is done too.
-- The chief leaves last, when all others have said that they are done: as it leaves, it closes the queue.
-- Every wait for another worker has an end (`--start_timeout`, `--step_timeout`), and then an error.
+- The chief, when it is done, puts a token for each worker into the queue. A worker that still waits gets one,
+  sees that training is over, and is done too.
+- The queue stays open when the chief leaves, and when its session begins anew because a ps was lost.
+- A chief that comes back, and one that restores what a ps had lost, puts a token for each worker into the
+  queue, for those that the last session had taken. One token too many does no harm.
+- Every wait for another worker has an end (`--step_timeout`), and then an error.
 """
 
 from __future__ import annotations
@@ -58,8 +60,7 @@ def parse_flags() -> tuple[argparse.Namespace, Task]:
     parser.add_argument("--worker_hosts", type=host_list, help="host:port,... of the workers")
     parser.add_argument("--job_name", help="what this task is: ps or worker")
     parser.add_argument("--task_index", type=int, help="which one of them")
-    parser.add_argument("--start_timeout", type=float, default=300, help="seconds to wait for all the others")
-    parser.add_argument("--step_timeout", type=float, default=60, help="seconds to wait in one step")
+    parser.add_argument("--step_timeout", type=float, default=300, help="seconds to wait in one step")
     add_training_flags(parser, train_steps=300, learning_rate=0.5)
     flags = parser.parse_args()
     classic = (flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_index)

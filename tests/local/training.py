@@ -106,12 +106,14 @@ def tf_keras() -> str:
 def start(place: Place, name: str, steps: int, restarts: int) -> tuple[Started, RunFolder]:
     """Launch a training; its run, once it has a folder."""
     training = TRAININGS[name]
+    temporary = place.folder / "tmp"  # what TensorFlow writes there stays when a task is killed
+    temporary.mkdir()
     started = place.launch.start(
         *training.options, *place.options, "--restarts", str(restarts),
-        "-x", "TF_CPP_MIN_LOG_LEVEL=2", "-x", f"PYTHONPATH={tf_keras()}",
+        "-x", "TF_CPP_MIN_LOG_LEVEL=2", "-x", f"PYTHONPATH={tf_keras()}", "-x", f"TMPDIR={temporary}",
         str(ROOT / "examples" / training.program), f"--save_steps={SAVE_STEPS}",
         f"--{'train_steps' if training.classic else 'steps'}={steps}",
-        f"--{'log_dir' if training.classic else 'folder'}={place.folder}",
+        f"--{'log_dir' if training.classic else 'folder'}={place.folder / 'run'}",
         cwd=ROOT,
     )  # fmt: skip
     started.until(lambda _: list(place.launch.state.glob("*/launcher.json")))
@@ -139,7 +141,7 @@ def step(run: RunFolder) -> int:
 
 def saved(training: Training, folder: Path) -> int:
     """The step of the last checkpoint."""
-    states = [path.read_text() for path in folder.rglob("checkpoint") if path.is_file()]
+    states = [path.read_text() for path in (folder / "run").rglob("checkpoint") if path.is_file()]
     found = [re.search(r'^model_checkpoint_path: ".*ckpt-(\d+)"', state) for state in states]
     numbers = [int(match[1]) for match in found if match is not None]
     return max(numbers, default=0) * (SAVE_STEPS if training.epochs else 1)

@@ -52,14 +52,21 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> str:
+    """One of `PLACES`; its hosts or its engine run before a test starts, which may leave no process."""
+    needs = {"ssh": "four_hosts", "docker": "real_engine"}
+    if request.param in needs:
+        request.getfixturevalue(needs[request.param])
+    return str(request.param)
+
+
 @pytest.fixture
-def place(request: pytest.FixtureRequest, folder: Path) -> Place:
-    """Where the tasks of a test run: this machine, two hosts, containers."""
-    if request.param == "here":
+def place(backend: str, request: pytest.FixtureRequest, folder: Path) -> Place:
+    """Where the tasks of a test run: this machine, four hosts, containers."""
+    if backend == "here":
         return here(request.getfixturevalue("launch"), folder)
-    if request.param == "ssh":
-        return _over_ssh(request, folder)
-    return _in_docker(request, folder)
+    return _over_ssh(request, folder) if backend == "ssh" else _in_docker(request, folder)
 
 
 def _over_ssh(request: pytest.FixtureRequest, folder: Path) -> Place:
@@ -89,18 +96,18 @@ def _in_docker(request: pytest.FixtureRequest, folder: Path) -> Place:
     return Place(request.getfixturevalue("launch"), options, folder, kill)
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
 @pytest.mark.parametrize(("training", "victim"), VICTIMS)
 def test_a_task_is_killed(place: Place, training: str, victim: str):
     survive(place, training, victim)
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_a_task_is_preempted(place: Place):
     survive(place, "in_step", "worker/1", signal.SIGTERM)
 
 
-@pytest.mark.parametrize("place", ["here"], indirect=True)
+@pytest.mark.parametrize("backend", ["here"], indirect=True)
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_random_task_is_killed_every_ten_seconds(place: Place, training: str):
     started, run = start(place, training, CHAOS_STEPS[training], restarts=100)

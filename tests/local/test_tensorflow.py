@@ -38,7 +38,7 @@ def _trained(launch: Launch, *words: str) -> Ended:
     """Every worker has trained to 90 % or more, each ps was stopped, the job went well."""
     ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
+    reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
     assert reached, ended.out
     assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
     states = last_run(launch).states()

@@ -6,6 +6,7 @@ A peer that can't be had is reported with the reason; the bench goes on without 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,12 @@ def torchrun() -> Peer:
     return _from_index("torchrun", [_TORCH, "--extra-index-url", _TORCH_INDEX])
 
 
+def tensorflow() -> Peer:
+    """A Python with TensorFlow's CPU build, for the tasks of launch."""
+    found = _from_index("tensorflow", ["tensorflow-cpu>=2.16"])
+    return found._replace(path=str(FOLDER / "tensorflow" / "bin" / "python"))
+
+
 def mpirun() -> Peer:
     """Open MPI's mpirun: the one that is here, else Debian's."""
     path = shutil.which("mpirun")
@@ -68,7 +75,7 @@ def _from_index(name: str, packages: Sequence[str]) -> Peer:
         if fault:
             return Peer("", missing=fault)
         ready.write_text("\n".join(packages) + "\n")
-    return Peer(str(path), f"{name} {_version(folder, packages[0].partition('=')[0])}")
+    return Peer(str(path), f"{name} {_version(folder, re.split('[=>]', packages[0])[0])}")
 
 
 def _install(folder: Path, packages: Sequence[str]) -> str:

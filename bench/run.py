@@ -16,6 +16,7 @@ from bench import (
     docker,
     failure,
     feed,
+    goodput,
     idle,
     output,
     preload,
@@ -42,6 +43,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "feed": feed.measure,
     "docker": docker.measure,
     "preload": preload.measure,
+    "goodput": goodput.measure,
 }
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.

@@ -7,6 +7,7 @@ what it leaves behind can be found on the whole machine, whatever its parent is 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -161,7 +162,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """What shares a process with this test: two sets of tests with engines on hosts, two modules."""
+    """What shares a process with this test: two sets of tests with engines on hosts, three modules."""
+    if "tests/soak/test_survival" in nodeid:  # several TensorFlows each: one test at a time for each place
+        return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
     if "tests/docker/" in nodeid:
         if any(part in nodeid for part in ("test_hosts_life", "test_api")):
             return "tests/docker/hosts 1"

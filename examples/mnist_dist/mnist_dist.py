@@ -15,9 +15,13 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import data
+
+#: Own steps of a worker from line to line.
+PRINT_STEPS = 50
 
 
 def parse_flags() -> argparse.Namespace:
@@ -57,7 +61,10 @@ def add_training_flags(parser: argparse.ArgumentParser, train_steps: int, learni
     parser.add_argument("--batch_size", type=positive, default=100, help="images a worker takes for one step")
     parser.add_argument("--learning_rate", type=float, default=learning_rate, help="of gradient descent")
     parser.add_argument("--data_dir", help="where MNIST is kept (default: your cache folder)")
-    parser.add_argument("--log_dir", help="a folder for checkpoints that all tasks share (default: none)")
+    parser.add_argument("--log_dir", help="a folder for checkpoints that worker 0 sees (default: none)")
+    parser.add_argument(
+        "--save_steps", type=positive, default=100, help="steps from checkpoint to checkpoint"
+    )
     parser.add_argument("--min_accuracy", type=float, default=0.0, help="exit with 1 below this")
 
 
@@ -92,6 +99,66 @@ def session_config(task_index: int) -> Any:
 
     filters = ["/job:ps", f"/job:worker/task:{task_index}"]
     return tf.ConfigProto(device_filters=filters, device_count={"GPU": 0})
+
+
+def training_session(
+    flags: argparse.Namespace, task_index: int, target: str, scaffold: Any, hooks: Sequence[Any] = ()
+) -> Any:
+    """A session that goes on when a ps or a worker was lost and is back on its port.
+
+    The chief, worker 0, restores the last checkpoint of `--log_dir`, or initialises the variables, and saves
+    every `--save_steps` steps. The other workers wait until the variables have values.
+    """
+    import tensorflow.compat.v1 as tf
+
+    config = session_config(task_index)
+    if task_index:
+        return tf.train.MonitoredSession(Joining(target, config, scaffold), hooks, stop_grace_period_secs=1)
+
+    class Restored(tf.train.SessionRunHook):
+        """Says where training goes on."""
+
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            if path := flags.log_dir and tf.train.latest_checkpoint(flags.log_dir):
+                print(f"restored from step {path.rpartition('-')[2]}", flush=True)
+
+    return tf.train.MonitoredTrainingSession(
+        target,
+        is_chief=True,
+        scaffold=scaffold,
+        checkpoint_dir=flags.log_dir,
+        save_checkpoint_steps=flags.save_steps,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        config=config,
+        hooks=hooks,
+        chief_only_hooks=[Restored()],
+        stop_grace_period_secs=1,
+    )
+
+
+class Joining:
+    """What `MonitoredTrainingSession` does in a worker that is not the chief.
+
+    That one looks every 30 s whether the variables have values, and has no option for it. This one looks
+    every second: at the start, and when a ps is back.
+    """
+
+    def __init__(self, target: str, config: Any, scaffold: Any) -> None:
+        self._target, self._config, self._scaffold = target, config, scaffold
+
+    def create_session(self) -> Any:
+        """See `tf.train.SessionCreator`."""
+        import tensorflow.compat.v1 as tf
+
+        scaffold = self._scaffold.finalize()
+        manager = tf.train.SessionManager(
+            local_init_op=scaffold.local_init_op,
+            ready_op=scaffold.ready_op,
+            ready_for_local_init_op=scaffold.ready_for_local_init_op,
+            recovery_wait_secs=1,
+        )
+        return manager.wait_for_session(self._target, self._config, max_wait_secs=600)
 
 
 def start_tensorflow() -> None:
@@ -146,37 +213,21 @@ def train(flags: argparse.Namespace, cluster: Any, server: Any, mnist: data.Mnis
         train_op = model["optimizer"].minimize(model["loss"], global_step=model["global_step"])
         with tf.control_dependencies([train_op]):
             step_after = model["global_step"].read_value()
-        init_op = tf.global_variables_initializer()
-        saver = tf.train.Saver() if flags.log_dir else None
 
-    # The chief, worker 0, initialises the variables (or restores a checkpoint); the others wait for that.
-    supervisor = tf.train.Supervisor(
-        is_chief=flags.task_index == 0,
-        logdir=flags.log_dir,
-        init_op=init_op,
-        global_step=model["global_step"],
-        saver=saver,
-        summary_op=None,
-        summary_writer=None,
-        recovery_wait_secs=1,
-    )
-    with supervisor.managed_session(server.target, config=session_config(flags.task_index)) as session:
+    with training_session(flags, flags.task_index, server.target, tf.train.Scaffold()) as session:
         batches = data.batches(
             mnist.train_images, mnist.train_labels, flags.batch_size, seed=flags.task_index
         )
         started, mine = time.monotonic(), 0
         step = session.run(model["global_step"])
-        while not supervisor.should_stop() and step < flags.train_steps:
+        while not session.should_stop() and step < flags.train_steps:
             images, labels = next(batches)
             feed = {model["images"]: images, model["labels"]: labels}
-            loss, step = session.run([model["loss"], step_after], feed)
+            accuracy, step = session.run([model["accuracy"], step_after], feed)
             mine += 1
-            if mine == 1 or mine % 100 == 0:
-                print(f"step {step} of {flags.train_steps} ({mine} here), loss {loss:.4f}", flush=True)
+            if mine == 1 or mine % PRINT_STEPS == 0:
+                print(f"step {step} accuracy {accuracy:.2f}", flush=True)
         print(f"done: {mine} steps here in {time.monotonic() - started:.1f} s", flush=True)
-
-        if supervisor.is_chief and saver is not None:
-            saver.save(session, supervisor.save_path, global_step=model["global_step"])
         test = {model["images"]: mnist.test_images, model["labels"]: mnist.test_labels}
         accuracy = session.run(model["accuracy"], test)
     judge(accuracy, flags)

@@ -10,10 +10,12 @@ when the others have left before it was earned, and a late worker when everybody
 
 - Training begins with an empty queue, so the first step needs a gradient of every worker: no worker trains
   alone, and none is done before the last one has come.
-- A worker that is done puts a token for each worker into the queue. A worker that still waits gets one, sees
-  that training is over, and is done too.
-- The chief leaves last, when all others have said that they are done: as it leaves, it closes the queue.
-- Every wait for another worker has an end (`--start_timeout`, `--step_timeout`), and then an error.
+- The chief, when it is done, puts a token for each worker into the queue. A worker that still waits gets one,
+  sees that training is over, and is done too.
+- The queue stays open when the chief leaves, and when its session begins anew because a ps was lost.
+- A chief that comes back, and one that restores what a ps had lost, puts a token for each worker into the
+  queue, for those that the last session had taken. One token too many does no harm.
+- Every wait for another worker has an end (`--step_timeout`), and then an error.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from typing import Any, NamedTuple
 
 import data
 from mnist_dist import (
+    PRINT_STEPS,
     add_training_flags,
     host_list,
     judge,
     load_data,
-    session_config,
     softmax_regression,
     start_tensorflow,
+    training_session,
 )
 
 
@@ -57,8 +60,7 @@ def parse_flags() -> tuple[argparse.Namespace, Task]:
     parser.add_argument("--worker_hosts", type=host_list, help="host:port,... of the workers")
     parser.add_argument("--job_name", help="what this task is: ps or worker")
     parser.add_argument("--task_index", type=int, help="which one of them")
-    parser.add_argument("--start_timeout", type=float, default=300, help="seconds to wait for all the others")
-    parser.add_argument("--step_timeout", type=float, default=60, help="seconds to wait in one step")
+    parser.add_argument("--step_timeout", type=float, default=300, help="seconds to wait in one step")
     add_training_flags(parser, train_steps=300, learning_rate=0.5)
     flags = parser.parse_args()
     classic = (flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_index)
@@ -143,53 +145,57 @@ def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist)
         train_op = optimizer.minimize(model["loss"], global_step=model["global_step"])
         with tf.control_dependencies([train_op]):
             step_after = model["global_step"].read_value()
-        release = optimizer.get_init_tokens_op(num_tokens=workers)
-        with tf.device("/job:ps/task:0"):
-            done = tf.FIFOQueue(workers, tf.int32, shapes=[()], shared_name="done")
-        say_done = done.enqueue(task.task_index)
-        all_others_done = done.dequeue_many(workers - 1)
+        tokens = optimizer.get_init_tokens_op(num_tokens=workers)
 
-    config = session_config(task.task_index)
-    if not is_chief:
-        # Wait here for the chief's variables: MonitoredTrainingSession looks for them every 30 s only.
-        uninitialized = tf.report_uninitialized_variables(tf.global_variables())
-        waiter = tf.train.SessionManager(ready_op=uninitialized, recovery_wait_secs=1)
-        waiter.wait_for_session(server.target, config, max_wait_secs=flags.start_timeout).close()
-
-    # In the end the chief's thread that averages gradients still waits for those of a next step. The session
+    # At its end the chief's thread that averages gradients waits for those of a next step. The session
     # gives it a second and then cancels it; that it says so is no error.
     threading.excepthook = unless_cancelled
 
-    with tf.train.MonitoredTrainingSession(
-        master=server.target,
-        is_chief=is_chief,
-        config=config,
-        checkpoint_dir=flags.log_dir,
-        hooks=[optimizer.make_session_run_hook(is_chief, num_tokens=0)],
-        max_wait_secs=int(flags.start_timeout),
-        stop_grace_period_secs=1,
-    ) as session:
+    scaffold = tf.train.Scaffold(
+        local_init_op=optimizer.chief_init_op if is_chief else optimizer.local_step_init_op,
+        ready_for_local_init_op=optimizer.ready_for_local_init_op,
+    )
+    hooks = [averaging(optimizer, tokens)] if is_chief else []
+    with training_session(flags, task.task_index, server.target, scaffold, hooks) as session:
         batches = data.batches(mnist.train_images, mnist.train_labels, flags.batch_size, seed=task.task_index)
         started, mine = time.monotonic(), 0
         step = session.run(model["global_step"])
         while not session.should_stop() and step < flags.train_steps:
             images, labels = next(batches)
             feed = {model["images"]: images, model["labels"]: labels}
-            limit = within(flags.step_timeout if mine else flags.start_timeout)
-            loss, step = session.run([model["loss"], step_after], feed, options=limit)
+            limit = within(flags.step_timeout)
+            accuracy, step = session.run([model["accuracy"], step_after], feed, options=limit)
             mine += 1
-            if mine == 1 or mine % 100 == 0:
-                print(f"step {step} of {flags.train_steps}, loss {loss:.4f}", flush=True)
+            if mine == 1 or mine % PRINT_STEPS == 0:
+                print(f"step {step} accuracy {accuracy:.2f}", flush=True)
         print(f"done: {mine} steps here in {time.monotonic() - started:.1f} s", flush=True)
-        session.run(release)
         if is_chief:
-            session.run(all_others_done, options=within(flags.step_timeout))
-        else:
-            session.run(say_done)
+            session.run(tokens)
         test = {model["images"]: mnist.test_images, model["labels"]: mnist.test_labels}
         return float(session.run(model["accuracy"], test))
-    # A queue that was closed ends the session's block without an error, as the end of an input would.
-    sys.exit("error: the chief left before training was over")
+
+
+def averaging(optimizer: Any, tokens: Any) -> Any:
+    """The chief's thread that averages gradients and puts tokens into the queue.
+
+    The hook of `optimizer.make_session_run_hook` closes the queue when a session ends, also when one ps of
+    several is lost: the others would keep a closed queue. This one leaves it open.
+    """
+    import tensorflow.compat.v1 as tf
+
+    class Averaging(tf.train.SessionRunHook):
+        def begin(self) -> None:
+            runner, nothing = optimizer.get_chief_queue_runner(), tf.no_op()
+            self.runner = tf.train.QueueRunner(
+                runner.queue, runner.enqueue_ops, close_op=nothing, cancel_op=nothing
+            )
+
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            if session.run(tf.train.get_global_step()):
+                session.run(tokens)  # for those that the last session had taken
+            self.runner.create_threads(session, coord=coord, daemon=True, start=True)
+
+    return Averaging()
 
 
 def within(seconds: float) -> Any:

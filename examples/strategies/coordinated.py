@@ -1,6 +1,7 @@
 """MNIST with a coordinator: `ParameterServerStrategy`. All tasks run this file; ``TF_CONFIG`` says which.
 
-    launch --chief --ps 1 --workers 2 --evaluator --drain evaluator=2m examples/strategies/coordinated.py
+    launch --restarts 3 --chief --ps 1 --workers 2 --evaluator --drain evaluator=2m \\
+        examples/strategies/coordinated.py
 
 The chief hands steps to whichever worker is free; the variables are the ps'. Workers and ps serve for ever:
 `launch` stops them when the chief is done. The evaluator judges each checkpoint, and ends with the last.
@@ -71,15 +72,18 @@ def coordinate(args: argparse.Namespace, resolver: tf.distribute.cluster_resolve
     checkpoint = tf.train.Checkpoint(model=model, done=done)
     manager = tf.train.CheckpointManager(checkpoint, checkpoints(args), max_to_keep=2)
     if manager.restore_or_initialize():
-        print(f"going on after step {int(done.numpy())}", flush=True)
-    while (number := int(done.numpy())) < args.steps:
-        losses = [
-            coordinator.schedule(step, args=(iterator,))
-            for _ in range(min(args.save_steps, args.steps - number))
-        ]
+        print(f"restored from step {int(done.numpy())}", flush=True)
+    number, saved = int(done.numpy()), int(done.numpy())
+    while number < args.steps:
+        for _ in range(min(net.PRINT_STEPS, args.steps - number)):
+            accuracy = coordinator.schedule(step, args=(iterator,))
         coordinator.join()
-        manager.save(int(done.numpy()))
-        print(f"step {int(done.numpy())}: loss {float(losses[-1].fetch()):.4f}", flush=True)
+        number = int(done.numpy())
+        print(f"step {number} accuracy {accuracy.fetch():.2f}", flush=True)
+        if number >= saved + args.save_steps or number >= args.steps:
+            manager.save(number)
+            saved = number
+    print(f"test accuracy: {model.accuracy(*net.test_images()):.4f}", flush=True)
 
 
 def evaluate(args: argparse.Namespace) -> None:

@@ -1,16 +1,15 @@
 """MNIST in step: `MultiWorkerMirroredStrategy`. All tasks run this file; ``TF_CONFIG`` says which.
 
-    launch --workers 2 examples/strategies/in_step.py
+    launch --restarts 3 --workers 2 examples/strategies/in_step.py
 
-There is no chief to name: worker 0 writes the checkpoints. Started again, it goes on from the last one.
+There is no chief to name: worker 0 writes the checkpoints. Started again, all go on from the last one. A task
+that gets SIGTERM (a machine that is about to be taken away) has all of them save first.
 """
 
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import os
-import signal
 import sys
 import tempfile
 
@@ -34,8 +33,6 @@ def main() -> None:
     """Train, save, judge."""
     args = parse_flags()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has just taken it for itself, and would go on
-    faulthandler.register(signal.SIGTERM, chain=True)  # of a task that hung, its log shows where
     with strategy.scope():
         model = net.Net(tf.VariableAggregation.MEAN)
         done = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -49,56 +46,42 @@ def main() -> None:
 
     @tf.function
     def step(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        losses = strategy.run(lambda images, labels: model.learn(images, labels, args.rate), batch)
+        accuracies = strategy.run(lambda images, labels: model.learn(images, labels, args.rate), batch)
         done.assign_add(1)
-        return strategy.reduce("MEAN", losses, axis=None)
+        return strategy.reduce("MEAN", accuracies, axis=None)
 
-    saver = Saver(tf.train.Checkpoint(model=model, done=done), args.folder, writes(strategy))
-    before = int(done.numpy())
+    # All save, as that is a computation of all, and only one's files are kept: all restore those.
+    kept = os.path.join(args.folder, "checkpoints")
+    checkpoint = tf.train.Checkpoint(model=model, done=done)
+    own = kept if saves(strategy) else tempfile.mkdtemp(prefix="in_step-")
+    manager = tf.train.CheckpointManager(checkpoint, own, max_to_keep=2)
+    if last := tf.train.latest_checkpoint(kept):
+        checkpoint.restore(last)
+    # SIGTERM to one: all save after the same step, and end with 42.
+    handler = tf.distribute.experimental.PreemptionCheckpointHandler(strategy.cluster_resolver, manager)
+
+    number = int(done.numpy())
     everywhere = strategy.reduce("MEAN", strategy.run(lambda: tf.cast(done, tf.float32)), axis=None)
-    if float(everywhere) != before:
+    if float(everywhere) != number:
         sys.exit("error: the workers see different checkpoints: --folder must be one that all of them see")
-    if before:
-        print(f"going on after step {before}", flush=True)
-    for number in range(before + 1, args.steps + 1):
-        loss = step(next(iterator))
+    if number:
+        print(f"restored from step {number}", flush=True)
+    while number < args.steps:
+        accuracy = step(next(iterator))
+        number += 1
+        if number % net.PRINT_STEPS == 0:
+            print(f"step {number} accuracy {float(accuracy):.2f}", flush=True)
         if number % args.save_steps == 0 or number == args.steps:
-            saver.save()
-            print(f"step {number}: loss {float(loss):.4f}", flush=True)
-
-    accuracy = model.accuracy(*net.test_images())
-    print(f"test accuracy: {accuracy:.4f}", flush=True)
-    if accuracy < args.min_accuracy:
-        sys.exit(f"error: the accuracy is below --min_accuracy={args.min_accuracy}")
+            manager.save(number)
+        handler.save_checkpoint_if_preempted(number)
+    net.judge(model.accuracy(*net.test_images()), args.min_accuracy)
 
 
-def writes(strategy: tf.distribute.Strategy) -> bool:
+def saves(strategy: tf.distribute.Strategy) -> bool:
     """Whether this task's checkpoints are the ones that are kept."""
     resolver = strategy.cluster_resolver
     first = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
     return (resolver.task_type, resolver.task_id) == (first, 0)
-
-
-class Saver:
-    """All must save, as that is a computation of all; only one's files are kept.
-
-    Args:
-        checkpoint: what to save; it is what the last one was, if there is any.
-        folder: of those that are kept.
-        keeps: whether this task writes there.
-    """
-
-    def __init__(self, checkpoint: tf.train.Checkpoint, folder: str, keeps: bool) -> None:
-        kept = os.path.join(folder, "checkpoints")
-        self._elsewhere = tempfile.TemporaryDirectory()
-        own = kept if keeps else self._elsewhere.name
-        self._manager = tf.train.CheckpointManager(checkpoint, own, max_to_keep=2)
-        if last := tf.train.latest_checkpoint(kept):
-            checkpoint.restore(last)
-
-    def save(self) -> None:
-        """Save now."""
-        self._manager.save()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ sys.path.insert(0, str(_CLASSIC))
 import data  # noqa: E402 - it lies beside the classic program
 
 _PIXELS, _HIDDEN, _DIGITS = 784, 64, 10
+#: Steps from line to line.
+PRINT_STEPS = 20
 #: A record: the label, then the image, a byte a pixel.
 _RECORD = 1 + _PIXELS
 
@@ -43,19 +45,24 @@ class Net(tf.Module):
         return tf.nn.relu(images @ self.inner + self.inner_bias) @ self.outer + self.outer_bias
 
     def learn(self, images: tf.Tensor, labels: tf.Tensor, rate: float) -> tf.Tensor:
-        """One step down; gives the loss before it."""
+        """One step down; gives the share of these images that it was right about before."""
         with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, self.logits(images))
-            loss = tf.reduce_mean(losses)
+            logits = self.logits(images)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         weights = [self.inner, self.inner_bias, self.outer, self.outer_bias]
         for weight, slope in zip(weights, tape.gradient(loss, weights), strict=True):
             weight.assign_sub(rate * slope)
-        return loss
+        return share_right(logits, labels)
 
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
         """The share of these that it is right about."""
-        found = tf.argmax(self.logits(tf.constant(images)), axis=1, output_type=tf.int32)
-        return float(tf.reduce_mean(tf.cast(found == labels, tf.float32)))
+        return float(share_right(self.logits(tf.constant(images)), tf.constant(labels)))
+
+
+def share_right(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """The share of the labels that these logits name."""
+    found = tf.argmax(logits, axis=1, output_type=tf.int32)
+    return tf.reduce_mean(tf.cast(found == labels, tf.float32))
 
 
 def write_records(folder: str) -> str:
@@ -88,3 +95,10 @@ def test_images() -> tuple[np.ndarray, np.ndarray]:
     """Images that are not trained with, and their labels."""
     mnist = data.load()
     return mnist.test_images, mnist.test_labels
+
+
+def judge(accuracy: float, least: float) -> None:
+    """Print the result, and fail if it is not good enough."""
+    print(f"test accuracy: {accuracy:.4f}", flush=True)
+    if accuracy < least:
+        sys.exit(f"error: the accuracy is below --min_accuracy={least}")

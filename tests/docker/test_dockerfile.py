@@ -57,7 +57,7 @@ def test_mnist_in_four_containers(docker: Engine, launch: Launch, tf_image: str)
     args = ["--docker", tf_image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
     ended = launch(*args, MNIST, cwd=ROOT, timeout=400)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
+    reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
     assert sorted(reached) == ["worker/0", "worker/1"]
     assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
     print(f" [{reached}]", end="")

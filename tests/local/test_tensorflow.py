@@ -6,23 +6,20 @@ MNIST is kept in the user's own cache, so that it is fetched once.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Ended, Launch
 from tests.local.seeing import ROOT, Family, last_run
+from tests.local.training import CACHE, PYTHON, here, survive
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
-PYTHON = os.environ.get("LAUNCH_TEST_PYTHON", sys.executable)
 EXAMPLES = ROOT / "examples" / "mnist_dist"
 STRATEGIES = ROOT / "examples" / "strategies"
-CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 JOB = ["--ps", "2", "--workers", "2", "--python", PYTHON]
 
 
@@ -41,7 +38,7 @@ def _trained(launch: Launch, *words: str) -> Ended:
     """Every worker has trained to 90 % or more, each ps was stopped, the job went well."""
     ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
+    reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
     assert reached, ended.out
     assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
     states = last_run(launch).states()
@@ -66,10 +63,10 @@ def test_in_step_and_on_from_the_last_checkpoint(launch: Launch, family: Family,
     for more in (["--steps=200", "--save_steps=100"], ["--steps=300", "--min_accuracy=0.9"]):
         ended = launch(*words, *more, timeout=150, env={"XDG_CACHE_HOME": CACHE})
         assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    assert ended.out.count("going on after step 200") == 2
+    assert ended.out.count("restored from step 200") == 2
     assert ended.out.count("test accuracy: 0.9") == 2
     assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.index")) == [
-        "ckpt-2.index", "ckpt-3.index",
+        "ckpt-200.index", "ckpt-300.index",
     ]  # fmt: skip
     family.gone(1.0)
 
@@ -84,6 +81,16 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
     assert "evaluator/0 | test accuracy after step 600: 0.9" in ended.out
     stopped = dict.fromkeys(("worker/0", "worker/1", "ps/0"), "stopped")
     assert last_run(launch).states() == {"chief/0": "succeeded", "evaluator/0": "succeeded", **stopped}
+    family.gone(1.0)
+
+
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize(("training", "victim"), [("async", "ps/0"), ("in_step", "worker/1")])
+def test_training_survives(launch: Launch, family: Family, tmp_path: Path, training: str, victim: str):
+    """The whole matrix: soak/test_survival.py."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    survive(here(launch, folder), training, victim)
     family.gone(1.0)
 
 

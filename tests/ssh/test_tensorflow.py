@@ -45,7 +45,7 @@ def test_mnist_on_four_hosts(ssh_launch: Launch, hosts: list[LabHost], project: 
         cwd=project, timeout=300,
     )  # fmt: skip
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    found = re.findall(r"^node\d (worker/\d) +\| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE)
+    found = re.findall(r"^node\d (worker/\d) +\| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
     assert {name for name, _ in found} == {"worker/0", "worker/1", "worker/2"}, ended.out[-3000:]
     assert all(float(accuracy) >= 0.9 for _, accuracy in found), found
     rows = re.findall(r"^(node\d) +\d+ +(worker|ps) +\d +(succeeded|stopped)", ended.out, re.MULTILINE)

@@ -1,0 +1,152 @@
+"""Goodput: how long a training takes without kills, in parts of how long it takes with a kill every 30 s."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import peers, processes, tables
+from bench.setting import Setting
+
+_PROGRAMS = Path(__file__).resolve().parent / "programs"
+_WORKERS = 2
+#: Steps of 50 ms; seconds from kill to kill.
+_STEPS, _QUICK_STEPS, _PAUSE = 2400, 900, 30.0
+#: Seconds that one training may take; restarts that it may need.
+_TIME_LIMIT, _RESTARTS = 900.0, 50
+
+
+class Trainer(NamedTuple):
+    """A launcher with its training."""
+
+    name: str
+    #: The command for a folder and so many steps.
+    command: Callable[[Path, int], list[str]]
+    #: Why it can't be measured; empty: it can.
+    missing: str = ""
+
+
+class Run(NamedTuple):
+    """One training: its seconds, its kills, the seconds from each to the next step; why it failed."""
+
+    seconds: float
+    kills: int
+    back: list[float]
+    fault: str = ""
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    steps = _QUICK_STEPS if setting.quick else _STEPS
+    head = ["s", "without kills", "with kills", "goodput", "kills", "from a kill to the next step"]
+    rows = [_row(setting, trainer, steps) for trainer in _trainers(setting)]
+    what = f"{_WORKERS} workers in step, {steps} steps of 50 ms, SIGKILL of one every {_PAUSE:.0f} s"
+    tables.show(f"goodput: {what}", head, rows)
+
+
+def _row(setting: Setting, trainer: Trainer, steps: int) -> list[str]:
+    if trainer.missing:
+        return [trainer.name, "MISSING: " + trainer.missing, *["-"] * 4]
+    calm, killed = (_once(setting, trainer, steps, kills) for kills in (False, True))
+    if fault := calm.fault or killed.fault:
+        if trainer.name.startswith("launch"):
+            setting.faults.append(f"{trainer.name}: goodput: {fault}")
+        return [trainer.name, fault, *["-"] * 4]
+    back = tables.times(killed.back) if killed.back else "-"
+    shown = [f"{calm.seconds:.1f}", f"{killed.seconds:.1f}", f"{calm.seconds / killed.seconds:.3f}"]
+    return [trainer.name, *shown, str(killed.kills), back]
+
+
+def _trainers(setting: Setting) -> list[Trainer]:
+    tensorflow, torchrun = peers.tensorflow(), peers.torchrun()
+    program = ["--workers", str(_WORKERS), "--restarts", str(_RESTARTS), "--python", tensorflow.path]
+
+    def launch(folder: Path, steps: int, *options: str) -> list[str]:
+        return [setting.launch, *options, *program, str(_PROGRAMS / "goodput_tf.py"), str(folder), str(steps)]
+
+    def preloaded(folder: Path, steps: int) -> list[str]:
+        return launch(folder, steps, "--preload", "tensorflow")
+
+    def torch(folder: Path, steps: int) -> list[str]:
+        how = ["--standalone", "--nproc-per-node", str(_WORKERS), "--max-restarts", str(_RESTARTS)]
+        return [torchrun.path, *how, str(_PROGRAMS / "goodput_torch.py"), str(folder), str(steps)]
+
+    no_preload = "" if _has(setting.launch, "--preload") else "this launch has no --preload"
+    return [
+        Trainer("launch, TensorFlow", launch, tensorflow.missing),
+        Trainer("launch --preload, TensorFlow", preloaded, tensorflow.missing or no_preload),
+        Trainer("torchrun --max-restarts, PyTorch", torch, torchrun.missing),
+    ]
+
+
+def _has(launch: str, option: str) -> bool:
+    shown = subprocess.run([launch, "--help"], capture_output=True, text=True, check=False).stdout
+    return option in shown
+
+
+def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
+    folder = setting.folder("goodput")
+    began = time.monotonic()
+    process = processes.start(trainer.command(folder, steps))
+    back: list[float] = []
+    killed = 0
+    try:
+        turn = time.monotonic() if kills and _up(folder, began, process) else 0.0
+        while turn and not processes.ended(process, max(0.0, turn + _PAUSE - time.monotonic())):
+            turn = time.monotonic()
+            if not _kill(folder, killed % _WORKERS):
+                continue
+            killed += 1
+            if _up(folder, turn, process):
+                back.append(time.monotonic() - turn)
+        in_time = processes.ended(process, _TIME_LIMIT - (time.monotonic() - began))
+        seconds = time.monotonic() - began
+        code = processes.finish(process)
+        fault = "" if code == 0 else f"exit code {code}" if in_time else f"not done in {_TIME_LIMIT:.0f} s"
+        if not fault and min(_step(folder, number) for number in range(_WORKERS)) != steps:
+            fault = "it ended before its last step"
+        return Run(seconds, killed, back, fault)
+    finally:
+        processes.finish(process)
+        processes.sweep()
+        shutil.rmtree(folder)
+
+
+def _up(folder: Path, since: float, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until all workers have made a step since then; whether they have before the end."""
+    while not all(_stepped(folder, number) > since for number in range(_WORKERS)):
+        if processes.ended(process, 0.02) or time.monotonic() > since + _TIME_LIMIT:
+            return False
+    return True
+
+
+def _stepped(folder: Path, number: int) -> float:
+    """When a worker has made its last step, on the monotonic clock."""
+    try:
+        age = time.time() - (folder / f"task.{number}").stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    return time.monotonic() - age
+
+
+def _noted(folder: Path, number: int) -> list[int]:
+    return [int(word) for word in (folder / f"task.{number}").read_text().split()]
+
+
+def _step(folder: Path, number: int) -> int:
+    return _noted(folder, number)[1]
+
+
+def _kill(folder: Path, number: int) -> bool:
+    """SIGKILL for a worker; whether it was still there."""
+    try:
+        os.kill(_noted(folder, number)[0], signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

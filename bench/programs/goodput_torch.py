@@ -1,0 +1,56 @@
+"""``goodput_torch.py FOLDER STEPS``: workers in step by PyTorch's `DistributedDataParallel`.
+
+Steps, their length and the checkpoints are those of ``goodput_tf.py``.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+#: Seconds of a step; steps from checkpoint to checkpoint.
+STEP_S, SAVE_STEPS = 0.05, 20
+
+
+def main(folder: str, steps: int) -> None:
+    """Train."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    number = dist.get_rank()
+    layer = torch.nn.Linear(256, 256, bias=False)
+    kept, at = os.path.join(folder, "checkpoint"), 0
+    if os.path.exists(kept):
+        state = torch.load(kept)
+        layer.load_state_dict(state["layer"])
+        at = state["at"]
+    dist.barrier()  # all have read it before the first writes the next one
+    model = DistributedDataParallel(layer)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    images = torch.ones(64, 256)
+    while at < steps:
+        end = time.monotonic() + STEP_S
+        optimizer.zero_grad()
+        ((model(images) - 1.0) ** 2).mean().backward()
+        optimizer.step()
+        at += 1
+        note(folder, number, at)
+        if at % SAVE_STEPS == 0 and number == 0:
+            torch.save({"layer": layer.state_dict(), "at": at}, kept + ".new")
+            os.replace(kept + ".new", kept)
+        time.sleep(max(0.0, end - time.monotonic()))
+    dist.destroy_process_group()
+
+
+def note(folder: str, number: int, step: int) -> None:
+    """This task's pid and its last step, for the bench."""
+    path = os.path.join(folder, f"task.{number}")
+    with open(path + ".new", "w") as file:
+        file.write(f"{os.getpid()} {step}")
+    os.replace(path + ".new", path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

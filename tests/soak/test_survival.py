@@ -1,0 +1,133 @@
+"""Trainings survive the death of any task, wherever they run: the whole matrix, and random kills.
+
+``tests/local/test_tensorflow.py`` runs two cases of it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Started
+from tests.docker.conftest import alive
+from tests.docker.engine import Engine
+from tests.docker.test_dockerfile import built
+from tests.local.seeing import RunFolder
+from tests.local.training import (
+    SAVE_STEPS,
+    TRAININGS,
+    VICTIMS,
+    WITH_TENSORFLOW,
+    Place,
+    here,
+    running,
+    saved,
+    start,
+    survive,
+    tf_keras,
+)
+from tests.ssh.host import LabHost
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+PLACES = ("here", "ssh", "docker")
+#: Seconds from kill to kill, and of all kills; seconds for the training to end after the last.
+PAUSE, CHAOS, END = 10.0, 120.0, 900.0
+#: Steps that take longer than the kills, on a fast machine.
+CHAOS_STEPS = {"async": 40_000, "sync": 15_000, "coordinated": 12_000, "fit": 10_000, "in_step": 8_000}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that the hosts of the lab see, too: their /tmp is their own."""
+    path = Path(tempfile.mkdtemp(prefix="tf-launcher-training-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> str:
+    """One of `PLACES`; its hosts or its engine run before a test starts, which may leave no process."""
+    needs = {"ssh": "four_hosts", "docker": "real_engine"}
+    if request.param in needs:
+        request.getfixturevalue(needs[request.param])
+    return str(request.param)
+
+
+@pytest.fixture
+def place(backend: str, request: pytest.FixtureRequest, folder: Path) -> Place:
+    """Where the tasks of a test run: this machine, four hosts, containers."""
+    if backend == "here":
+        return here(request.getfixturevalue("launch"), folder)
+    return _over_ssh(request, folder) if backend == "ssh" else _in_docker(request, folder)
+
+
+def _over_ssh(request: pytest.FixtureRequest, folder: Path) -> Place:
+    hosts: list[LabHost] = request.getfixturevalue("hosts")
+    for host in hosts:
+        host.expected.append(".keras")  # Keras's own
+
+    def kill(run: RunFolder, task: str, pid: int, signum: int) -> None:
+        names = {event["task"]: event["host"] for event in run.events if event["event"] == "TaskStarted"}
+        host = next(host for host in hosts if host.name == names[task])
+        host.run(["kill", f"-{signum}", str(pid)], check=False)
+
+    options = ["--hosts", "node1,node2,node3,node4", *WITH_TENSORFLOW]
+    return Place(request.getfixturevalue("ssh_launch"), options, folder, kill)
+
+
+def _in_docker(request: pytest.FixtureRequest, folder: Path) -> Place:
+    docker: Engine = request.getfixturevalue("docker")
+
+    def kill(run: RunFolder, task: str, pid: int, signum: int) -> None:
+        ending = task.replace("/", "-")
+        names = [name for name in alive(docker, run.path.name) if name.endswith(ending)]
+        docker.tried("exec", names[0], "sh", "-c", f"kill -{signum} {pid}")
+
+    image = built(docker, "tf-launcher-test")
+    options = ["--docker", image, "--mount", str(folder), "--mount", f"{tf_keras()}:ro"]
+    return Place(request.getfixturevalue("launch"), options, folder, kill)
+
+
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
+@pytest.mark.parametrize(("training", "victim"), VICTIMS)
+def test_a_task_is_killed(place: Place, training: str, victim: str):
+    survive(place, training, victim)
+
+
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
+def test_a_task_is_preempted(place: Place):
+    survive(place, "in_step", "worker/1", signal.SIGTERM)
+
+
+@pytest.mark.parametrize("backend", ["here"], indirect=True)
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_random_task_is_killed_every_ten_seconds(place: Place, training: str):
+    started, run = start(place, training, CHAOS_STEPS[training], restarts=100)
+    started.until(lambda _: saved(TRAININGS[training], place.folder) >= SAVE_STEPS, 240)
+    kills = _chaos(place, started, run)
+    ended = started.wait(END)
+    print(f" [{kills} kills, {run.report['restarts']} restarts, {ended.elapsed:.0f} s]", end="")
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    assert 0 < run.report["restarts"] <= kills
+    attempts = sum(len(task["earlier"]) for task in run.report["tasks"])
+    assert attempts >= run.report["restarts"]
+
+
+def _chaos(place: Place, started: Started, run: RunFolder) -> int:
+    """Kill a random task again and again, for two minutes or until the job ends: how many."""
+    kills, until = 0, time.monotonic() + CHAOS
+    while time.monotonic() < until and started.process.poll() is None:
+        if pids := running(run):
+            victim = random.choice(sorted(pids))
+            place.kill(run, victim, pids[victim], signal.SIGKILL)
+            kills += 1
+        time.sleep(PAUSE)
+    return kills

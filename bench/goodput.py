@@ -18,8 +18,8 @@ _PROGRAMS = Path(__file__).resolve().parent / "programs"
 _WORKERS = 2
 #: Steps of 50 ms; seconds from kill to kill.
 _STEPS, _QUICK_STEPS, _PAUSE = 2400, 900, 30.0
-#: Seconds that one training may take; restarts that it may need.
-_TIME_LIMIT, _RESTARTS = 900.0, 50
+#: Seconds that one training may take, or its first step; restarts that it may need.
+_TIME_LIMIT, _RESTARTS = 400.0, 50
 
 
 class Trainer(NamedTuple):
@@ -33,10 +33,12 @@ class Trainer(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One training: its seconds, its kills, the seconds from each to the next step; why it failed."""
+    """One training, and why it failed."""
 
+    #: From the first step to the end.
     seconds: float
     kills: int
+    #: Seconds from each kill to the next step of all.
     back: list[float]
     fault: str = ""
 
@@ -97,15 +99,16 @@ def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
     back: list[float] = []
     killed = 0
     try:
-        turn = time.monotonic() if kills and _up(folder, began, process) else 0.0
-        while turn and not processes.ended(process, max(0.0, turn + _PAUSE - time.monotonic())):
+        up = _up(folder, began, process)
+        began = turn = time.monotonic()  # what the first import takes would only blur it
+        while up and kills and not processes.ended(process, max(0.0, turn + _PAUSE - time.monotonic())):
             turn = time.monotonic()
             if not _kill(folder, killed % _WORKERS):
                 continue
             killed += 1
             if _up(folder, turn, process):
                 back.append(time.monotonic() - turn)
-        in_time = processes.ended(process, _TIME_LIMIT - (time.monotonic() - began))
+        in_time = processes.ended(process, max(0.0, began + _TIME_LIMIT - time.monotonic()))
         seconds = time.monotonic() - began
         code = processes.finish(process)
         fault = "" if code == 0 else f"exit code {code}" if in_time else f"not done in {_TIME_LIMIT:.0f} s"

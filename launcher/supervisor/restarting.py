@@ -40,13 +40,13 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
     if record.task in job.restarting:  # it follows from the failure of another task
         return True
     silence = (job.policy.stall or 0.0) if record.stalled else 0.0
-    ran = None if record.started_at is None else failure.at - record.started_at - silence
+    ran = 0.0 if record.started_at is None else max(0.0, failure.at - record.started_at - silence)
     decision = job.restarts.after(record.task, record.status, ran, others)
     if decision is None:
         return False
     restart = _begin(job, decision, failure)
     of_limit = f"restart {decision.number} of {job.restarts.limit}" if decision.number else "not counted"
-    when = f"in {decision.wait:.1f} s" if decision.wait else "at once"
+    when = f"in {decision.wait:.1f} s" if decision.wait >= 0.1 else "at once"
     again = f"starting {job.names(restart.tasks)} again {when}"
     job.notify(f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})", urgent=True)
     return True
@@ -82,7 +82,7 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> Move:
     if placement is None:
         return Move(text=f"; no other host has room for {names}")
     first = own[0]
-    ran = None if first.started_at is None else at - first.started_at
+    ran = 0.0 if first.started_at is None else max(0.0, at - first.started_at)
     decision = job.restarts.after(first.task, ExitStatus(), ran)
     if decision is None or any(record.role.restart == "never" for record in own):
         return Move()

@@ -25,11 +25,11 @@ from launcher.task_id import TaskId
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED = 42
-#: Seconds that a task ran. At least so many: it starts again at once the first time, and an exit with
-#: `PREEMPTED` does not count as a failure; at least so many: its earlier restarts no longer count.
-_RAN_WELL, _FORGIVEN_AFTER = 10.0, 600.0
-#: Seconds before a restart: the first wait, each later one twice as long, and the longest; and the part that
-#: is added at random, so that tasks do not start at the same moment.
+#: Seconds that a task ran: with fewer, an exit with `PREEMPTED` counts as a failure; with more, its earlier
+#: restarts no longer count.
+_PREEMPTED_AFTER, _FORGIVEN_AFTER = 10.0, 600.0
+#: Seconds between two starts of a task that fails: the first time, each later time twice as long, and the
+#: longest; and the part that is added at random, so that tasks do not start at the same moment.
 FIRST, _LONGEST, _JITTER = 1.0, 30.0, 0.25
 #: Exit codes of a program that can't be run, or is not found.
 _NO_PROGRAM = (126, 127)
@@ -97,44 +97,43 @@ class Restarts:
         self._roles = {placed.task: placed.role for placed in placement.tasks}
         self._names = {role.name for role in self._roles.values()}
         self._jitter = jitter
-        #: By the task that failed: its restarts that count, and the number of its next wait.
+        #: Restarts that count, and all, by the task that failed.
         self._counted: dict[TaskId, int] = {}
-        self._waits: dict[TaskId, int] = {}
+        self._restarted: dict[TaskId, int] = {}
 
     def after(
-        self, task: TaskId, status: ExitStatus, ran: float | None, others: Sequence[TaskId] = ()
+        self, task: TaskId, status: ExitStatus, ran: float, others: Sequence[TaskId] = ()
     ) -> Decision | None:
         """What starts again after the failure of a task; ``None``: nothing does.
 
         Args:
             task: that failed.
             status: how it ended.
-            ran: seconds; ``None``: it never started.
+            ran: seconds; 0: it never started.
             others: tasks that have failed together with it.
         """
         roles = {each: self._roles[each] for each in (task, *others)}
         never = any(role.sidecar or role.restart == "never" for role in roles.values())
         if not self.limit or never or status.code in _NO_PROGRAM:
             return None
-        if ran is not None and ran >= _FORGIVEN_AFTER:
+        if ran >= _FORGIVEN_AFTER:
             self._counted.pop(task, None)
-            self._waits.pop(task, None)
-        preempted = status.code == PREEMPTED and (ran or 0.0) >= _RAN_WELL
+            self._restarted.pop(task, None)
+        preempted = status.code == PREEMPTED and ran >= _PREEMPTED_AFTER
         if not preempted and sum(self._counted.values()) >= self.limit:
             return None
-        at_once = task not in self._waits and (ran or 0.0) >= _RAN_WELL
-        self._waits[task] = 0 if at_once else self._waits.get(task, 0) + 1
+        self._restarted[task] = self._restarted.get(task, 0) + 1
         if not preempted:
             self._counted[task] = self._counted.get(task, 0) + 1
         groups = [self._group(role, each, preempted) for each, role in roles.items()]
         tasks = frozenset().union(*(group for group, _ in groups))
         everything = any(each for _, each in groups)
         number = 0 if preempted else sum(self._counted.values())
-        return Decision(tasks, everything, self._wait(self._waits[task]), number, preempted)
+        return Decision(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
 
-    def _wait(self, number: int) -> float:
-        doubled = FIRST * 2 ** min(number - 1, 10) if number else 0.0
-        return float(min(_LONGEST, doubled * (1 + _JITTER * self._jitter())))
+    def _wait(self, restart: int, ran: float) -> float:
+        pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * self._jitter())
+        return max(0.0, min(_LONGEST, pause) - ran)
 
     def _group(self, role: Role, task: TaskId, preempted: bool) -> tuple[frozenset[TaskId], bool]:
         """The tasks that start again together; whether those that ended well do, too."""

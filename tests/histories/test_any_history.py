@@ -105,8 +105,8 @@ def check_cause(report: Report, restarts: bool) -> None:
         assert restarts or not failed
         assert not any(task.state is TaskState.LOST for task in own)
         return
-    first = report.failure.at
-    assert restarts or all(task.ended_at is not None and task.ended_at >= first for task in failed)
+    ends = [task.ended_at for task in failed if task.reason is not Reason.STALLED]
+    assert restarts or all(ended_at is not None and ended_at >= report.failure.at for ended_at in ends)
     if report.failure.reason is Reason.STALLED:
         assert report.exit_code == 124
     elif report.failure.task is not None:

@@ -32,7 +32,7 @@ def test_a_hung_task_shows_its_stacks_and_comes_back(launch: Launch, tmp_path: P
     words = ("--stall", "4s", "--restarts", "1", "--ps", "1", "--workers", "2", "train.py")
     ended = launch(*words, cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
-    assert "worker/1 printed nothing for 4s; starting worker/1 again in 1." in ended.err
+    assert "worker/1 printed nothing for 4s; starting worker/1 again " in ended.err
     assert "did not end on SIGTERM" not in ended.err
     run = last_run(launch)
     assert b"in hang_here" in run.log("worker/1")

@@ -24,6 +24,9 @@ from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import listed
 
+#: Seconds for all tasks of a preempted job to save a checkpoint and to end by themselves.
+_SAVING = 30.0
+
 
 def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()) -> bool:
     """Let a task start again that has failed, if the policy allows it.
@@ -209,7 +212,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
     job.deciding |= tasks & job.all_deciding
     if decision.ending:
         restart.stage = Stage.ENDING
-        job.do(events.SetTimer(restart.timer, max(0.0, job.policy.grace)))
+        job.do(events.SetTimer(restart.timer, _SAVING))
     else:
         _stop(job, restart)
     return restart

@@ -167,10 +167,10 @@ def test_a_worker_that_waits_does_not_stop_the_others():
     assert replay.timers["restart 1"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_tasks_of_a_preempted_job_have_the_grace_to_end_by_themselves():
+def test_tasks_of_a_preempted_job_have_time_to_end_by_themselves():
     replay = play("worker 2", history="up; worker/0 exits 42 @ 60.0")
     assert not replay.all(events.StopTasks)
-    assert replay.timers["restart 1"] == 10.0
+    assert replay.timers["restart 1"] == 30.0
     replay = play(
         "worker 2",
         history="up; worker/0 exits 42 @ 60.0; worker/1 exits 42 @ 61.0; worker/0,worker/1 gone;"

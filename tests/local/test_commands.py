@@ -172,7 +172,7 @@ def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):
 def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
     go = tmp_path / "go"
     script = f"echo first; until test -e {go}; do sleep 0.02; done; echo last; test $TASK_INDEX = 0 || exit 7"
-    started = launch.start("--workers", "2", "--", "sh", "-c", script)
+    started = launch.start("--workers", "2", "--on-failure", "continue", "--", "sh", "-c", script)
     started.until(lambda it: it.out.count("first") == 2)
     following = launch.start("logs", "-f")
     following.until(lambda it: it.out.count("first") == 2)

@@ -166,23 +166,27 @@ def survive(place: Place, name: str, victim: str, signum: int = signal.SIGKILL) 
 
 
 def _attempts(report: Any, victim: str, again: Sequence[str], signum: int) -> None:
-    """The report names every attempt, and what ended the first one of the victim."""
+    """The report names every attempt, and what ended the first one of the victim.
+
+    The death of a ps may end a worker of a classic job, too, which then starts again as well.
+    """
     tasks = {task["task"]: task for task in report["tasks"]}
-    assert report["restarts"] == 1
-    assert {name: task["attempt"] for name, task in tasks.items()} == {
-        name: 2 if name in again else 1 for name in tasks
-    }
-    assert {name: len(task["earlier"]) for name, task in tasks.items()} == {
-        name: int(name in again) for name in tasks
-    }
+    attempts = {name: task["attempt"] for name, task in tasks.items()}
+    if victim.startswith("ps") and again == [victim]:
+        assert attempts[victim] == 2
+        assert report["restarts"] == sum(attempts.values()) - len(attempts)
+    else:
+        assert report["restarts"] == 1
+        assert attempts == {name: 2 if name in again else 1 for name in tasks}
+    assert {name: len(task["earlier"]) + 1 for name, task in tasks.items()} == attempts
     status = {"code": 42, "signal": None} if signum == signal.SIGTERM else {"code": None, "signal": signum}
     assert tasks[victim]["earlier"][0]["status"] == status
 
 
 def _went_on(log: str, last: int, steps: int) -> None:
-    """Training was restored from the last checkpoint or a later one, and no step up to it was made again."""
+    """Training was restored from the last checkpoint or a later one, and no step below it was made again."""
     _, line, after = log.rpartition("restored from step ")
     assert line, log[-3000:]
     restored = int(after.split()[0])
     assert last <= restored < steps
-    assert all(int(number) > restored for number in re.findall(r"(?m)^step (\d+) ", after)), after
+    assert all(int(number) >= restored for number in re.findall(r"(?m)^step (\d+) ", after)), after

@@ -35,7 +35,7 @@ class Trainer(NamedTuple):
 class Run(NamedTuple):
     """One training, and why it failed."""
 
-    #: From the first step to the end.
+    #: From the command to its end.
     seconds: float
     kills: int
     #: Seconds from each kill to the next step of all.
@@ -100,7 +100,7 @@ def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
     killed = 0
     try:
         up = _up(folder, began, process)
-        began = turn = time.monotonic()  # what the first import takes would only blur it
+        turn = time.monotonic()
         while up and kills and not processes.ended(process, max(0.0, turn + _PAUSE - time.monotonic())):
             turn = time.monotonic()
             if not _kill(folder, killed % _WORKERS):

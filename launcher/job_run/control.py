@@ -117,11 +117,13 @@ class Control:
         with suppress(OSError):  # the client has gone
             packet = client.recv(_SIZE)
         answer = json.dumps(self._answer(packet)).encode()
-        file = os.memfd_create("answer")
-        with suppress(OSError):
-            os.write(file, answer)
-            socket.send_fds(client, [b"answer"], [file])
-        os.close(file)
+        with suppress(OSError):  # the client has gone, or no file descriptor is left
+            file = os.memfd_create("answer")
+            try:
+                os.write(file, answer)
+                socket.send_fds(client, [b"answer"], [file])
+            finally:
+                os.close(file)
         self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:

@@ -269,7 +269,8 @@ def _job_took_too_long(job: JobState, event: events.TimeUp) -> None:
         ended = [
             f"{record.task} ended after {duration(record.ended_at - record.started_at)}"
             for record in job.records.values()
-            if not record.service and record.started_at is not None and record.ended_at is not None
+            if not record.service and record.task not in job.restarting
+            if record.started_at is not None and record.ended_at is not None
         ]
         went_on = f"; {listed(ended)}, {job.names(job.deciding)} went on" if ended else ""
         text = f"the job took longer than its time limit of {limit}{went_on}"

@@ -118,6 +118,12 @@ def test_the_time_limit_names_tasks_that_hung():
     assert "faulthandler" in failure(replay).hint
 
 
+def test_the_time_limit_names_no_task_as_ended_that_waits_to_start_again():
+    spec = job("chief 1", "worker 2", "ps 1", timeout=60, restarts=1)
+    replay = Script(spec).play("up; worker/1 exits 1; worker/1 gone; time up job")
+    assert failure(replay).text == "the job took longer than its time limit of 60 s"
+
+
 @pytest.mark.parametrize(
     ("history", "ended"),
     [

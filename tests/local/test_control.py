@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -137,6 +138,23 @@ def test_clients_that_misbehave(launch: Launch):
     started.send(signal.SIGINT)
     assert started.wait().code == 130
     assert "Traceback" not in started.err
+
+
+def test_no_file_descriptor_is_left_for_an_answer(launch: Launch):
+    """The client gets none, and the job goes on."""
+    started = running(launch)
+    pid = json.loads((last_run(launch).path / "launcher.json").read_text())["pid"]
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    one_left = min(set(range(len(used) + 1)) - used) + 1
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (one_left, before[1]))
+    with connect(launch) as peer:
+        peer.send(b'{"request": "tasks"}')
+        assert peer.recv(1) == b""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    assert launch("ps", "latest").code == 0
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")

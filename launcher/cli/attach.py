@@ -90,7 +90,7 @@ def _leaves(run: Run) -> bool:
 
 def _answer(job: str) -> str:
     """Ask what to do: ``y`` to stop the job, ``n`` to leave it; so does Ctrl-C, and the end of the input."""
-    question = f"\nlaunch: stop job {job}? y stops it, n leaves it running, Enter goes on: "
+    question = f"\nlaunch: stop job {job}? y and Enter stop it, n and Enter leave it, Enter goes on: "
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         print(question, end="", file=sys.stderr, flush=True)

@@ -101,6 +101,14 @@ class Restarts:
         self._counted: dict[TaskId, int] = {}
         self._restarted: dict[TaskId, int] = {}
 
+    def why_not(self, task: TaskId, status: ExitStatus) -> str:
+        """Why `after` gave ``None``, for the user; empty: nobody expects a restart."""
+        if not self.limit or self._roles[task].restart == "never":
+            return ""
+        if status.code in _NO_PROGRAM:
+            return "not started again: its program is missing or can't be run"
+        return f"no restart is left of {self.limit}" if sum(self._counted.values()) >= self.limit else ""
+
     def after(
         self, task: TaskId, status: ExitStatus, ran: float, others: Sequence[TaskId] = ()
     ) -> Decision | None:

@@ -104,6 +104,9 @@ def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
     text, hint = _text(job, silent, limit), _cause(job) or _HINT
     failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
     if not restarting.after_failure(job, first, failure, [record.task for record in others]):
+        if why := job.restarts.why_not(first.task, first.status):
+            text = f"{text}; {why}"
+            failure = failure._replace(text=text)
         job.failed.update(record.task for record in silent)
         job.report_failure(text, job.fail(failure, TIMED_OUT))
         job.continue_or_stop()

@@ -158,7 +158,11 @@ def _fail(
         return
     assert record.reason is not None
     failure = Failure(record.reason, record.task, record.host, event.at, text, hint)
+    running = job.phase is Phase.RUNNING and isinstance(event, events.TaskExited)
     if not restarting.after_failure(job, record, failure):
+        if running and (why := job.restarts.why_not(record.task, record.status)):
+            text = f"{text}; {why}"
+            failure = failure._replace(text=text)
         job.failed.add(record.task)
         job.report_failure(text, job.fail(failure, record.status.shell))
 

@@ -70,6 +70,16 @@ def test_a_program_that_can_not_be_run_does_not_start_again(code: int):
     assert Restarts(spec, place(spec, hosts(1))).after(TaskId("worker/0"), ExitStatus(code=code), 1.0) is None
 
 
+def test_why_nothing_starts_again():
+    spec = job("worker 1", "ps 1 restart never", restarts=1)
+    policy = Restarts(spec, place(spec, hosts(1)))
+    worker, failed = TaskId("worker/0"), ExitStatus(code=1)
+    assert "program" in policy.why_not(worker, ExitStatus(code=127))
+    assert policy.after(worker, failed, 1.0) is not None
+    assert policy.why_not(worker, failed) == "no restart is left of 1"
+    assert policy.why_not(TaskId("ps/0"), failed) == ""
+
+
 AGAIN = "time up restart 1; worker/1 starts"
 ENDS = f"""
 # a worker of a classic job comes back
@@ -83,7 +93,8 @@ worker 2, ps 1, restarts 1: up; worker/1 dies 9; time up restart 1; worker/1 gon
     -> 0 | succeeded, succeeded, stopped
 # no restart is left: the exit code of the last attempt
 worker 2, ps 1, restarts 1: up; worker/1 finishes 7; {AGAIN}; worker/1 finishes 8; worker/0,ps/0 ends; closed
-    -> 8 | stopped, failed, stopped | worker/1 failed on node1 after 0.0s (attempt 2): exit code 8
+    -> 8 | stopped, failed, stopped | worker/1 failed on node1 after 0.0s (attempt 2): exit code 8;
+       no restart is left of 1
 # all together; what the others do meanwhile is a consequence
 worker 2, restarts 1: up; worker/1 dies 9; worker/0 exits 1; worker/0,worker/1 gone; time up restart 1;
     worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed

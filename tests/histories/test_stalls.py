@@ -37,7 +37,7 @@ worker 2, ps 1, stall 20, restarts 1: up; silence 11; worker/0,worker/1 gets 6; 
 # no restart is left
 worker 1, stall 20, restarts 1: up; silence 11; worker/0 ends; time up restart 1; worker/0 starts;
     silence 11; worker/0 ends; closed
-    -> 124 | stalled | worker/0 on node1 printed nothing for 20 s
+    -> 124 | stalled | worker/0 on node1 printed nothing for 20 s; no restart is left of 1
 # the time of the silence is not one in which the task ran well
 worker 1, stall 900, restarts 1: up; silence 11 @ 1000; worker/0 ends; time up restart 1;
     worker/0 starts @ 1010; silence 11 @ 2000; worker/0 ends; closed

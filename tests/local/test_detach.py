@@ -114,7 +114,7 @@ def test_ctrl_c_asks(
     it = terminal("attach")
     it.until(lambda it: numbers(it.text, "worker/0"))
     it.press(keys[0])
-    it.until(lambda it: "y stops it, n leaves it running" in it.text)
+    it.until(lambda it: "y and Enter stop it, n and Enter leave it" in it.text)
     it.press(keys[1:])
     if code == 7:
         seen = len(numbers(it.text, "worker/0"))

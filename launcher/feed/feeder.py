@@ -60,6 +60,8 @@ class Feeder:
         self._changed = threading.Condition(self._lock)
         self._tasks = list(tasks)
         self._ended: dict[str, Ended] = {}
+        #: The number of the last start of each task that has started again.
+        self._attempts: dict[str, int] = {}
         self._feeds = {
             name: Feed(name, self._lock, self._tasks, self._ended, exactly_once, last_lines, self._notice)
             for name in feeds
@@ -98,6 +100,8 @@ class Feeder:
             return f"{peer.task} is not fed; fed are {', '.join(self._tasks)}"
         if peer.task in self._ended and peer.attempt <= self._ended[peer.task].attempt:
             return f"{peer.task} has ended"
+        if peer.attempt < self._attempts.get(peer.task, 1):
+            return f"{peer.task} has started again"
         return ""
 
     def lost(self, task: str, attempt: int, reason: str) -> None:
@@ -140,6 +144,7 @@ class Feeder:
             if end is not None and attempt <= end.attempt:
                 return
             self._ended.pop(task, None)
+            self._attempts[task] = attempt
             for feed in self._feeds.values():
                 channel = feed.channels.get(task)
                 if channel is not None and channel.attempt < attempt:

@@ -108,7 +108,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
         restarting.move(job, move.decision, move.placement)
         return
     if own and job.moving is not None:
-        job.forget_restarts(list(job.records))
+        job.forget_restarts(job.records)
     _fail(job, Reason.HOST_LOST, event.host, event.at, text, own)
     _stop_if_failed(job) if job.phase is Phase.STARTUP else job.continue_or_stop()
 

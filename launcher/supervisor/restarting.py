@@ -253,7 +253,7 @@ def _start_if_due(job: JobState, restart: Restart) -> None:
 
 def _give_up(job: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
     """Do not start the tasks again: the job fails."""
-    job.forget_restarts(list(restart.tasks))
+    job.forget_restarts(restart.tasks)
     job.report_failure(failure.text, job.fail(failure, exit_code))
 
 

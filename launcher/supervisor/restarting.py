@@ -86,8 +86,8 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> Move:
         return Move(text=f"; no other host has room for {names}")
     first = own[0]
     ran = 0.0 if first.started_at is None else max(0.0, at - first.started_at)
-    decision = job.restarts.after(first.task, ExitStatus(), ran)
-    if decision is None or any(record.role.restart == "never" for record in own):
+    decision = job.restarts.after(first.task, ExitStatus(), ran, [record.task for record in own[1:]])
+    if decision is None:
         return Move()
     tasks = {placed.task for placed in placement.tasks if not placed.role.sidecar}
     tasks |= {record.task for record in job.records.values() if record.host not in job.agents}

@@ -33,8 +33,8 @@ worker 2, hosts 2, restarts 1: up; worker/0 dies 9; worker/0 gone; lost node2; c
 worker 2 restart never, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost
 # a host whose tasks do not move does not use up a restart
-reader 2, other 2 restart never, hosts 2, restarts 1, continue: up; lost node2; reader/0 dies 9; reader/0 gone;
-    time up restart 1; reader/0 starts; reader/0,other/0 finishes 0; closed
+reader 2, other 2 restart never, hosts 2, restarts 1, continue: up; lost node2; reader/0 dies 9;
+    reader/0 gone; time up restart 1; reader/0 starts; reader/0,other/0 finishes 0; closed
     -> 125 | succeeded, lost, succeeded, lost
 # before the first start no task moves
 worker 2, hosts 2, spares s1, restarts 1: ready node1; ready s1; lost node2; held node1; closed

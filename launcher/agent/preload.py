@@ -99,10 +99,10 @@ class Templates:
 
     def start(self, command: Preload) -> None:
         """Start a template, unless there is one with the same modules and environment."""
-        wanted = command._replace(tasks=())
-        same = [found for found in self._templates if found.command == wanted]
+        without_tasks = command._replace(tasks=())
+        same = [found for found in self._templates if found.command == without_tasks]
         if not same:
-            same = [self._started(wanted)]
+            same = [self._started(without_tasks)]
             self._templates += same
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 

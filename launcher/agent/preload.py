@@ -24,7 +24,7 @@ from launcher.task_id import TaskId
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
 _IMPORTING, _FORKING = 50.0, 10.0
-#: Bytes of an answer, at most.
+#: Largest answer of a template, in bytes.
 _PACKET = 4096
 
 
@@ -58,7 +58,7 @@ class _Template:
         self.due: Optional[float] = None
 
     def cancel_fork(self) -> List[StartTask]:
-        """Do without the task that is being forked: its process exits. The task, if there is one."""
+        """Cancel the fork under way: its process exits. Returns its task, if there is one."""
         fork, self.fork = self.fork, None
         if fork is None:
             return []
@@ -140,7 +140,7 @@ class Templates:
         return True
 
     def cancel(self, tasks: Sequence[TaskId]) -> List[StartTask]:
-        """Forget those of these tasks that have no process yet, and return them."""
+        """Do not fork those of these tasks that have no process yet. Returns them."""
         cancelled: List[StartTask] = []
         for found in self._templates:
             cancelled += [start for start in found.waiting if start.task in tasks]
@@ -246,7 +246,7 @@ class Templates:
             self._start_cold(start)
 
     def _end(self, found: _Template) -> List[StartTask]:
-        """End a template; the tasks that waited for it."""
+        """End a template. Returns the tasks that waited for it."""
         if found.link is not None:
             self._selector.unregister(found.link)
             found.link.close()

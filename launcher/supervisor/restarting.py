@@ -119,7 +119,7 @@ def planned(job: JobState) -> None:
 def asked(job: JobState, event: events.RestartAsked) -> None:
     """The user asks to start tasks again."""
     if job.moving is not None:
-        job.notify("all tasks start again already, because a host is lost")
+        job.notify("all tasks start again anyway, because a host is lost")
         return
     tasks = frozenset(event.tasks).intersection(job.records)
     if job.phase is not Phase.RUNNING or not tasks:
@@ -205,7 +205,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
 
 
 def _stop(job: JobState, restart: Restart) -> None:
-    """Stop those of its tasks that run; from now on the time until the start passes.
+    """Stop those of its tasks that run; the time until the start begins.
 
     After a failure they have that time to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
     hang without the task that failed.

@@ -89,7 +89,7 @@ worker 2, hosts 2, spares s1, restarts 1: up; worker/1 gets 15; worker/0 ends; t
 # the user asks for a restart meanwhile: nothing starts earlier
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; restart worker/1; worker/0 ends; time up restart 1;
     held node1; held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded | all tasks start again already, because a host is lost
+    -> 0 | succeeded, succeeded | all tasks start again anyway, because a host is lost
 # Ctrl-C, the time limit: before all tasks are gone, while they wait, while ports are held
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; Ctrl-C; worker/0 ends; closed
     -> 130 | stopped, lost | stopped by Ctrl-C

@@ -155,10 +155,10 @@ class Templates:
             return
         start = found.waiting[0]
         tag = self._spawner.new_tag()
-        self._families.expect(start.task, tag)
         fds: List[int] = []
         try:
             command = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
+            self._families.expect(start.task, tag)
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
             fds += os.pipe()
             fds += os.pipe()

@@ -24,7 +24,7 @@ from launcher.task_id import TaskId
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
 _IMPORTING, _FORKING = 50.0, 10.0
-#: Bytes of an answer, at most.
+#: Largest answer of a template, in bytes.
 _PACKET = 4096
 
 
@@ -58,7 +58,7 @@ class _Template:
         self.due: Optional[float] = None
 
     def cancel_fork(self) -> List[StartTask]:
-        """Do without the task that is being forked: its process exits. The task, if there is one."""
+        """Cancel the fork under way: its process exits. Returns its task, if there is one."""
         fork, self.fork = self.fork, None
         if fork is None:
             return []
@@ -99,10 +99,10 @@ class Templates:
 
     def start(self, command: Preload) -> None:
         """Start a template, unless there is one with the same modules and environment."""
-        wanted = command._replace(tasks=())
-        same = [found for found in self._templates if found.command == wanted]
+        without_tasks = command._replace(tasks=())
+        same = [found for found in self._templates if found.command == without_tasks]
         if not same:
-            same = [self._started(wanted)]
+            same = [self._started(without_tasks)]
             self._templates += same
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
@@ -140,7 +140,7 @@ class Templates:
         return True
 
     def cancel(self, tasks: Sequence[TaskId]) -> List[StartTask]:
-        """Forget those of these tasks that have no process yet, and return them."""
+        """Do not fork those of these tasks that have no process yet. Returns them."""
         cancelled: List[StartTask] = []
         for found in self._templates:
             cancelled += [start for start in found.waiting if start.task in tasks]
@@ -155,10 +155,10 @@ class Templates:
             return
         start = found.waiting[0]
         tag = self._spawner.new_tag()
-        self._families.expect(start.task, tag)
         fds: List[int] = []
         try:
             command = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
+            self._families.expect(start.task, tag)
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
             fds += os.pipe()
             fds += os.pipe()
@@ -246,7 +246,7 @@ class Templates:
             self._start_cold(start)
 
     def _end(self, found: _Template) -> List[StartTask]:
-        """End a template; the tasks that waited for it."""
+        """End a template. Returns the tasks that waited for it."""
         if found.link is not None:
             self._selector.unregister(found.link)
             found.link.close()
@@ -259,8 +259,5 @@ class Templates:
 
 def _source_of_template() -> str:
     """The text of `launcher.agent.template`, from its file or from the launcher."""
-    module: Any = template
-    if "__file__" not in vars(module):
-        return str(module.__loader__.get_source(module.__name__))
-    with open(module.__file__, encoding="utf-8") as file:
-        return file.read()
+    loader: Any = template.__loader__
+    return str(loader.get_source(template.__name__))

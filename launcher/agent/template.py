@@ -31,7 +31,7 @@ LOADER = (
 )
 #: The template's last argument: room in process lists for the command lines of tasks.
 ROOM = " " * 2000
-#: Bytes of a packet, at most.
+#: Largest packet, in bytes.
 _PACKET = 1 << 20
 #: Threads that a process may have when it forks: the main one, and one of a numerical library.
 _MOST_THREADS = 2
@@ -147,16 +147,16 @@ def _may_go(answer: int, output: int, go: int) -> bool:
     """Make this fork a task with a session and its output; wait until the agent knows it.
 
     Returns:
-        Whether the agent wants it.
+        Whether the agent has accepted it.
     """
     os.setsid()
     os.write(answer, str(os.getpid()).encode())
     os.close(answer)
     os.dup2(output, 1)
     _replace(output, 2)
-    wanted = os.read(go, 1)
+    accepted = os.read(go, 1)
     os.close(go)
-    return bool(wanted)
+    return bool(accepted)
 
 
 def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:

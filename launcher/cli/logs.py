@@ -54,17 +54,13 @@ def run(args: argparse.Namespace) -> int:
     found, names = _run_and_tasks(args.selected)
     logs = logs_of(found, names, args.lines)
     out = sys.stdout.buffer
-    try:
-        if args.follow:
-            for _ in follow(found, lambda: logs or logs_of(found, names, args.lines), out):
-                continue
-        else:
-            for log in logs:
-                log.write_rest(out)
-            out.flush()
-    except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    if args.follow:
+        for _ in follow(found, lambda: logs or logs_of(found, names, args.lines), out):
+            continue
+    else:
+        for log in logs:
+            log.write_rest(out)
+        out.flush()
     if not tasks(found):
         print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
     if not args.follow:

@@ -22,7 +22,7 @@ launch restart latest worker/1         one task; it does not count for --restart
 launch restart k3f9m ps worker/0       all ps and one worker
 
 Exit code: 0 they run again; 124 not within --timeout; 2 there is no such run or task;
-125 the job ends, or the launcher can't be asked."""
+125 one can't be started, the job ends, or the launcher can't be asked."""
 
 #: Seconds between two looks at the tasks; the looks take at most this part of the launcher's time.
 _LOOK, _PART = 0.1, 0.1
@@ -72,7 +72,7 @@ def _wait(run: Run, left: dict[TaskId, int], seconds: float) -> int:
         The exit code.
 
     Raises:
-        LaunchError: the job ended before.
+        LaunchError: the job ended before, or a task could not be started.
     """
     waiting = Waiting()
     while left:
@@ -86,11 +86,11 @@ def _wait(run: Run, left: dict[TaskId, int], seconds: float) -> int:
         now = snapshot(run)
         for task in now.report.tasks:
             if task.attempt > left.get(task.task, task.attempt) and task.state not in _NOT_STARTED:
+                if task.pid is None:
+                    raise LaunchError(f"{task.task} could not be started again: {task.detail}")
                 del left[task.task]
-                text = (
-                    f"{task.task}: attempt {task.attempt}, {task.state.value} on {task.host}, pid {task.pid}"
-                )
-                print(text, flush=True)
+                text = f"attempt {task.attempt}, {task.state.value} on {task.host}, pid {task.pid}"
+                print(f"{task.task}: {text}", flush=True)
         if left and now.ended:
             text = f"{run.job} ended with exit code {now.report.exit_code}"
             raise LaunchError(f"{text} before {listed([*left])} started again")

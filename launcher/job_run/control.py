@@ -9,12 +9,11 @@ A connection has one request, a packet, and one answer, a file in memory whose d
 launcher never waits for a client. Both are JSON::
 
     {"request": "restart", "tasks": ["worker/0"]}  {}
-    {"request": "measure"}                         {}
-    {"request": "tasks"}                           {"report": {...}, "memory": {"worker/0": 104857600},
+    {"request": "tasks", "measure": true}          {"report": {...}, "memory": {"worker/0": 104857600},
                                                     "measuring": ["node2"]}
 
-``{"error": TEXT}`` is the answer to a request that can't be fulfilled. ``measure`` asks the hosts for the
-memory of their tasks; hosts that have not answered yet are ``measuring``.
+``{"error": TEXT}`` is the answer to a request that can't be fulfilled. With ``measure`` the launcher asks the
+hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``.
 """
 
 from __future__ import annotations
@@ -136,20 +135,19 @@ class Control:
     def _answer(self, packet: bytes) -> Mapping[str, Any]:
         try:
             request = json.loads(packet)
-            kind = request["request"]
-            tasks = self._tasks(request["tasks"]) if kind == "restart" else ()
+            tasks = self._tasks(request["tasks"]) if request["request"] == "restart" else ()
+            measure = request.get("measure", False)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             return {"error": f"not a request: {error}"}
         except LaunchError as error:
             return {"error": str(error)}
         if tasks:
             self._handle(events.RestartAsked(events.now(), tasks))
-        elif kind == "measure":
+            return {}
+        if measure:
             self._measure()
-        else:
-            report, measuring = report_as_dict(self._report()), [*self._measuring]
-            return {"report": report, "memory": self._memory, "measuring": measuring}
-        return {}
+        report, measuring = report_as_dict(self._report()), [*self._measuring]
+        return {"report": report, "memory": self._memory, "measuring": measuring}
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """The tasks to restart.
@@ -207,9 +205,7 @@ def snapshot(run: Run, measure: bool = False) -> Snapshot:
             if report := run.report():
                 return Snapshot(report_from_json(report), {}, False, True)
             with suppress(ConnectionError):
-                if measure:
-                    ask(run, {"request": "measure"})
-                answer = ask(run, {"request": "tasks"})
+                answer = ask(run, {"request": "tasks", "measure": measure})
                 now = report_from_json(answer["report"])
                 return Snapshot(now, answer["memory"], bool(answer["measuring"]), False)
         except (LookupError, TypeError, ValueError, AttributeError) as error:

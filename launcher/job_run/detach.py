@@ -121,13 +121,13 @@ def _wait(pipe: int) -> tuple[str, bool]:
     Returns:
         The name of the run, and whether all tasks run.
     """
-    told, log, ended = b"", None, False
-    while told.count(b"\0") < 3 and not ended:
+    received, log, ended = b"", None, False
+    while received.count(b"\0") < 3 and not ended:
         if select.select([pipe], [], [], _PERIOD)[0]:
             data = os.read(pipe, 65536)
-            told, ended = told + data, not data
-        if log is None and told:
-            log = GrowingLog(RunPaths(os.fsdecode(told.partition(b"\0")[0])).messages)
+            received, ended = received + data, not data
+        if log is None and received:
+            log = GrowingLog(RunPaths(os.fsdecode(received.partition(b"\0")[0])).messages)
         while log is not None and log.write(sys.stderr.buffer):
             sys.stderr.buffer.flush()
-    return os.fsdecode(told.split(b"\0")[1] if told else b""), not ended
+    return os.fsdecode(received.split(b"\0")[1] if received else b""), not ended

@@ -6,11 +6,10 @@ from launcher.output.lines import RESET
 from launcher.report import Reason, Report, TaskReport, TaskState
 from launcher.text import byte_size, counted, duration, printable, signal_name
 
-HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
-#: The last column, in the table of a job with restarts.
-ATTEMPT = "ATTEMPT"
+#: The last column is only in the table of a job with restarts.
+HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
 #: Columns of numbers, aligned to the right.
-_RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM", ATTEMPT)
+_RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT")
 #: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
@@ -88,22 +87,20 @@ def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]
     """The lines of the table; none if there are no tasks."""
     if not tasks:
         return []
-    head, rows = HEAD, [_row(task) for task in tasks]
-    if report.restarts:
-        head = [*HEAD, ATTEMPT]
-        rows = [[*row, str(task.attempt)] for task, row in zip(tasks, rows, strict=True)]
+    head = HEAD if report.restarts else HEAD[:-1]
+    rows = [_row(task)[: len(head)] for task in tasks]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [_line(head, head, widths)]
+    lines = [_line(head, widths)]
     for task, row in zip(tasks, rows, strict=True):
-        line = _line(head, row, widths, _COLOURS.get(task.state, "") if colour else "")
+        line = _line(row, widths, _COLOURS.get(task.state, "") if colour else "")
         remark = _remark(task, report)
         lines.append(f"{line}  <- {remark}" if remark else line.rstrip())
     return lines
 
 
-def _line(head: list[str], row: list[str], widths: list[int], colour: str = "") -> str:
+def _line(row: list[str], widths: list[int], colour: str = "") -> str:
     cells = []
-    for name, text, width in zip(head, row, widths, strict=True):
+    for name, text, width in zip(HEAD, row, widths, strict=False):
         cell = text.rjust(width) if name in _RIGHT else text.ljust(width)
         cells.append(_coloured(cell, colour) if name == "STATE" and colour else cell)
     return "  ".join(cells)
@@ -116,7 +113,8 @@ def _coloured(text: str, colour: str) -> str:
 def _row(task: TaskReport) -> list[str]:
     port = "-" if task.port is None else str(task.port)
     name = [task.host, port, task.task.role, str(task.task.index)]
-    return [*name, task.state.value, _exit(task), duration(task.seconds), byte_size(task.peak_rss)]
+    end = [task.state.value, _exit(task), duration(task.seconds), byte_size(task.peak_rss)]
+    return [*name, *end, str(task.attempt)]
 
 
 def _exit(task: TaskReport) -> str:

@@ -94,21 +94,20 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     lost = "can't be used" if event.host in job.not_ready or not job.by_host[event.host] else "is lost"
     job.drop_host(event.host)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
-    move = restarting.after_loss(job, own, event.at)
-    text += move.text
-    job.notify(text, urgent=True)
     job.do(events.HangUp(event.host))
-    if job.phase is Phase.CLOSING:  # no task of the job ran there any more
-        job.finish_if_closed()
-        return
     job.forget_restarts(record.task for record in job.by_host[event.host])
     for record in job.open_on(event.host):
         _lose_task(job, record, event, lost)
-    if move.decision is not None and move.placement is not None:
-        restarting.move(job, move.decision, move.placement)
+    start_again, more = restarting.after_loss(job, own, event.at)
+    text += more
+    job.notify(text, urgent=True)
+    if job.phase is Phase.CLOSING:  # no task of the job ran there any more
+        job.finish_if_closed()
+        return
+    if start_again:
         return
     if own and job.moving is not None:
-        job.forget_restarts(list(job.records))
+        job.forget_restarts(job.records)
     _fail(job, Reason.HOST_LOST, event.host, event.at, text, own)
     _stop_if_failed(job) if job.phase is Phase.STARTUP else job.continue_or_stop()
 

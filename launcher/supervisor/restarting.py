@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from launcher import events
 from launcher.job import Placement
@@ -55,60 +54,47 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
     return True
 
 
-class Move(NamedTuple):
-    """What follows from the loss of a host."""
-
-    #: What starts again, and where; ``None``: nothing does.
-    decision: Decision | None = None
-    placement: Placement | None = None
-    #: What to tell the user.
-    text: str = ""
-
-
-def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> Move:
+def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[bool, str]:
     """Let the tasks of a lost host start again on others, with all tasks of the job, if the policy allows it.
 
     No two attempts of a task may be alive, so they wait until those on the lost host have certainly ended.
 
     Args:
-        job: the host is dropped, its tasks are not.
+        job: the host and its tasks are dropped.
         own: its tasks, without sidecars.
         at: when it was lost.
+
+    Returns:
+        Whether they start again, and what to tell the user; the loss is then no failure of the job.
     """
     if job.phase is not Phase.RUNNING or job.failure is not None or not own:
-        return Move()
+        return False, ""
     if job.tasks_end is None or not job.restarts.limit:
-        return Move()
+        return False, ""
     agents = {host.name for host in job.placement.agent_hosts()}
     placement = replace(job.placement, agents - job.agents.keys())
     names = listed([str(record.task) for record in own])
     if placement is None:
-        return Move(text=f"; no other host has room for {names}")
+        return False, f"; no other host has room for {names}"
     first = own[0]
     ran = 0.0 if first.started_at is None else max(0.0, at - first.started_at)
-    decision = job.restarts.after(first.task, ExitStatus(), ran)
-    if decision is None or any(record.role.restart == "never" for record in own):
-        return Move()
+    decision = job.restarts.after(first.task, ExitStatus(), ran, [record.task for record in own[1:]])
+    if decision is None:
+        return False, ""
     tasks = {placed.task for placed in placement.tasks if not placed.role.sidecar}
     tasks |= {record.task for record in job.records.values() if record.host not in job.agents}
     tasks |= job.restarting.keys()
     decision = decision._replace(tasks=frozenset(tasks), all=True, wait=max(decision.wait, job.tasks_end))
-    there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
-    of_limit = f"attempt {first.attempt + 1}, restart {decision.number} of {job.restarts.limit}"
-    verb = "moves" if len(own) == 1 else "move"
-    text = (
-        f"; {names} {verb} to {listed([*there])}, all tasks start again in {decision.wait:.0f} s ({of_limit})"
-    )
-    return Move(decision, placement, text)
-
-
-def move(job: JobState, decision: Decision, placement: Placement) -> None:
-    """Begin the restart of `after_loss`; the tasks of the lost host are lost by now."""
     job.moving, job.placing = placement, False
     job.not_ready.clear()
     job.checking.clear()
     job.do(events.CancelTimer("ready"), events.CancelTimer("check"))
     _begin(job, decision, None)
+    there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
+    of_limit = f"attempt {first.attempt + 1}, restart {decision.number} of {job.restarts.limit}"
+    verb = "moves" if len(own) == 1 else "move"
+    moves = f"{names} {verb} to {listed([*there])}"
+    return True, f"; {moves}, all tasks start again in {decision.wait:.0f} s ({of_limit})"
 
 
 def _hold_ports(job: JobState, placement: Placement) -> None:
@@ -133,7 +119,7 @@ def planned(job: JobState) -> None:
 def asked(job: JobState, event: events.RestartAsked) -> None:
     """The user asks to start tasks again."""
     if job.moving is not None:
-        job.notify("all tasks start again already, because a host is lost")
+        job.notify("all tasks start again anyway, because a host is lost")
         return
     tasks = frozenset(event.tasks).intersection(job.records)
     if job.phase is not Phase.RUNNING or not tasks:
@@ -219,7 +205,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
 
 
 def _stop(job: JobState, restart: Restart) -> None:
-    """Stop those of its tasks that run; from now on the time until the start passes.
+    """Stop those of its tasks that run; the time until the start begins.
 
     After a failure they have that time to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
     hang without the task that failed.
@@ -253,7 +239,7 @@ def _start_if_due(job: JobState, restart: Restart) -> None:
 
 def _give_up(job: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
     """Do not start the tasks again: the job fails."""
-    job.forget_restarts(list(restart.tasks))
+    job.forget_restarts(restart.tasks)
     job.report_failure(failure.text, job.fail(failure, exit_code))
 
 

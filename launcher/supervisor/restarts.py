@@ -25,11 +25,11 @@ from launcher.task_id import TaskId
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED = 42
-#: Seconds that a task ran: with fewer, an exit with `PREEMPTED` counts as a failure; with more, its earlier
-#: restarts no longer count.
+#: An exit with `PREEMPTED` after fewer seconds counts as a failure. When a task has run for more seconds, its
+#: earlier restarts no longer count.
 _PREEMPTED_AFTER, _FORGIVEN_AFTER = 10.0, 600.0
-#: Seconds between two starts of a task that fails: the first time, each later time twice as long, and the
-#: longest; and the part that is added at random, so that tasks do not start at the same moment.
+#: Seconds between two starts of a task that fails: the first time (each later time is twice as long), and at
+#: most; the part that is added at random, so that tasks do not start at the same moment.
 FIRST, _LONGEST, _JITTER = 1.0, 30.0, 0.25
 #: Exit codes of a program that can't be run, or is not found.
 _NO_PROGRAM = (126, 127)
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
     wait: float
     #: The number of this restart among those that count; 0: it does not count.
     number: int
-    #: They end by themselves, so that the others are not stopped at once.
+    #: The tasks end by themselves: they are not stopped at once.
     ending: bool = False
 
 

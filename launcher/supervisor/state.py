@@ -240,27 +240,16 @@ class JobState:
 
     def forget_restarts(self, tasks: Iterable[TaskId]) -> None:
         """Do not start these tasks again."""
-        for task in tasks:
-            restart = self.restarting.pop(task, None)
-            if restart is None:
-                continue
+        forgotten = {task: self.restarting.pop(task) for task in [*tasks] if task in self.restarting}
+        self.tell_restarting(forgotten, on=False)
+        for task, restart in forgotten.items():
             restart.tasks.discard(task)
-            self.tell_restarting([task], on=False)
             if not restart.tasks:
                 self.do(events.CancelTimer(restart.timer))
             if task not in self.open:
                 self.deciding.discard(task)
         if not self.restarting:
             self.moving, self.placing = None, False
-
-    def cancel_restarts(self) -> None:
-        """Start no task again: the job is over."""
-        for restart in set(self.restarting.values()):
-            restart.tasks.clear()
-            self.do(events.CancelTimer(restart.timer))
-        self.tell_restarting(self.restarting, on=False)
-        self.restarting.clear()
-        self.moving, self.placing = None, False
 
     def start(self, record: TaskRecord) -> None:
         """Add the command to start a task, whose state is STARTING."""
@@ -321,7 +310,7 @@ class JobState:
             self.done = self.done or now_done
             if now_done and self.draining():
                 self.phase = Phase.DRAINING
-                self.cancel_restarts()
+                self.forget_restarts(self.records)
                 self.do(NOTICE_TIMER)
                 self._drain()
             else:
@@ -343,7 +332,7 @@ class JobState:
     def stop(self) -> None:
         """Stop every task that runs; cancel those that were not started."""
         self.phase = Phase.STOPPING
-        self.cancel_restarts()
+        self.forget_restarts(self.records)
         self.do(*map(events.CancelTimer, _BEFORE_STOP))
         for record in self.records.values():
             if record.state is TaskState.PENDING:

@@ -32,6 +32,10 @@ worker 2, hosts 2, restarts 1: up; worker/0 dies 9; worker/0 gone; lost node2; c
     -> 125 | failed: signal, lost | host node2 is lost: connection reset
 worker 2 restart never, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost
+# a host whose tasks do not move does not use up a restart
+reader 2, other 2 restart never, hosts 2, restarts 1, continue: up; lost node2; reader/0 dies 9;
+    reader/0 gone; time up restart 1; reader/0 starts; reader/0,other/0 finishes 0; closed
+    -> 125 | succeeded, lost, succeeded, lost
 # before the first start no task moves
 worker 2, hosts 2, spares s1, restarts 1: ready node1; ready s1; lost node2; held node1; closed
     -> 125 | never, lost | host node2 can't be used: connection reset
@@ -85,7 +89,7 @@ worker 2, hosts 2, spares s1, restarts 1: up; worker/1 gets 15; worker/0 ends; t
 # the user asks for a restart meanwhile: nothing starts earlier
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; restart worker/1; worker/0 ends; time up restart 1;
     held node1; held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded | all tasks start again already, because a host is lost
+    -> 0 | succeeded, succeeded | all tasks start again anyway, because a host is lost
 # Ctrl-C, the time limit: before all tasks are gone, while they wait, while ports are held
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; Ctrl-C; worker/0 ends; closed
     -> 130 | stopped, lost | stopped by Ctrl-C

@@ -261,6 +261,19 @@ def test_a_task_that_is_slow_to_end(launch: Launch):
     assert "ended with exit code 143 before worker/0 started again" in waiting.err
 
 
+def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho up; exec sleep 300\n")
+    program.chmod(0o755)
+    started = running(launch, "--workers", "2", "--on-failure", "continue", "--", str(program))
+    program.unlink()
+    ended = launch("restart", "latest", "worker/1")
+    assert (ended.code, ended.out) == (125, "")
+    assert "worker/1 could not be started again: program not found" in ended.err
+    started.send(signal.SIGINT)
+    assert started.wait().code != 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -259,5 +259,8 @@ class Templates:
 
 def _source_of_template() -> str:
     """The text of `launcher.agent.template`, from its file or from the launcher."""
-    loader: Any = template.__loader__
-    return str(loader.get_source(template.__name__))
+    module: Any = template
+    if "__file__" not in vars(module):
+        return str(module.__loader__.get_source(module.__name__))
+    with open(module.__file__, encoding="utf-8") as file:
+        return file.read()

@@ -42,9 +42,9 @@ class Reach:
             return ""
 
     def kill(self, *names: str) -> None:
-        """SIGKILL, all at once."""
+        """SIGKILL, all at once. A task has its agent's name for a moment after it has started."""
+        until(lambda: len(self.named(*names)) == len(names), TIME_LIMIT, f"each of {names} runs once")
         pids = self.named(*names)
-        assert len(pids) == len(names), f"{names}: {pids} of {self.host.processes()}"
         # So that none has time to notice the end of another.
         self.host.run(["sh", "-c", 'kill -STOP "$@" && kill -KILL "$@"', "sh", *map(str, pids)])
 

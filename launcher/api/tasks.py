@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ _LOOK = 0.02
 _GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
 _PREFIX = "tf-launcher-api-"
+#: Seconds in which a socket may have been made, and not be listened on yet.
+_NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
     *("launcher.__init__", "launcher.errors", "launcher.task_id", "launcher.report", "launcher.text"),
@@ -400,9 +403,11 @@ def _private_folder() -> str:
     for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
         with socket.socket(socket.AF_UNIX) as sock:
             try:
+                new = time.time() - os.stat(path).st_mtime < _NEW
                 sock.connect(path)
-            except ConnectionRefusedError:  # no process listens any more
-                shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+            except ConnectionRefusedError:  # no process listens any more, or not yet
+                if not new:
+                    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
             except OSError:  # it has just been removed
                 continue
     return tempfile.mkdtemp(prefix=_PREFIX, dir=parent)

@@ -108,7 +108,7 @@ class Templates:
 
     def _started(self, command: Preload) -> _Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = (command.python, "-c", template.LOADER, template.ROOM)
+        argv = (command.python, "-c", template.LOADER, template.PADDING)
         try:
             prepared = self._spawner.prepare(argv, command.env, venv=command.venv)
             pid = self._spawner.spawn_with_stdin(prepared, theirs.fileno())
@@ -197,7 +197,11 @@ class Templates:
             self._give_up(found, why or "its process ended")
 
     def _imported(self, found: _Template, pid: int) -> bool:
-        """The modules are imported, and a fork serves from now on; ``False``: there is no such process."""
+        """Handle the end of the imports: a fork of the template takes all later requests.
+
+        Returns:
+            Whether the process with this pid exists and is that fork.
+        """
         process = processes.look_at(pid)
         if process is None or process.parent != found.pid:
             return False
@@ -207,7 +211,11 @@ class Templates:
         return True
 
     def _forked(self, found: _Template, pid: int) -> bool:
-        """A task was forked: let it go on; ``False``: there is no such process."""
+        """Handle the pid of a forked task: let the task run.
+
+        Returns:
+            Whether the process with this pid exists and is that task.
+        """
         fork = found.fork
         if fork is None:  # it was cancelled
             return True

@@ -177,7 +177,14 @@ class Spawner:
         return Started(pid, reading, tag)
 
     def spawn_with_stdin(self, prepared: Prepared, stdin: int) -> int:
-        """Start a process that is no task, with this stdin and without output; its pid.
+        """Start a process that does not belong to a task. Its output is discarded.
+
+        Args:
+            prepared: by `prepare`.
+            stdin: the descriptor of its standard input.
+
+        Returns:
+            Its pid.
 
         Raises:
             CannotStart: with the exit code that stands for it.

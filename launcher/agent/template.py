@@ -29,8 +29,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 LOADER = (
     "exec(compile(__import__('os').read(0, 1 << 20), 'launch-template', 'exec'), {'__name__': 'template'})"
 )
-#: The template's last argument: room in process lists for the command lines of tasks.
-ROOM = " " * 2000
+#: The template's last argument. Process lists show the memory of the arguments: a forked task writes its own
+#: command line there, which may be as long as this.
+PADDING = " " * 2000
 #: Largest packet, in bytes.
 _PACKET = 1 << 20
 #: Threads that a process may have when it forks: the main one, and one of a numerical library.
@@ -118,7 +119,7 @@ def _serve(link: socket.socket) -> Request:
 
 
 def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
-    """Fork a task that is no child of this process.
+    """Fork a task whose parent is the agent, not this process.
 
     Returns:
         Its pid; 0: none could be made; ``None``: this is the task, and the agent lets it go on.
@@ -180,7 +181,7 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
 
 
 def _show_as(argv: List[str]) -> None:
-    """Show the task's command line in process lists, as far as there is room."""
+    """Show the task's command line in process lists, cut to the size of the template's arguments."""
     try:
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[45]), int(fields[46])

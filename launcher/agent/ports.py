@@ -93,13 +93,14 @@ def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]
 
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
-#: Seconds for a connection (where packets are lost, the kernel sends the first one again), and for the child.
-CONNECT, SECONDS = 6.0, 8.0
+#: Seconds for a connection, how many are tried, and seconds for the child. Where packets are lost, the kernel
+#: sends the first one again after 1 s, and says that there is no route if it gets no answer in 3 s.
+CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
 #: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256
 _OPEN = (0, errno.ECONNREFUSED)
+_NO_ANSWER = "no answer: a firewall may drop what is sent there"
 _REASONS = {
-    errno.EINPROGRESS: "no answer: a firewall may drop what is sent there",
     errno.ENETUNREACH: "no route from this host",
     errno.EHOSTUNREACH: "no route from this host",
 }
@@ -115,12 +116,16 @@ def print_unreachable(addresses: Sequence[str]) -> None:
     resolved = _resolve({_host(address) for address in addresses})
     answer: Dict[str, str] = {}
     for start in range(0, len(addresses), _AT_ONCE):
-        tried = _try(addresses[start : start + _AT_ONCE], resolved)
-        for address, codes in tried.items():
-            if not codes:
-                answer[address] = "its name is unknown here"
-            elif not any(code in _OPEN for code in codes):
-                answer[address] = _REASONS.get(codes[-1]) or os.strerror(codes[-1])
+        left: Sequence[str] = addresses[start : start + _AT_ONCE]
+        for _ in range(ATTEMPTS):
+            for address, codes in _try(left, resolved).items():
+                if any(code in _OPEN for code in codes):
+                    answer.pop(address, None)
+                elif codes and codes[-1] != errno.EINPROGRESS:
+                    answer[address] = _REASONS.get(codes[-1]) or os.strerror(codes[-1])
+                else:
+                    answer.setdefault(address, _NO_ANSWER if codes else "its name is unknown here")
+            left = [address for address in left if address in answer]
     os.write(1, json.dumps(answer).encode("ascii"))
 
 

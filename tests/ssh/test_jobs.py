@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.local.seeing import last_run, soon
+from tests.local.test_stall import comes_back_detached
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -33,6 +34,11 @@ def test_each_task_runs_on_its_host(ssh_launch: Launch, hosts: list[LabHost]):
         line = rf"^node{number + 1} worker/{number} \| node{number + 1} node{number + 1}:\d+$"
         assert re.search(line, ended.out, re.MULTILINE), ended.out
     assert re.findall(r"^(node\d) +\d+ +worker +\d +succeeded", ended.out, re.MULTILINE) == ALL.split(",")
+    assert soon(lambda: quiet(hosts), 30)
+
+
+def test_a_detached_job_that_hangs_comes_back(ssh_launch: Launch, hosts: list[LabHost]):
+    comes_back_detached(ssh_launch, "--hosts", "node1,node2")
     assert soon(lambda: quiet(hosts), 30)
 
 

@@ -69,15 +69,13 @@ def run() -> None:
 def _import(link: socket.socket, modules: Sequence[str]) -> None:
     """Import modules; if one fails, in whatever way, tell the agent and exit."""
     _show_as(["launch-template", *modules])
-    done = False
     try:
         for name in modules:
             importlib.import_module(name)
-        done = True
     finally:
-        if not done:
-            kind, error, _ = sys.exc_info()
-            link.send(f"{getattr(kind, '__name__', '')}: {error}".encode("utf-8", "replace")[:2000])
+        kind, error, _ = sys.exc_info()
+        if kind is not None:
+            link.send(f"{kind.__name__}: {error}".encode("utf-8", "replace")[:2000])
             os._exit(1)
 
 
@@ -239,9 +237,7 @@ def _program(first: str, *rest: str) -> Tuple[str, Callable[[], object]]:
         sys.argv = ["-c", *rest[1:]]
         return "", lambda: exec(compile(rest[0], "<string>", "exec", dont_inherit=True), main)
     sys.argv = [first, *rest]
-    file = first
-    if sys.version_info >= (3, 9) and not os.path.isabs(first):
-        file = os.path.join(os.getcwd(), first)
+    file = os.path.join(os.getcwd(), first) if sys.version_info >= (3, 9) else first
     main.update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
     return os.path.dirname(os.path.realpath(first)), lambda: exec(_compiled(file), main)
 

@@ -6,16 +6,17 @@ import argparse
 import os
 import signal
 import sys
+import time
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.stop import launcher_of, send_sigterm
 from launcher.config.values import argument, whole
-from launcher.errors import LaunchError
 from launcher.output.failure import failure_report
 from launcher.output.table import result_table
 from launcher.runs.logs import GrowingLog
-from launcher.runs.run import Run, RunState, all_runs, find
+from launcher.runs.run import Run, RunState, find, running
+from launcher.text import duration
 
 SUMMARY = "show the output of a run that goes on in the background, and how it ends"
 
@@ -48,9 +49,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: there is no such run.
-        LaunchError: a log can't be read, or the job can't be stopped from here.
+        LaunchError: a log can't be read; there is no report; the job can't be stopped from here.
     """
-    found = find(args.run_id) if args.run_id else _newest()
+    found = find(args.run_id) if args.run_id else [find(), *running()][-1]
+    if found.state is RunState.ENDED:
+        report = report_of(found)
+        ago = duration(time.time() - report.ended_at)
+        print(f"launch: {found.job} ended {ago} ago with exit code {report.exit_code}", file=sys.stderr)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
     out = sys.stdout.buffer
@@ -60,18 +65,10 @@ def run(args: argparse.Namespace) -> int:
             print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
             return _LEFT
     report = report_of(found)
-    if report is None:
-        return LaunchError.exit_code
     if not os.path.exists(found.paths.messages):  # started without --detach
         print(failure_report(report, found.paths), end="", file=sys.stderr)
         print(result_table(report), end="")
     return report.exit_code
-
-
-def _newest() -> Run:
-    """The newest run that is running, or else the newest."""
-    running = [run for run in all_runs() if run.state is RunState.RUNNING]
-    return running[-1] if running else find()
 
 
 def _leaves(run: Run) -> bool:

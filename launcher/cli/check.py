@@ -10,7 +10,7 @@ import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Pair, findings
@@ -194,10 +194,9 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
             raise TransportError("no answer in time")
         else:
             poll.poll((_LOOK if to_send else max(0.0, until - time.monotonic())) * 1000 + 1)
-    try:
+    fields = None
+    with suppress(ValueError, RecursionError):
         fields = json.loads(answer)
-    except (ValueError, RecursionError):
-        fields = None
     if not isinstance(fields, dict):
         raise TransportError(f"the check there sent something else: {answer[:200]!r}")
     return fields

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
@@ -49,16 +50,15 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: no such run, or no such task in it.
-        LaunchError: a log can't be read.
+        LaunchError: a log can't be read; with ``--follow``: there is no report.
     """
     found, names = _run_and_tasks(args.selected)
-    logs = logs_of(found, names, args.lines)
     out = sys.stdout.buffer
     if args.follow:
-        for _ in follow(found, lambda: logs or logs_of(found, names, args.lines), out):
+        for _ in follow(found, lambda: logs_of(found, names, args.lines), out):
             continue
     else:
-        for log in logs:
+        for log in logs_of(found, names, args.lines):
             log.write_rest(out)
         out.flush()
     if not tasks(found):
@@ -66,8 +66,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.follow:
         return 0
     report = report_of(found)
-    if report is None:
-        return LaunchError.exit_code
     print(f"launch: {printable(verdict(report))}", file=sys.stderr)
     return report.exit_code
 
@@ -79,7 +77,7 @@ def follow(
 
     Args:
         run: the run.
-        open_logs: gives the logs; empty before the plan is written.
+        open_logs: gives the logs; called when the plan is written: at the start, and when tasks have moved.
         out: where to write.
         messages: the log of the launcher, see `RunPaths.messages`. Messages are written after the output that
             came before them.
@@ -88,13 +86,19 @@ def follow(
         After each look at the logs, so that the caller can handle signals.
     """
     logs: list[GrowingLog] = []
-    waiting = io.BytesIO()
+    waiting, seen, planned = io.BytesIO(), 0, 0
     while True:
         # The launcher completes the logs, then writes the report, then the table into its own log.
         new = messages is not None and messages.write(waiting)
         over = run.state in (RunState.ENDED, RunState.DIED)
         complete = over or os.path.exists(run.paths.report)
-        logs = logs or open_logs()
+        with suppress(OSError):  # there is none yet
+            planned = os.stat(run.paths.plan).st_mtime_ns
+        if planned != seen:
+            seen, anew = planned, open_logs()
+            logs = logs or anew
+            for log, other in zip(logs, anew, strict=False):
+                log.take_label(other)
         grown = sum(log.write(out) for log in logs)
         if not grown:
             for log in logs if complete else ():
@@ -109,13 +113,16 @@ def follow(
             time.sleep(_PERIOD)
 
 
-def report_of(run: Run) -> Report | None:
-    """The report of a run that has ended; ``None``: there is none, or it is damaged; prints why."""
+def report_of(run: Run) -> Report:
+    """The report of a run that has ended.
+
+    Raises:
+        LaunchError: there is none, or it is damaged.
+    """
     try:
         return report_from_json(run.report())
-    except (AttributeError, KeyError, TypeError, ValueError):
-        print(f"launch: {run.job} has ended without a report: its launcher died", file=sys.stderr)
-        return None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LaunchError(f"{run.job} has ended without a report: its launcher died") from error
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:

@@ -33,7 +33,7 @@ _NOT_STARTED = (TaskState.PENDING, TaskState.STARTING)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch restart``."""
     which = "its name or a part of it, `latest`, or its folder"
-    completes(parser.add_argument("run_id", metavar="RUN", help=which), unfinished_runs)
+    completes(parser.add_argument("run", metavar="RUN", type=find, help=which), unfinished_runs)
     names = "tasks such as worker/0, or roles"
     completes(parser.add_argument("tasks", metavar="TASK", nargs="+", help=names), newest_tasks)
     parser.add_argument(
@@ -46,12 +46,11 @@ def run(args: argparse.Namespace) -> int:
     """Restart the tasks, and wait until they run.
 
     Raises:
-        InputError: the name matches no run, or several; the run has no such tasks.
+        InputError: the run has no such tasks.
         LaunchError: the job ends; its launcher can't be asked.
     """
-    found = find(args.run_id)
-    now = snapshot(found)
-    before = {task.task: task.attempt for task in now.report.tasks}
+    found: Run = args.run
+    before = {task.task: task.attempt for task in snapshot(found).report.tasks}
     tasks = selected(found.job, before, args.tasks)
     try:
         ask(found, {"request": "restart", "tasks": args.tasks})

@@ -145,11 +145,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
     again = parser.add_argument_group("failed tasks")
     again.add_argument(
-        "--restarts",
-        type=count,
-        metavar="N",
+        "--restarts", type=count, metavar="N",
         help="start failed tasks again, those of a lost host on others, up to N times in all (default: 0)",
-    )
+    )  # fmt: skip
     again.add_argument(
         "--restart", choices=RESTART_CHOICES,
         help="what starts again after a failure: the task, the job, or as the strategy needs it (auto)",

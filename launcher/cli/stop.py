@@ -14,7 +14,7 @@ from launcher.config.values import argument, duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, remaining
+from launcher.runs.run import Run, RunState, exit_code_of, find, remaining, running
 from launcher.text import listed, printable
 
 SUMMARY = "end a run: its tasks first, then its launcher"
@@ -90,13 +90,13 @@ def _only_one() -> Run:
     Raises:
         InputError: none is running, or several are.
     """
-    running = [run for run in all_runs() if run.state is RunState.RUNNING]
-    if len(running) == 1:
-        return running[0]
-    if not running:
+    runs = running()
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
         raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
-    names = ", ".join(run.job for run in running[-5:])
-    raise InputError([Fault("", f"{len(running)} runs are running", f"expected one of {names}")])
+    names = ", ".join(run.job for run in runs[-5:])
+    raise InputError([Fault("", f"{len(runs)} runs are running", f"expected one of {names}")])
 
 
 def _sweep(run: Run, args: argparse.Namespace) -> int:

@@ -116,13 +116,10 @@ class Control:
         with suppress(OSError):  # the client has gone
             packet = client.recv(_SIZE)
         answer = json.dumps(self._answer(packet)).encode()
-        with suppress(OSError):  # the client has gone, or no file descriptor is left
-            file = os.memfd_create("answer")
-            try:
-                os.write(file, answer)
-                socket.send_fds(client, [b"answer"], [file])
-            finally:
-                os.close(file)
+        # An error: the client has gone, or no file descriptor is left.
+        with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:
+            file.write(answer)
+            socket.send_fds(client, [b"answer"], [file.fileno()])
         self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:

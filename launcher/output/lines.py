@@ -70,8 +70,8 @@ class LineCutter:
     def __init__(
         self, prefix: bytes, continued_prefix: bytes, keep_colours: bool = False, limit: int = 64 * 1024
     ) -> None:
-        self._prefix = prefix
-        self._continued_prefix = continued_prefix
+        self.prefix = prefix
+        self.continued_prefix = continued_prefix
         self._keep = keep_colours
         self._limit = limit
         self._begin_line()
@@ -151,7 +151,7 @@ class LineCutter:
             block = text.encode()
         elif not block.isascii():
             block = block.decode("utf-8", "replace").encode()
-        prefix = self._prefix
+        prefix = self.prefix
         return first + b"%b%b\n" % (prefix, block[:-1].replace(b"\n", b"\n" + prefix)) if block else first
 
     def _finish(self, line: bytes) -> bytes:
@@ -179,7 +179,7 @@ class LineCutter:
         part = line[:end]
         if has_controls(part) or not part.isascii():
             part = _closed(self._text(part)).encode()
-        prefix = self._continued_prefix if self._continued else self._prefix
+        prefix = self.continued_prefix if self._continued else self.prefix
         self._rest, self._size, self._continued = [line[end:]], len(line) - end, True
         return b"%b%b\n" % (prefix, part) if part else b""
 
@@ -192,7 +192,7 @@ class LineCutter:
         return strip_controls(data.decode("utf-8", "replace"), self._keep)
 
     def _line(self, text: str, whole: bool = False) -> bytes:
-        prefix = self._continued_prefix if self._continued and not whole else self._prefix
+        prefix = self.continued_prefix if self._continued and not whole else self.prefix
         return b"%b%b\n" % (prefix, _closed(text).encode())
 
 

@@ -106,6 +106,11 @@ class GrowingLog:
         self._cutter = LineCutter(first if label else b"", later if label else b"", terminal)
         self._raw = not label and not terminal
 
+    def take_label(self, other: GrowingLog) -> None:
+        """Have the label of another log from now on."""
+        new, cutter = other._cutter, self._cutter
+        cutter.prefix, cutter.continued_prefix = new.prefix, new.continued_prefix
+
     def write(self, out: BinaryIO) -> bool:
         """Write the bytes since the last call, up to a limit. Returns whether there were any.
 

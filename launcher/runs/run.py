@@ -107,6 +107,11 @@ def all_runs() -> list[Run]:
     return sorted(runs, key=lambda run: (run.started_at, run.job))
 
 
+def running() -> list[Run]:
+    """The runs of this user that are running, the oldest first."""
+    return [run for run in all_runs() if run.state is RunState.RUNNING]
+
+
 def find(text: str | None = None) -> Run:
     """Find a run.
 
@@ -117,7 +122,7 @@ def find(text: str | None = None) -> Run:
     Raises:
         InputError: no run matches, or several do.
     """
-    if text and (os.sep in text or os.path.isdir(text)):
+    if text and os.path.isdir(text):
         run = load(text)
         if run is None:
             expected = "expected one that holds launcher.json or plan.json"
@@ -133,7 +138,9 @@ def find(text: str | None = None) -> Run:
         run for run in runs if run.job.startswith(str(text)) or run.job.endswith(f"-{text}")
     ]
     if not found:
-        raise InputError([Fault("", f"no run {text!r}", "`launch ps --all` lists them")])
+        names = ", ".join(run.job for run in running()[-5:])
+        known = f"running: {names or 'none'} (`launch ps --all` lists all)"
+        raise InputError([Fault("RUN", f"no run {text!r}", known)])
     if len(found) > 1:
         names = ", ".join(run.job for run in found[-5:])
         raise InputError([Fault("", f"{text!r} may be {len(found)} runs", f"the newest of them: {names}")])

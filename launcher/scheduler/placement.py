@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from launcher.errors import Fault, PlacementError
-from launcher.job import Host, JobSpec, Placed, Placement, Role, is_loopback
+from launcher.job import Host, JobSpec, Placed, Placement, ProgramKind, Role, is_loopback
 from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpus, assign, selected
 from launcher.scheduler.plan import oversized
 from launcher.task_id import TENSORFLOW_ROLES, TaskId
@@ -58,7 +58,7 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     faults += oversized(job, placement)
     if faults:
         raise PlacementError(faults)
-    notes = (*_endless_notes(job), *placement.notes)
+    notes = (*_notes(job, hosts), *placement.notes)
     return placement._replace(notes=notes, standby=_standby(job, placement, hosts))
 
 
@@ -115,12 +115,15 @@ def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
     return allocate_gpus(tasks)._replace(standby=standby)
 
 
-def _endless_notes(job: JobSpec) -> list[str]:
-    """A note on a job with services only."""
-    if not all(role.service for role in job.roles):
-        return []
-    names = " and ".join(role.name for role in job.roles if not role.sidecar)
-    return [f"only {names} tasks: the job runs until Ctrl-C or --timeout. Did you forget --workers?"]
+def _notes(job: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
+    """Notes on a job with services only, and on what has no effect."""
+    if all(role.service for role in job.roles):
+        names = " and ".join(role.name for role in job.roles if not role.sidecar)
+        yield f"only {names} tasks: the job runs until Ctrl-C or --timeout. Did you forget --workers?"
+    if job.preload and all(role.program.kind is ProgramKind.EXECUTABLE for role in job.roles):
+        yield "--preload has no effect: it is for Python programs, and no task runs one"
+    if not job.policy.restarts and any(host.spare for host in hosts):
+        yield "spares: has no effect without --restarts N"
 
 
 def _in_table_order(job: JobSpec) -> list[Role]:

@@ -166,7 +166,7 @@ def _stop_asked(job: JobState, event: events.StopAsked) -> None:
 def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
     grace = job.policy.grace
     how_long = ""
-    if job.phase is not Phase.STARTUP and grace > 0:
+    if job.phase is not Phase.STARTUP and job.alive() and grace > 0:
         again = f"{event.who} again" if event.signal in _REPEATABLE else "Ctrl-C"
         how_long = f", up to {limit_text(grace)}; {again} kills them at once"
     job.notify(f"{why}{_stop_text(job)}{how_long}")
@@ -197,7 +197,7 @@ def _expect_answers(job: JobState, seconds: float) -> None:
 def _stop_text(job: JobState) -> str:
     if job.phase is Phase.STARTUP:
         return "no task was started yet"
-    return f"stopping {counted(job.alive(), 'task')}"
+    return f"stopping {counted(job.alive(), 'task')}" if job.alive() else "no task runs now"
 
 
 # ---------------------------------------------------------------------- timers

@@ -123,7 +123,7 @@ def _notes(job: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
     if job.preload and all(role.program.kind is ProgramKind.EXECUTABLE for role in job.roles):
         yield "--preload has no effect: it is for Python programs, and no task runs one"
     if not job.policy.restarts and any(host.spare for host in hosts):
-        yield "spares: has no effect without --restarts N"
+        yield "spare hosts have no effect without --restarts N"
 
 
 def _in_table_order(job: JobSpec) -> list[Role]:

@@ -285,6 +285,8 @@ def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
         (["restart", "latest", "worker/7", "master"], 2, "no task 'master'"),
         (["restart", "no-such-run", "worker/0"], 2, "no run 'no-such-run'"),
         (["restart", "latest"], 2, "required: TASK"),
+        (["restart", "worker/0"], 2, "RUN: no run 'worker/0'; running: 2"),
+        (["restart", "worker", "worker/0"], 2, "RUN: no run 'worker'; running: 2"),
         (["ps", "no-such-run"], 2, "no run 'no-such-run'"),
     ],
 )

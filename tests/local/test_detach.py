@@ -137,12 +137,15 @@ def test_ctrl_c_without_a_terminal_leaves(launch: Launch, tmp_path: Path):
     attached.until(lambda it: "worker/0 | line" in it.out)
     attached.send(signal.SIGINT)
     assert attached.wait().code == 130
+    assert " ago with" not in attached.err
     attached = launch.start("attach")
     (tmp_path / "go").touch()
     ended = started.wait()
     assert attached.wait().code == ended.code == 0
     assert attached.out.splitlines()[-4:] == ended.out.splitlines()[-4:], "the table"
-    assert launch("attach").code == 0, "the newest, when none is running"
+    later = launch("attach")
+    assert later.code == 0, "the newest, when none is running"
+    assert re.search(rf"^launch: {NAME.pattern} ended [\d.]+s ago with exit code 0$", later.err, re.MULTILINE)
 
 
 def test_a_launcher_that_is_killed(launch: Launch, family: Family, tmp_path: Path):

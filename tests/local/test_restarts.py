@@ -79,8 +79,17 @@ def test_the_rule_of_a_role(launch: Launch, tmp_path: Path, rule: str, attempts:
     assert [task["attempt"] for task in last_run(launch).report["tasks"]] == attempts
 
 
-def test_a_restart_without_effect_is_noted(launch: Launch):
-    ended = launch("--restart", "job", "true")
+def test_options_without_effect_are_noted(launch: Launch, tmp_path: Path):
+    path = tmp_path / "lab.yaml"
+    path.write_text("hosts: [localhost]\nspares: [node9]\n")
+    ended = launch("--restart", "job", "--preload", "tensorflow", "--hosts", path, "true")
     assert ended.code == 0
-    assert "--restart has no effect without --restarts N" in ended.err
+    for note in (
+        "--restart has no effect without --restarts N",
+        "--preload has no effect: it is for Python programs, and no task runs one",
+        "spare hosts have no effect without --restarts N",
+    ):
+        assert note in ended.err
+    ended = launch("--restarts", "1", "--preload", "json", "--hosts", path, "--dry-run", "-c", "pass")
+    assert "no effect" not in ended.err + ended.out
     assert launch("--restarts", "-1", "true").code == 2

@@ -66,6 +66,8 @@ def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_
         "--hosts", tmp_path / "lab.yaml", "--workers", "2", *LIMITS, "--", "sh", "-c", script, cwd="/"
     )
     started.until(lambda it: it.out.count("up 1") == 2, 90)
+    attached = ssh_launch.start("attach", cwd="/")
+    attached.until(lambda it: "node2 worker/1 | up 1" in it.out)
     assert soon(lambda: _asleep(hosts[1]), 30)
     hosts[1].cut()
     started.until(lambda it: "moves to node4" in it.err, 60)
@@ -74,7 +76,8 @@ def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_
     ended = started.wait(60)
     assert ended.code == 0, ended.err
     assert "host node3 can't be used: " in ended.err
-    assert re.search(r"^node4 worker/1 \| up 2$", ended.out, re.MULTILINE), ended.out
+    for shown in (ended.out, attached.wait().out):
+        assert re.search(r"^node4 worker/1 \| up 2$", shown, re.MULTILINE), shown
 
 
 def test_no_host_has_room(ssh_launch: Launch, hosts: list[LabHost]):

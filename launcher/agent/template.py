@@ -191,8 +191,7 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
         os.environb.setdefault(name, value)
     _show_as(request["argv"])
     sys.orig_argv = list(request["argv"])
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
+    if numpy := sys.modules.get("numpy.random"):
         numpy.seed()  # else every task has the same random numbers
 
 

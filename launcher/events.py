@@ -339,6 +339,12 @@ class HangUp(NamedTuple):
     host: str
 
 
+class StartAgent(NamedTuple):
+    """To the launcher: start a new agent on a lost host; `AgentReady` or `AgentLost` is the answer."""
+
+    host: str
+
+
 class MakePlan(NamedTuple):
     """To the launcher: every port is held, so make the plan; ``ports`` has the port of each task."""
 
@@ -403,4 +409,15 @@ AgentCommand = Union[
     HoldOutput,
     CloseAgent,
 ]
-Command = Union[AgentCommand, HangUp, MakePlan, MoveTasks, SetTimer, CancelTimer, Tell, Restarting, Finish]
+Command = Union[
+    AgentCommand,
+    HangUp,
+    StartAgent,
+    MakePlan,
+    MoveTasks,
+    SetTimer,
+    CancelTimer,
+    Tell,
+    Restarting,
+    Finish,
+]

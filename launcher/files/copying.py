@@ -87,6 +87,10 @@ class Copying:
             self._cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
+    def cancel(self) -> None:
+        """End the copying; any thread may call it."""
+        self._cancelled = True
+
     @contextmanager
     def command(self, host: str, entry: str, arguments: object) -> Iterator[CommandStream]:
         """Run a command of `launcher.agent.files` on a host.

@@ -54,6 +54,10 @@ class Notices:
             print_notice(text)
             return
         self.add(text, urgent=True)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make `fd` readable."""
         try:
             os.write(self._write_end, b".")
         except OSError:  # the pipe is full, or closed as the launch has ended

@@ -6,7 +6,9 @@ import heapq
 import json
 import os
 import selectors
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -72,6 +74,8 @@ class Moves(NamedTuple):
     settled: Callable[[Placement], Placement]
     #: Seconds from the loss of a host until its tasks have ended.
     tasks_end: float
+    #: Makes a lost host usable again; blocks. Raises TransportError: not now.
+    reach: Callable[[str], None]
 
 
 class Orchestrator:
@@ -120,6 +124,8 @@ class Orchestrator:
         self._control = Control(self._selector, self._machine, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
+        #: Lost hosts that were to be reached, each with the reason why not: from other threads.
+        self._reached: deque[tuple[str, str]] = deque()
         self._timers: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
         self._finished = False
@@ -136,6 +142,7 @@ class Orchestrator:
             events.StopTasks: self._send,
             events.CloseAgent: self._send,
             events.HangUp: self._hang_up,
+            events.StartAgent: self._start_agent,
             events.MakePlan: self._make_plan,
             events.MoveTasks: self._move_tasks,
             events.SetTimer: self._set_timer,
@@ -259,6 +266,8 @@ class Orchestrator:
     def _on_notices(self) -> None:
         for message in self._notices.take():
             self._show(message)
+        while self._reached:
+            self._answer(*self._reached.popleft())
 
     def _on_commands(self) -> None:
         """Signal tasks for the program that started `launch`: a line of JSON for each `SignalTask`."""
@@ -387,6 +396,30 @@ class Orchestrator:
         connection = self._connections.get(command.host)
         if connection is not None:
             self._close(connection)
+
+    def _start_agent(self, command: events.StartAgent) -> None:
+        """Start a new agent on a lost host; a thread waits for the host."""
+        threading.Thread(target=self._reach, args=(command.host,), daemon=True).start()
+
+    def _reach(self, host: str) -> None:
+        assert self._moves is not None
+        why = ""
+        try:
+            self._moves.reach(host)
+        except TransportError as error:
+            why = str(error)
+        self._reached.append((host, why))
+        self._notices.wake()
+
+    def _answer(self, host: str, why: str) -> None:
+        """A lost host can be used again, or not (``why``), which comes often and is not shown."""
+        if why or self._machine.phase not in (Phase.STARTUP, Phase.RUNNING):
+            self._execute(self._machine.handle(events.AgentLost(host, events.now(), why)))
+            return
+        if host in self._connections:
+            self._connections.pop(host).link.close()
+        self._open(self._machine.hosts[host])
+        self._send(events.HoldOutput(host, self._held))
 
     def _make_plan(self, command: events.MakePlan) -> None:
         self.plan = make_plan(self._job, self._placement, command.ports)

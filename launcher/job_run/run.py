@@ -137,9 +137,20 @@ def _launch(
             return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
 
         placement = stack.enter_context(hosts.started(settled(placement)))
+
+        def reach(host: str) -> None:
+            """Connect to a lost host again, and bring the files of the launch."""
+            if relays and host not in relays:
+                raise TransportError(f"{host}: none of its ports is forwarded")
+            hosts.reach(host)
+            if staging is not None:
+                staging.bring(host)
+
         moves = None
         if planned.job.policy.restarts and hosts.tasks_end is not None:
-            moves = Moves(planned.placement._replace(standby=placement.standby), settled, hosts.tasks_end)
+            moves = Moves(
+                planned.placement._replace(standby=placement.standby), settled, hosts.tasks_end, reach
+            )
 
         display = JobDisplay(options, show, paths, tmux)
         if detached is not None:

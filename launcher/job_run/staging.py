@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS
@@ -62,6 +63,10 @@ class Staging:
         self._sent = False
         #: Standby hosts that could not take the files.
         self._left_out: Collection[str] = ()
+        #: Held while files are brought to a host that was lost; that copying; the folders are to be removed.
+        self._bringing = threading.Lock()
+        self._brought: Copying | None = None
+        self._over = False
         #: On each host: the copy of the first folder, and the folder of the output folders.
         self._tops: Mapping[str, str] = {}
         self._outputs: Mapping[str, str] = {}
@@ -104,6 +109,18 @@ class Staging:
             self._tops = {host: found[0] for host, found in paths.items() if self._trees}
             self._outputs = {host: paths[host][-1] for host in names if host in paths}
         self._sent = True
+
+    def bring(self, host: str) -> None:
+        """Copy the folders to a host that was lost, and make folders for results there.
+
+        Raises:
+            TransportError: that is not possible now.
+        """
+        names = {host: self._tasks_for(host)} if host in self._output_hosts else {}
+        with self._bringing:
+            self._brought = Copying(self._commands, 1, seconds=self._timeout)
+            if (self._trees or names) and not self._over:
+                sync(self._brought, [host], self._trees, self._job, names, self._other_user)
 
     def _tasks_for(self, host: str) -> list[str]:
         """The names of folders for the tasks that may run on a host."""
@@ -210,6 +227,11 @@ class Staging:
         """Remove the folders of this run from the hosts, but where not everything could be collected."""
         hosts = [host for host in self._folders if host not in self._incomplete]
         with self._interrupts.limited():
+            self._over = True
+            if self._brought is not None:
+                self._brought.cancel()
+            with self._bringing:  # its remote command is closed then
+                pass
             failed = finish(self._copying(), hosts, self._job) if hosts else {}
         for text in failed.values() if self._sent else ():
             print_notice(f"the folder of this run could not be removed: {text}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher import events
 from launcher.report import Failure, Reason, TaskState
-from launcher.supervisor import restarting
+from launcher.supervisor import restarting, returning
 from launcher.supervisor.state import HOST_FAULT, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 from launcher.text import listed
@@ -95,6 +95,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     job.drop_host(event.host)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
     job.do(events.HangUp(event.host))
+    returning.expect(job, event.host)
     job.forget_restarts(record.task for record in job.by_host[event.host])
     for record in job.open_on(event.host):
         _lose_task(job, record, event, lost)

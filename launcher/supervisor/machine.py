@@ -21,7 +21,7 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, Placement, Plan
 from launcher.report import Failure, Reason, Report, TaskState
-from launcher.supervisor import host_events, restarting, stalls, task_events
+from launcher.supervisor import host_events, restarting, returning, stalls, task_events
 from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.state import (
     AT_ONCE,
@@ -100,9 +100,12 @@ class Machine(JobState):
         host = getattr(event, "host", None)
         self.unanswered.discard(host or "")
         handler = _HANDLERS.get(type(event))
-        if handler is None or self.phase is Phase.OVER or (host is not None and host not in self.agents):
+        if handler is None or self.phase is Phase.OVER:
             return []
-        handler(self, event)
+        if host in self.returning and isinstance(event, (events.AgentReady, events.AgentLost)):
+            returning.answered(self, event)
+        elif host is None or host in self.agents:
+            handler(self, event)
         return self.take_commands()
 
     def planned(self, plan: Plan) -> list[Command]:
@@ -222,6 +225,8 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
         late = restarting.time_up(job, event)
         host_events.lose_hosts(job, late, "its agent did not end the tasks", event.at)
         restarting.start_due(job)
+    elif event.timer.startswith(returning.TIMER):
+        returning.time_up(job, event.timer)
     else:
         host_events.lose_hosts(job, *_late(job, event.timer), event.at)
 

@@ -119,6 +119,9 @@ class JobState:
         #: Where the tasks start again after the loss of a host; whether the hosts hold ports for that.
         self.moving: Placement | None = None
         self.placing = False
+        #: All hosts, also lost ones; lost ones on which a new agent is being started.
+        self.hosts = {host.name: host for host in placement.agent_hosts()}
+        self.returning: set[str] = set()
         #: Hosts whose agent is neither closed nor lost; hosts that have not answered whether they hold their
         #: ports; hosts whose agents stop tasks without a command; hosts that have not answered a stop.
         self.agents = dict.fromkeys(self.by_host)

@@ -103,10 +103,17 @@ class LaunchHosts(Protocol):
         """
 
     def open(self, host: Host) -> Link:
-        """The link to the agent of a host.
+        """The link to the agent of a host; after `reach` to a new agent.
 
         Raises:
             TransportError: there is none.
+        """
+
+    def reach(self, host: str) -> None:
+        """Make a host usable again whose agent is lost. Blocks; any thread may call it.
+
+        Raises:
+            TransportError: it can't be used now.
         """
 
     def relay(self, socket: str) -> Mapping[str, int]:
@@ -282,6 +289,7 @@ class Machines:
         self._links: dict[str, Link | TransportError] = {}
         self._reconnecting: dict[str, ReconnectingLink] = {}
         self._connections: Connecting | None = None
+        self._opener: Opener | None = None
         #: Runs programs without the agents of the hosts.
         self.programs = Programs(self._here, None)
         self._stack = ExitStack()
@@ -316,15 +324,19 @@ class Machines:
         notice = launch.notice if self._agents else lambda _: None
         brought = launch.name if launch.files else ""
         stays = launch.commands or not self._agents
-        from launcher.transports.link import ReconnectingLink, ReconnectingTransport
+        from launcher.transports.link import ReconnectingTransport
 
-        opener = ReconnectingTransport(connections, notice, self._lease, brought, stays)
+        self._opener = ReconnectingTransport(connections, notice, self._lease, brought, stays)
         stack.callback(self._close_links)  # before the connections
-        links = self._opened(opener, self._remote)
+        self._open_links(self._opener, self._remote)
+
+    def _open_links(self, opener: Opener, hosts: Iterable[Host]) -> None:
+        from launcher.transports.link import ReconnectingLink
+
+        links = self._opened(opener, hosts)
         self._links.update(links)
-        self._reconnecting = {
-            host: link for host, link in links.items() if isinstance(link, ReconnectingLink)
-        }
+        reconnecting = {host: link for host, link in links.items() if isinstance(link, ReconnectingLink)}
+        self._reconnecting.update(reconnecting)
 
     def _leave_out(self, error: HostsError) -> None:
         """Go on without hosts that can't be reached, if no task runs there.
@@ -352,7 +364,7 @@ class Machines:
 
     def _close_links(self) -> None:
         """End the agents whose links the job has not used, and those that run on after the job."""
-        links = [link for link in self._links.values() if not isinstance(link, TransportError)]
+        links = [link for link in list(self._links.values()) if not isinstance(link, TransportError)]
         self._links.clear()
         for link in links:
             link.hang_up()
@@ -374,12 +386,20 @@ class Machines:
 
     def open(self, host: Host) -> Link:
         """See `LaunchHosts.open`."""
+        if host.name not in self._links and self._opener is not None:
+            self._open_links(self._opener, [host])
         link = self._links[host.name]
         if isinstance(link, TransportError):
             raise link
         if not link.stays:
             del self._links[host.name]
         return link
+
+    def reach(self, host: str) -> None:
+        """See `LaunchHosts.reach`."""
+        self.programs.reconnect(host)
+        self._links.pop(host, None)
+        self._reconnecting.pop(host, None)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `LaunchHosts.run`: over the link to the host's agent, which survives broken connections."""

@@ -198,7 +198,9 @@ class Script:
         self.job = job
         self.placement: Placement = place(job, tuple(where) or hosts(1))
         self._clock = _clock(START)
+        #: Hosts that are lost, and hosts that were and have an agent again.
         self._lost: set[str] = set()
+        self._back: set[str] = set()
 
     @property
     def host_of(self) -> dict[str, str]:
@@ -232,7 +234,8 @@ class Script:
         if text == "up":
             yield from self._up(now)
         elif text == "closed":
-            yield from (events.AgentClosed(host, now()) for host in self._hosts() if host not in self._lost)
+            agents = [host for host in self._hosts() if host not in self._lost | self._back]
+            yield from (events.AgentClosed(host, now()) for host in [*agents, *sorted(self._back)])
         elif text in SIGNALS:
             yield events.StopAsked(now(), SIGNALS[text], text)
         elif first == "restart":
@@ -263,6 +266,9 @@ class Script:
 
     def _agent(self, verb: str, host: str, now: Callable[[], float]) -> Event:
         if verb == "ready":
+            if host in self._lost:
+                self._lost.remove(host)
+                self._back.add(host)
             return events.AgentReady(host, now(), 1, {})
         if verb == "held":
             ports = {
@@ -278,6 +284,7 @@ class Script:
             return events.AgentClosed(host, now())
         assert verb == "lost", verb
         self._lost.add(host)
+        self._back.discard(host)
         return events.AgentLost(host, now(), "connection reset")
 
     def _task(self, task: TaskId, text: str, now: Callable[[], float]) -> Iterator[Event]:

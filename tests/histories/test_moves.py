@@ -105,8 +105,61 @@ worker 2, hosts 2, spares s1, restarts 1, timeout 5: up; lost node2; worker/0 en
     -> 124 | stopped, lost
 """
 
+#: The tasks of node2 have moved to s1.
+MOVED = """up; lost node2; worker/0 ends; time up restart 1; held node1; held s1; worker/0,worker/1 starts"""
+#: The tasks of s1 start again on node2.
+MOVES_BACK = """worker/0 ends; time up restart 2; held node1; held node2; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; closed"""
+BACK = "host node2 is back: tasks of a host that is lost may move to it"
+RETURNS = f"""
+worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; ready node2; lost s1; {MOVES_BACK}
+    -> 0 | succeeded, succeeded | {BACK} | host s1 is lost: connection reset;
+       worker/1 moves to node2, all tasks start again in 80 s (attempt 3, restart 2 of 2)
+# at the second attempt; not before its tasks have moved; a host that takes the tasks already is not needed
+worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; lost node2;
+    time up return of node2; ready node2; lost s1; {MOVES_BACK}
+    -> 0 | succeeded, succeeded | {BACK}
+worker 2, hosts 2, spares s1, restarts 2: up; lost node2; time up return of node2; worker/0 ends;
+    time up return of node2; time up restart 1; held node1; held s1; worker/0,worker/1 starts;
+    time up return of node2; ready node2; lost s1; {MOVES_BACK}
+    -> 0 | succeeded, succeeded | {BACK}
+worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; ready node2;
+    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | {BACK}
+# it is lost again: without a task that is no restart, with one it is; and it may come back again
+worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; ready node2; lost node2;
+    time up return of node2; ready node2; lost s1; {MOVES_BACK}
+    -> 0 | succeeded, succeeded | host node2 can't be used: connection reset | {BACK}
+worker 2, hosts 2, spares s1, restarts 3: {MOVED}; time up return of node2; ready node2; lost s1;
+    worker/0 ends; time up restart 2; held node1; held node2; worker/0,worker/1 starts;
+    time up return of s1; ready s1; lost node2; worker/0 ends; time up restart 3; held node1; held s1;
+    worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | {BACK}
+# while others move: it takes the tasks of the next host
+worker 2, hosts 2, spares s1 s2, restarts 3: {MOVED}; time up return of node2; lost s1; ready node2; lost s2;
+    worker/0 ends; time up restart 3; held node1; held node2; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | {BACK}
+# a standby host; before the first start
+worker 2, hosts 2, spares s1, restarts 1: up; lost s1; time up return of s1; ready s1; lost node2;
+    worker/0 ends; time up restart 1; held node1; held s1; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset
+worker 2, hosts 2, spares s1, restarts 1: lost s1; time up return of s1; ready s1; up; lost node2;
+    worker/0 ends; time up restart 1; held node1; held s1; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# its agent starts when the job ends, or has ended
+worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; Ctrl-C; ready node2;
+    worker/0,worker/1 ends; closed node1; closed s1
+    -> 130 | stopped, stopped | stopped by Ctrl-C
+worker 2, hosts 2, spares s1, restarts 2: {MOVED}; Ctrl-C; time up return of node2;
+    worker/0,worker/1 ends; closed node1; closed s1
+    -> 130 | stopped, stopped | stopped by Ctrl-C
+"""
 
-@pytest.mark.parametrize("case", cases(MOVES))
+
+@pytest.mark.parametrize("case", cases(MOVES + RETURNS))
 def test_moves(case: Case):
     check(case)
 
@@ -127,6 +180,15 @@ def test_the_restart_waits_for_the_end_of_the_tasks_on_the_lost_host():
         ("node1", "worker/0", 2), ("s1", "worker/1", 2),
     ]  # fmt: skip
     assert [plan.ports for plan in replay.all(events.MakePlan)] == [{"worker/0": 4000, "worker/1": 4001}] * 2
+
+
+def test_no_agent_starts_on_a_lost_host_before_its_tasks_have_ended_and_moved():
+    replay = moved(LOST)
+    assert replay.timers["return of node2"] == 80.0
+    replay = moved(f"{LOST}; time up return of node2")
+    assert (replay.timers["return of node2"], replay.all(events.StartAgent)) == (30.0, ())
+    replay = moved(f"{LOST}; held node1; held s1; time up return of node2")
+    assert replay.all(events.StartAgent) == (events.StartAgent("node2"),)
 
 
 def test_an_attempt_is_reported_with_its_host():

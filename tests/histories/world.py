@@ -234,6 +234,8 @@ class World:
     def _take(self, event: Event) -> None:
         was_over = self.simulated.exit_code is not None
         commands = self.simulated.take(event)
+        if isinstance(event, events.AgentReady):
+            self._lost.discard(event.host)
         assert not (was_over and commands), f"commands after the end: {commands}"
         self._carry(commands)
         self._check_waits()
@@ -249,6 +251,10 @@ class World:
             if isinstance(command, events.SetTimer):
                 self._waited_for[command.timer] = set(self._lost)
             if host is None:
+                continue
+            if isinstance(command, events.StartAgent):
+                assert host in self._lost and not self._alive_there.get(host)
+                self.agents[host] = ModelAgent(host, self._clock(0.0))
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"
             self._check_start(command)

@@ -244,6 +244,11 @@ class LabHost:
         self.cut()
         until(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
 
+    def power_on(self) -> None:
+        """Start it again after `power_off`."""
+        self.kill_sshd_sessions()
+        self.restore()
+
     def restore(self) -> None:
         """Plug it in again."""
         if self._is_cut:

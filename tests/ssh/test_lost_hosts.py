@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.local.seeing import last_run, soon
-from tests.ssh.host import LabHost
+from tests.ssh.host import CACHE, LabHost
 
 pytestmark = pytest.mark.timeout(360)
 #: The first attempt hangs; the second one prints what it was given, and leaves a result.
@@ -78,6 +78,37 @@ def test_a_spare_host_takes_the_tasks_when_those_of_a_host_that_is_cut_off_have_
     assert "host node3 can't be used: " in ended.err
     for shown in (ended.out, attached.wait().out):
         assert re.search(r"^node4 worker/1 \| up 2$", shown, re.MULTILINE), shown
+
+
+def test_a_host_that_comes_back_takes_the_tasks_of_the_next_one(
+    ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
+):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "task.sh").write_text(PROGRAM.replace('"$LAUNCH_ATTEMPT" = 2', '"$LAUNCH_ATTEMPT" = 3'))
+    (folder / "lab.yaml").write_text("hosts: [node1:1, node2:1]\nspares: [node3]\n")
+    started = ssh_launch.start(
+        "--hosts", "lab.yaml", "--workers", "2", "--restarts", "2", *LIMITS[2:], "--sync", ".",
+        "--output-dirs", "--", "sh", "task.sh", cwd=folder,
+    )  # fmt: skip
+    started.until(lambda it: it.out.count("up 1") == 2, 60)
+    hosts[1].power_off()
+    started.until(lambda it: it.out.count("up 2") == 2, 120)
+    hosts[1].run(["rm", "-rf", CACHE])
+    hosts[1].power_on()
+    started.until(lambda it: "host node2 is back: tasks of a host that is lost may move to it" in it.err, 120)
+    hosts[2].power_off()
+    ended = started.wait(180)
+    assert ended.code == 0, ended.err
+    assert re.search(r"host node3 is lost: .*; worker/1 moves to node2, .* \(attempt 3, ", ended.err), (
+        ended.err
+    )
+    assert ended.out.count("up 3") == 2
+    run = last_run(ssh_launch)
+    report = json.loads((run.path / "report.json").read_text())
+    assert [task["host"] for task in report["tasks"]] == ["node1", "node2"]
+    assert [attempt["host"] for attempt in report["tasks"][1]["earlier"]] == ["node2", "node3"]
+    assert [(run.path / f"output/worker-{n}/host").read_text().strip() for n in (0, 1)] == ["node1", "node2"]
 
 
 def test_no_host_has_room(ssh_launch: Launch, hosts: list[LabHost]):

@@ -262,6 +262,10 @@ class DockerHosts:
                 f"not all of this job is removed ({'; '.join(left)}): `launch clean` does that later"
             )
 
+    def reach(self, host: str) -> None:
+        """See `LaunchHosts.reach`."""
+        raise TransportError(f"{host}: its container is not made again")
+
     def open(self, host: Host) -> Link:
         """See `LaunchHosts.open`: the agent is up already."""
         if host.name in self._links:

@@ -1,0 +1,54 @@
+"""Lost hosts that come back: a new agent is started there, and later restarts may use the host."""
+
+from __future__ import annotations
+
+from launcher import events
+from launcher.job import Host, Placement
+from launcher.supervisor.state import JobState, Phase
+
+#: Begins the name of the timer of each lost host.
+TIMER = "return of "
+#: Seconds between two attempts to reach a lost host.
+_PAUSE = 30.0
+
+
+def expect(job: JobState, host: str) -> None:
+    """Try to reach a lost host later, when its tasks have ended for certain."""
+    if job.tasks_end is not None and job.restarts.limit and _goes_on(job):
+        job.do(events.SetTimer(TIMER + host, max(job.tasks_end, _PAUSE)))
+
+
+def time_up(job: JobState, timer: str) -> None:
+    """Try to reach a lost host; not before its tasks have moved to others."""
+    host = timer.removeprefix(TIMER)
+    if job.moving is not None:
+        job.do(events.SetTimer(timer, _PAUSE))
+    elif _goes_on(job):
+        job.returning.add(host)
+        job.do(events.StartAgent(host))
+
+
+def answered(job: JobState, event: events.AgentReady | events.AgentLost) -> None:
+    """A new agent runs on a lost host, or could not be started."""
+    host = event.host
+    job.returning.discard(host)
+    if not _goes_on(job):  # the link is closed with the others
+        return
+    if isinstance(event, events.AgentLost):
+        job.do(events.SetTimer(TIMER + host, _PAUSE))
+        return
+    job.agents[host] = None
+    job.self_stopping.discard(host)
+    job.placement = _with_standby(job.placement, job.hosts[host])
+    job.moving = job.moving and _with_standby(job.moving, job.hosts[host])
+    job.notify(f"host {host} is back: tasks of a host that is lost may move to it")
+
+
+def _with_standby(placement: Placement, host: Host) -> Placement:
+    if host.name in [each.name for each in placement.agent_hosts()]:
+        return placement
+    return placement._replace(standby=(*placement.standby, host))
+
+
+def _goes_on(job: JobState) -> bool:
+    return job.phase in (Phase.STARTUP, Phase.RUNNING)

@@ -28,7 +28,9 @@ _ADVICE = (
 
 def agent_ready(job: JobState, event: events.AgentReady) -> None:
     """The agent of a host runs."""
-    if job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
+    if event.host in job.returning:
+        returning.ready(job, event.host)
+    elif job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
         job.do(events.CloseAgent(event.host))
     elif job.phase is Phase.STARTUP:
         tasks = tuple(record.task for record in job.by_host[event.host])
@@ -90,6 +92,9 @@ def lose_hosts(job: JobState, hosts: Iterable[str], why: str, at: float) -> None
 
 def agent_lost(job: JobState, event: events.AgentLost) -> None:
     """The launcher has no link to the agent any more, and gets no further event of its tasks."""
+    if event.host in job.returning and (job.tasks_end or job.phase is not Phase.RUNNING):
+        returning.not_ready(job, event.host)
+        return
     own = job.belongs_to(event.host)
     lost = "can't be used" if event.host in job.not_ready or not job.by_host[event.host] else "is lost"
     job.drop_host(event.host)
@@ -111,6 +116,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
         job.forget_restarts(job.records)
     _fail(job, Reason.HOST_LOST, event.host, event.at, text, own)
     _stop_if_failed(job) if job.phase is Phase.STARTUP else job.continue_or_stop()
+    restarting.start_due(job)
 
 
 def agent_closed(job: JobState, event: events.AgentClosed) -> None:

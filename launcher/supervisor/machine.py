@@ -67,7 +67,7 @@ class Machine(JobState):
         name: the job's id.
         check: let the hosts connect to each other before the tasks start.
         restarts: the policy of restarts; ``None``: a new one.
-        tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
+        tasks_end: see `JobState`.
     """
 
     def __init__(
@@ -102,10 +102,9 @@ class Machine(JobState):
         handler = _HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER:
             return []
-        if host in self.returning and isinstance(event, (events.AgentReady, events.AgentLost)):
-            returning.answered(self, event)
-        elif host is None or host in self.agents:
-            handler(self, event)
+        if host is not None and host not in self.agents and host not in self.returning:
+            return []
+        handler(self, event)
         return self.take_commands()
 
     def planned(self, plan: Plan) -> list[Command]:

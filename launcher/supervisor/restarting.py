@@ -72,7 +72,9 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[boo
     if job.tasks_end is None or not job.restarts.limit:
         return False, ""
     agents = {host.name for host in job.placement.agent_hosts()}
-    placement = replace(job.placement, agents - job.agents.keys())
+    placement: Placement | None = job.placement
+    if job.tasks_end:
+        placement = replace(job.placement, agents - job.agents.keys())
     names = listed([str(record.task) for record in own])
     if placement is None:
         return False, f"; no other host has room for {names}"
@@ -90,8 +92,13 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[boo
     job.checking.clear()
     job.do(events.CancelTimer("ready"), events.CancelTimer("check"))
     _begin(job, decision, None)
-    there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
     of_limit = f"attempt {first.attempt + 1}, restart {decision.number} of {job.restarts.limit}"
+    if not job.tasks_end:
+        for host in job.hosts_of(tasks):
+            if host not in job.agents and host not in job.returning:
+                job.start_agent(host)
+        return True, f"; a new one takes its place, all tasks start again ({of_limit})"
+    there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
     verb = "moves" if len(own) == 1 else "move"
     moves = f"{names} {verb} to {listed([*there])}"
     return True, f"; {moves}, all tasks start again in {decision.wait:.0f} s ({of_limit})"
@@ -105,7 +112,7 @@ def _hold_ports(job: JobState, placement: Placement) -> None:
         job.records[placed.task].place(placed)
         job.by_host[placed.host.name].append(job.records[placed.task])
     job.do(events.MoveTasks(placement), events.SetTimer("ready", READY_LIMIT))
-    hosts = [host.name for host in placement.hosts()]
+    hosts = [host.name for host in placement.hosts() if host.name in job.agents]  # not that of a lost sidecar
     job.not_ready = dict.fromkeys(hosts)
     job.do(*(events.HoldPorts(host, tuple(r.task for r in job.by_host[host])) for host in hosts))
 
@@ -224,7 +231,7 @@ def _start_if_due(job: JobState, restart: Restart) -> None:
     if not restart.tasks or restart.stage is not Stage.DUE or job.open.intersection(restart.tasks):
         return
     if job.moving is not None:
-        if not job.placing:
+        if not job.placing and not any(placed.host.name in job.returning for placed in job.moving.tasks):
             job.do(events.CancelTimer(restart.timer))
             _hold_ports(job, job.moving)
         return

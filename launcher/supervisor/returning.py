@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher import events
 from launcher.job import Host, Placement
+from launcher.supervisor import restarting
 from launcher.supervisor.state import JobState, Phase
 
 #: Begins the name of the timer of each lost host.
@@ -14,7 +15,7 @@ _PAUSE = 30.0
 
 def expect(job: JobState, host: str) -> None:
     """Try to reach a lost host later, when its tasks have ended for certain."""
-    if job.tasks_end is not None and job.restarts.limit and _goes_on(job):
+    if job.tasks_end and job.restarts.limit and _goes_on(job):
         job.do(events.SetTimer(TIMER + host, max(job.tasks_end, _PAUSE)))
 
 
@@ -24,24 +25,28 @@ def time_up(job: JobState, timer: str) -> None:
     if job.moving is not None:
         job.do(events.SetTimer(timer, _PAUSE))
     elif _goes_on(job):
-        job.returning.add(host)
-        job.do(events.StartAgent(host))
+        job.start_agent(host)
 
 
-def answered(job: JobState, event: events.AgentReady | events.AgentLost) -> None:
-    """A new agent runs on a lost host, or could not be started."""
-    host = event.host
+def ready(job: JobState, host: str) -> None:
+    """A new agent runs on a lost host."""
     job.returning.discard(host)
     if not _goes_on(job):  # the link is closed with the others
-        return
-    if isinstance(event, events.AgentLost):
-        job.do(events.SetTimer(TIMER + host, _PAUSE))
         return
     job.agents[host] = None
     job.self_stopping.discard(host)
     job.placement = _with_standby(job.placement, job.hosts[host])
     job.moving = job.moving and _with_standby(job.moving, job.hosts[host])
-    job.notify(f"host {host} is back: tasks of a host that is lost may move to it")
+    if job.tasks_end:
+        job.notify(f"host {host} is back: tasks of a host that is lost may move to it")
+    restarting.start_due(job)
+
+
+def not_ready(job: JobState, host: str) -> None:
+    """No new agent could be started on a lost host: try it again."""
+    job.returning.discard(host)
+    if _goes_on(job):
+        job.do(events.SetTimer(TIMER + host, _PAUSE))
 
 
 def _with_standby(placement: Placement, host: Host) -> Placement:

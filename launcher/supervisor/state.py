@@ -78,7 +78,8 @@ class JobState:
         placement: the host of each task.
         check: let the hosts connect to each other before the tasks start.
         restarts: the policy of restarts.
-        tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
+        tasks_end: seconds from the loss of a host until its tasks have ended; 0: a new host (container) takes
+            its place; ``None``: tasks do not move.
     """
 
     def __init__(
@@ -261,12 +262,18 @@ class JobState:
         process = (plan.argv, plan.env, plan.workdir, self.stop_steps, plan.venv, plan.script)
         self.do(events.StartTask(plan.host, record.task, record.attempt, *process, plan.args, plan.flags))
 
+    def start_agent(self, host: str) -> None:
+        """Add the command to start a new agent on a lost host."""
+        self.returning.add(host)
+        self.do(events.StartAgent(host))
+
     def drop_host(self, host: str) -> None:
         """Record that the agent of a host is closed or lost: its later events are ignored."""
         self.agents.pop(host, None)
         self.not_ready.pop(host, None)
         self.checking.discard(host)
         self.unanswered.discard(host)
+        self.returning.discard(host)
 
     # ------------------------------------------------------------------ draining
 

@@ -90,7 +90,10 @@ class LaunchHosts(Protocol):
 
     @property
     def tasks_end(self) -> float | None:
-        """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move."""
+        """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move.
+
+        0: `reach` ends them, and makes the host anew.
+        """
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """Run a remote command; see `launcher.transports.base.Hosts.run`."""

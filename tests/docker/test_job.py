@@ -74,6 +74,29 @@ def test_the_working_folder_and_the_owner_of_files(
     assert (written.stat().st_uid, written.stat().st_gid) == (12345, 23456)
 
 
+def test_a_new_container_takes_the_place_of_one_that_is_killed(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path
+):
+    """All tasks start again; the others reach the new one by the same name."""
+    both = f"""if [ $LAUNCH_ATTEMPT = 1 ]; then echo up; exec sleep 300; fi; {BOTH}"""
+    args = ["--docker", image, "--ps", "1", "--workers", "1", "--restarts", "1", "--output-dirs"]
+    args += ["-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}", "--", "sh", "-c", both]
+    started = launch.start(*args, cwd=tmp_path)
+    started.until(lambda it: it.out.count("| up") == 2, timeout=120)
+    container = f"tf-launcher-{jobs(launch)[0]}-ps-0"
+    docker.docker("kill", container)
+    ended = started.wait(120)
+    assert ended.code == 0, ended.err
+    line = (
+        "host ps-0 is lost: its container was killed by SIGKILL; a new one takes its place, all tasks start"
+    )
+    assert f"{line} again (attempt 2, restart 1 of 1)" in ended.err
+    assert "worker/0 | fetched ps-0 from ps-0 on worker-0" in ended.out.splitlines()
+    report = last_run(launch).report
+    assert [(task["host"], task["attempt"]) for task in report["tasks"]] == [("worker-0", 2), ("ps-0", 2)]
+    assert report["tasks"][1]["earlier"][0]["reason"] == "host lost"
+
+
 def test_a_task_starts_again_in_its_container(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     """At the same address; its memory is measured there."""
     words = ["--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300"]

@@ -90,6 +90,33 @@ def test_at_any_moment(
     nothing_is_left(docker, launch, started.pid, number)
 
 
+#: As above; two containers are made at first, then a third one that takes the place of one of them.
+RENEWALS = [
+    ("container die", 1, signal.SIGINT),
+    ("container create", 3, signal.SIGINT),
+    ("container create", 3, signal.SIGKILL),
+    ("container start", 3, signal.SIGTERM),
+]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("event", "count", "number"), RENEWALS)
+def test_while_a_container_takes_the_place_of_another(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, event: str, count: int, number: signal.Signals
+):
+    args = ["--docker", image, "--workers", "2", "--restarts", "2", "--", "sh", "-c", "echo up; sleep 600"]
+    with EngineEvents(docker) as events:
+        started = launch.start(*args, cwd=tmp_path)
+        started.until(lambda it: it.out.count("| up") == 2, 40)
+        docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
+        events.until(event, count, launch, started.pid)
+    started.send(number)
+    ended = started.wait(40)
+    assert ended.code == {9: -9, 15: 143, 2: 130}[number]
+    assert "did not end" not in ended.err, ended.err
+    nothing_is_left(docker, launch, started.pid, number)
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("number", "seconds"), [(15, 0.1), (2, 0.25), (9, 0.25)])
 def test_before_there_is_anything(

@@ -352,7 +352,7 @@ def cases(table: str) -> list[Any]:
 
     ::
 
-        worker 2, ps 1, hosts 2, continue, grace 0, timeout 5: HISTORY; with indented
+        worker 2, ps 1, hosts 2, containers, continue, grace 0, timeout 5: HISTORY; with indented
             lines of more
             -> EXIT CODE | state of each task | texts of notices or of the failure
 
@@ -373,6 +373,7 @@ def check(case: Case) -> None:
     count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
     restarts, restart, stall = (options.pop(name, "") for name in ("restarts", "restart", "stall"))
     spares, slots = options.pop("spares", ""), options.pop("slots", "")
+    tasks_end = 80.0 if options.pop("containers", None) is None else 0.0
     on_failure = "stop" if options.pop("continue", None) is None else "continue"
     spec = job(
         *map(" ".join, options.items()),
@@ -386,7 +387,7 @@ def check(case: Case) -> None:
     inventory = hosts(int(count or 1), int(slots) if slots else None) + tuple(
         Host(name, spare=True) for name in spares.split()
     )
-    replay = Script(spec, inventory, tasks_end=80.0).play(case.history)
+    replay = Script(spec, inventory, tasks_end=tasks_end).play(case.history)
     failure = replay.report.failure
     assert replay.report.exit_code == case.code
     assert (failure is None) == (case.code == 0)

@@ -65,12 +65,19 @@ def run(
     st.lists(st.sampled_from([0.0, 0.05, -0.05, 3.0]), min_size=3, max_size=3),
     st.sampled_from([0, 1, 4]),
     st.booleans(),
+    st.sampled_from([80.0, 80.0, 0.0]),
 )
 def test_every_history_ends(
-    spec: JobSpec, count: int, tape: list[int], skews: list[float], surprising: int, calm: bool
+    spec: JobSpec,
+    count: int,
+    tape: list[int],
+    skews: list[float],
+    surprising: int,
+    calm: bool,
+    tasks_end: float,
 ):
     spare = Host("spare", spare=True)
-    simulated = SimulatedJob(spec, place(spec, (*hosts(count), spare)), tasks_end=80.0)
+    simulated = SimulatedJob(spec, place(spec, (*hosts(count), spare)), tasks_end=tasks_end)
     run(simulated, tape, skews, surprising, calm)
     report = simulated.machine.report(100.0, 200.0)
     check_states(report)

@@ -159,7 +159,36 @@ worker 2, hosts 2, spares s1, restarts 2: {MOVED}; Ctrl-C; time up return of nod
 """
 
 
-@pytest.mark.parametrize("case", cases(MOVES + RETURNS))
+#: Of containers: a new one takes the place of a lost one.
+AGAIN = "held node1; held node2; worker/0,worker/1 starts"
+RENEWED = f"""
+worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; ready node2;
+    {AGAIN}; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host node2 is lost: connection reset; a new one takes its place, all tasks
+       start again (attempt 2, restart 1 of 1)
+worker 2, hosts 2, containers, restarts 1: up; lost node2; ready node2; time up restart 1; worker/0 ends;
+    {AGAIN}; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# it can't be made: that counts, too
+worker 2, hosts 2, containers, restarts 2: up; lost node2; worker/0 ends; lost node2; time up restart 2;
+    ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; lost node2;
+    closed
+    -> 125 | stopped, lost | host node2 is lost: connection reset
+# all are lost
+worker 2, hosts 2, containers, restarts 2: up; lost node2; lost node1; time up restart 2; ready node1;
+    ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# no restart; Ctrl-C meanwhile
+worker 2, hosts 2, containers: up; lost node2; worker/0 ends; closed
+    -> 125 | stopped, lost | host node2 is lost: connection reset
+worker 2, hosts 2, containers, restarts 1: up; lost node2; Ctrl-C; worker/0 ends; ready node2; closed node1
+    -> 130 | stopped, lost | stopped by Ctrl-C
+"""
+
+
+@pytest.mark.parametrize("case", cases(MOVES + RETURNS + RENEWED))
 def test_moves(case: Case):
     check(case)
 
@@ -180,6 +209,15 @@ def test_the_restart_waits_for_the_end_of_the_tasks_on_the_lost_host():
         ("node1", "worker/0", 2), ("s1", "worker/1", 2),
     ]  # fmt: skip
     assert [plan.ports for plan in replay.all(events.MakePlan)] == [{"worker/0": 4000, "worker/1": 4001}] * 2
+
+
+def test_a_sidecar_whose_container_can_not_be_made_again_delays_nothing():
+    own = Host("board-0", roles=("board",))
+    script = Script(job("worker 1", "board 1 sidecar", restarts=1), (*hosts(1), own), tasks_end=0.0)
+    lost = "up; lost board-0; lost node1; time up restart 1; ready node1"
+    replay = script.play(f"{lost}; lost board-0; held node1; worker/0 starts; worker/0 finishes 0; closed")
+    assert [start.host for start in replay.all(events.StartAgent)] == ["node1", "board-0"]
+    assert (replay.exit_code, list(states(replay).values())) == (0, ["succeeded: exit", "lost: host lost"])
 
 
 def test_no_agent_starts_on_a_lost_host_before_its_tasks_have_ended_and_moved():

@@ -253,7 +253,8 @@ class World:
             if host is None:
                 continue
             if isinstance(command, events.StartAgent):
-                assert host in self._lost and not self._alive_there.get(host)
+                ended = self._alive_there.pop(host, None)
+                assert host in self._lost and (not ended or self.simulated.tasks_end == 0.0)
                 self.agents[host] = ModelAgent(host, self._clock(0.0))
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +113,6 @@ class DockerHosts:
     """
 
     agents: Sequence[tuple[int, int]] = ()
-    tasks_end: float | None = None
 
     def __init__(self, launch: Launch, machines: Machines | None) -> None:
         self._launch, self._notice, self._machines = launch, launch.notice, machines
@@ -122,6 +122,7 @@ class DockerHosts:
         }
         self._labels = labels(launch.name, self._docker.keep)
         self.others = machines is not None and machines.others
+        self.tasks_end = 0.0 if machines is None else None
         self._engines = {_HERE: Engine(self._notice)}
         if machines is not None:
             hosts = launch.planned.placement.hosts()
@@ -129,6 +130,9 @@ class DockerHosts:
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
+        #: Held while a container takes the place of another; the launch ends.
+        self._starting = threading.Lock()
+        self._over = False
         self._elsewhere: dict[str, _Elsewhere] = {}
         _for_all(self._engines, self._prepare, self._notice, "its Docker engine")
 
@@ -190,11 +194,16 @@ class DockerHosts:
         network, engine = network_name(self._launch.name), self._engines[_HERE]
         with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
             self._network = pool.submit(engine.make_network, network, self._labels).result()
-        for host, container in self._containers.items():
-            program = bootstrap.program(_RUN, {"host": host, "agent": new_agent_number()})
-            argv = self._run_command(container, network)
-            self._links[host] = ContainerLink(container, self._name(host), argv, engine, program)
+        for host in self._containers:
+            self._links[host] = self._start(host)
         _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
+
+    def _start(self, host: str) -> ContainerLink:
+        container, program = self._containers[host], {"host": host, "agent": new_agent_number()}
+        argv = self._run_command(container, network_name(self._launch.name))
+        return ContainerLink(
+            container, self._name(host), argv, self._engines[_HERE], bootstrap.program(_RUN, program)
+        )
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
         """Start a container on each host; the placement with folders as the containers have them."""
@@ -242,6 +251,8 @@ class DockerHosts:
                 started.first.close()
         if self._machines is not None:
             return
+        with self._starting:
+            self._over = True
         for link in self._links.values():
             link.hang_up()
         until = time.monotonic() + END
@@ -263,8 +274,17 @@ class DockerHosts:
             )
 
     def reach(self, host: str) -> None:
-        """See `LaunchHosts.reach`."""
-        raise TransportError(f"{host}: its container is not made again")
+        """See `LaunchHosts.reach`: remove a container, which ends its tasks, and start another."""
+        name = self._name(host)
+        left = self._engines[_HERE].remove([EngineObject("container", name, name, {})])
+        if left:
+            raise TransportError(left[name])
+        with self._starting:
+            if self._over:
+                raise TransportError("the launch ends")
+            self._links[host].close()
+            link = self._links[host] = self._start(host)
+        link.await_agent()
 
     def open(self, host: Host) -> Link:
         """See `LaunchHosts.open`: the agent is up already."""

@@ -108,7 +108,8 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield site
         site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
-    assert notices == []
+    notices = [line for line in notices if not line.startswith("waiting for ")]  # the machine is busy
+    assert notices == [], notices
 
 
 @contextmanager
@@ -130,7 +131,7 @@ def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     yield site
     site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
-    assert notices == []
+    assert notices == [], notices
 
 
 def example_transport() -> str:

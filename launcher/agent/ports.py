@@ -94,7 +94,7 @@ def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
 #: Seconds for a connection, how many are tried, and seconds for the child. Where packets are lost, the kernel
-#: sends the first one again after 1 s, and says that there is no route if it gets no answer in 3 s.
+#: sends the first one again after 1 s, and says that there is no route if the host's ARP answer takes 3 s.
 CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
 #: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256

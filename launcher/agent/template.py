@@ -86,7 +86,7 @@ def _use_free_blocks() -> None:
     """
     malloc = ctypes.CDLL(None).malloc
     malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    end = malloc(64 * 1024) or 0  # too large for a free block: behind all others
+    end = malloc(64 * 1024) or 0  # most likely behind all free blocks
     left = _MOST_BLOCKS
     for size in range(*_BLOCKS):
         while left and (malloc(size) or end) < end:

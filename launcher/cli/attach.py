@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         InputError: there is no such run.
         LaunchError: a log can't be read; there is no report; the job can't be stopped from here.
     """
-    found = find(args.run_id) if args.run_id else [find(), *running()][-1]
+    found = find(args.run_id) if args.run_id else (running() or [find()])[-1]
     if found.state is RunState.ENDED:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from launcher.events import AgentReady, Event, TaskNotStarted, Tell
@@ -57,11 +57,10 @@ class Notices:
         self.wake()
 
     def wake(self) -> None:
-        """Make `fd` readable."""
-        try:
-            os.write(self._write_end, b".")
-        except OSError:  # the pipe is full, or closed as the launch has ended
-            pass
+        """Make `fd` readable, while a job runs."""
+        if self._queueing:
+            with suppress(OSError):  # the pipe is full, or the launch ends
+                os.write(self._write_end, b".")
 
     def add(self, text: str, urgent: bool = False) -> None:
         """Queue a message for the console of the job."""
@@ -117,8 +116,9 @@ class HostHints:
                 return f"if it is missing in the container of {event.host}: {_MOUNTED}"
             return f"if it is missing on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
         if isinstance(event, AgentReady) and self._check and event.host in self._names:
+            known = event.host in self._ready
             self._ready[event.host] = event.facts
-            if len(self._ready) == len(self._hosts):
+            if len(self._ready) == len(self._hosts) and not known:
                 return "\n".join(self._findings())
         return ""
 

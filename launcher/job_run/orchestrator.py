@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from launcher import events
-from launcher.errors import ProtocolError, TransportError
+from launcher.errors import LaunchError, ProtocolError, TransportError
 from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
@@ -66,7 +66,7 @@ class _Connection:
 
 
 class Moves(NamedTuple):
-    """How the tasks of a lost host move to others."""
+    """How the tasks of a lost host move to others, or to a new container in its place."""
 
     #: The planned placement, with the standby hosts that can be used.
     placement: Placement
@@ -296,10 +296,8 @@ class Orchestrator:
         self._selector.register(link, selectors.EVENT_READ, lambda: self._receive(connection))
 
     def _receive(self, connection: _Connection) -> None:
-        if connection.closed:  # by an event of another host in the same turn
-            return
-        try:
-            messages = connection.link.receive()
+        try:  # an event of another host may have closed it in the same turn
+            messages = () if connection.closed else connection.link.receive()
         except ProtocolError as error:
             self._close(connection)
             self._handle(events.AgentLost(connection.host, events.now(), f"its agent failed: {error}"))
@@ -316,6 +314,8 @@ class Orchestrator:
                 self._handle(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 self._close(connection, connection.link.stays)
+            if connection.closed:  # the host counts as lost: what follows is of an attempt that is over
+                return
 
     def _report_lost_agents(self) -> None:
         for connection in tuple(self._lost):
@@ -396,6 +396,7 @@ class Orchestrator:
         connection = self._connections.get(command.host)
         if connection is not None:
             self._close(connection)
+            self._lost = [each for each in self._lost if each is not connection]
 
     def _start_agent(self, command: events.StartAgent) -> None:
         """Start a new agent on a lost host; a thread waits for the host."""
@@ -406,13 +407,13 @@ class Orchestrator:
         why = ""
         try:
             self._moves.reach(host)
-        except TransportError as error:
+        except (LaunchError, OSError) as error:
             why = str(error)
         self._reached.append((host, why))
         self._notices.wake()
 
     def _answer(self, host: str, why: str) -> None:
-        """A lost host can be used again, or not (``why``), which comes often and is not shown."""
+        """A lost host can be used again, or not, and why."""
         if why or self._machine.phase not in (Phase.STARTUP, Phase.RUNNING):
             self._execute(self._machine.handle(events.AgentLost(host, events.now(), why)))
             return

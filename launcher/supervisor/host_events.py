@@ -29,7 +29,7 @@ _ADVICE = (
 def agent_ready(job: JobState, event: events.AgentReady) -> None:
     """The agent of a host runs."""
     if event.host in job.returning:
-        returning.ready(job, event.host)
+        returning.came_back(job, event.host)
     elif job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
         job.do(events.CloseAgent(event.host))
     elif job.phase is Phase.STARTUP:
@@ -93,10 +93,11 @@ def lose_hosts(job: JobState, hosts: Iterable[str], why: str, at: float) -> None
 def agent_lost(job: JobState, event: events.AgentLost) -> None:
     """The launcher has no link to the agent any more, and gets no further event of its tasks."""
     if event.host in job.returning and (job.tasks_end or job.phase is not Phase.RUNNING):
-        returning.not_ready(job, event.host)
+        returning.stays_lost(job, event.host)
         return
     own = job.belongs_to(event.host)
     lost = "can't be used" if event.host in job.not_ready or not job.by_host[event.host] else "is lost"
+    lost = "can't be made again" if event.host in job.returning else lost
     job.drop_host(event.host)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
     job.do(events.HangUp(event.host))
@@ -116,6 +117,8 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
         job.forget_restarts(job.records)
     _fail(job, Reason.HOST_LOST, event.host, event.at, text, own)
     _stop_if_failed(job) if job.phase is Phase.STARTUP else job.continue_or_stop()
+    if job.placing and not job.not_ready and not job.checking:  # it was the last that held no ports
+        _try_peers(job)
     restarting.start_due(job)
 
 
@@ -172,7 +175,7 @@ def _make_plan(job: JobState) -> None:
 
 def _try_peers(job: JobState) -> None:
     """Let each host connect to the next two in the list, so that each is also connected to by two."""
-    hosts = tuple(host for host, own in job.by_host.items() if own)
+    hosts = tuple(host for host, own in job.by_host.items() if own and host in job.agents)
     if not job.check or len(hosts) == 1:
         _make_plan(job)
         return

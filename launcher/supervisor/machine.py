@@ -102,7 +102,8 @@ class Machine(JobState):
         handler = _HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER:
             return []
-        if host is not None and host not in self.agents and host not in self.returning:
+        answers = host in self.returning and isinstance(event, (events.AgentReady, events.AgentLost))
+        if host is not None and host not in self.agents and not answers:
             return []
         handler(self, event)
         return self.take_commands()
@@ -199,7 +200,7 @@ def _expect_answers(job: JobState, seconds: float) -> None:
 def _stop_text(job: JobState) -> str:
     if job.phase is Phase.STARTUP:
         return "no task was started yet"
-    return f"stopping {counted(job.alive(), 'task')}" if job.alive() else "no task runs now"
+    return f"stopping {counted(job.alive() or len(job.open), 'task')}" if job.open else "no task runs now"
 
 
 # ---------------------------------------------------------------------- timers
@@ -244,6 +245,10 @@ def _waiting_for(job: JobState) -> str:
         return f"waiting for {job.names(draining)} to finish (at most {limit} after the job's end)"
     if job.phase is Phase.RUNNING:
         ending = job.open.intersection(job.restarting)
+        waited = job.not_ready.keys() | job.returning
+        hosts = [host for host in job.hosts_of(job.restarting) if host in waited]
+        if hosts and not ending:
+            return f"waiting for the agent on {listed(hosts)}"
         verb, tasks = ("end", ending) if ending else ("start", job.starting)
     return f"waiting for {job.names(tasks)} to {verb}" if tasks else ""
 

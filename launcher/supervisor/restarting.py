@@ -55,9 +55,10 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
 
 
 def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[bool, str]:
-    """Let the tasks of a lost host start again on others, with all tasks of the job, if the policy allows it.
+    """Let the tasks of a lost host start again with all tasks of the job, if the policy allows it.
 
-    No two attempts of a task may be alive, so they wait until those on the lost host have certainly ended.
+    They move to other hosts. No two attempts of a task may be alive, so they wait until those on the lost
+    host have certainly ended. A lost container is removed, which ends its tasks; a new one takes its place.
 
     Args:
         job: the host and its tasks are dropped.
@@ -79,12 +80,13 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[boo
     if placement is None:
         return False, f"; no other host has room for {names}"
     first = own[0]
-    ran = 0.0 if first.started_at is None else max(0.0, at - first.started_at)
-    decision = job.restarts.after(first.task, ExitStatus(), ran, [record.task for record in own[1:]])
+    ran = at - (first.started_at or at) if first.ended_at == at else 0.0  # else it did not run any more
+    decision = job.restarts.after(first.task, ExitStatus(), max(0.0, ran), [each.task for each in own[1:]])
     if decision is None:
-        return False, ""
+        why = job.restarts.why_not(first.task, ExitStatus())
+        return False, f"; {why}" if why else ""
     tasks = {placed.task for placed in placement.tasks if not placed.role.sidecar}
-    tasks |= {record.task for record in job.records.values() if record.host not in job.agents}
+    tasks |= {record.task for record in job.records.values() if record.state is TaskState.LOST}
     tasks |= job.restarting.keys()
     decision = decision._replace(tasks=frozenset(tasks), all=True, wait=max(decision.wait, job.tasks_end))
     job.moving, job.placing = placement, False
@@ -94,9 +96,6 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[boo
     _begin(job, decision, None)
     of_limit = f"attempt {first.attempt + 1}, restart {decision.number} of {job.restarts.limit}"
     if not job.tasks_end:
-        for host in job.hosts_of(tasks):
-            if host not in job.agents and host not in job.returning:
-                job.start_agent(host)
         return True, f"; a new one takes its place, all tasks start again ({of_limit})"
     there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
     verb = "moves" if len(own) == 1 else "move"
@@ -172,7 +171,11 @@ def time_up(job: JobState, event: events.TimeUp) -> list[str]:
         _stop(job, restart)
     elif restart.stage is Stage.WAITING:
         restart.stage = Stage.DUE
-        job.do(events.SetTimer(restart.timer, longest(job.stop_steps)))
+        job.do(NOTICE_TIMER, events.SetTimer(restart.timer, longest(job.stop_steps)))
+        if job.moving is not None and not job.tasks_end:
+            for host in job.hosts_of(restart.tasks):
+                if host not in job.agents and host not in job.returning:
+                    job.start_agent(host)
         _start_if_due(job, restart)
     else:
         return job.hosts_of(job.open.intersection(restart.tasks))

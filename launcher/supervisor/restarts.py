@@ -101,13 +101,18 @@ class Restarts:
         self._counted: dict[TaskId, int] = {}
         self._restarted: dict[TaskId, int] = {}
 
+    @property
+    def left(self) -> bool:
+        """Whether one more failure may lead to a restart."""
+        return sum(self._counted.values()) < self.limit
+
     def why_not(self, task: TaskId, status: ExitStatus) -> str:
         """Why `after` gave ``None``, for the user; empty: nobody expects a restart."""
         if not self.limit or self._roles[task].restart == "never":
             return ""
         if status.code in _NO_PROGRAM:
             return "not started again: its program is missing or can't be run"
-        return f"no restart is left of {self.limit}" if sum(self._counted.values()) >= self.limit else ""
+        return "" if self.left else f"no restart is left of {self.limit}"
 
     def after(
         self, task: TaskId, status: ExitStatus, ran: float, others: Sequence[TaskId] = ()
@@ -128,7 +133,7 @@ class Restarts:
             self._counted.pop(task, None)
             self._restarted.pop(task, None)
         preempted = status.code == PREEMPTED and ran >= _PREEMPTED_AFTER
-        if not preempted and sum(self._counted.values()) >= self.limit:
+        if not preempted and not self.left:
             return None
         self._restarted[task] = self._restarted.get(task, 0) + 1
         if not preempted:

@@ -20,15 +20,14 @@ def expect(job: JobState, host: str) -> None:
 
 
 def time_up(job: JobState, timer: str) -> None:
-    """Try to reach a lost host; not before its tasks have moved to others."""
-    host = timer.removeprefix(TIMER)
-    if job.moving is not None:
+    """Try to reach a lost host; not before its tasks have moved to others, and not without a restart."""
+    if job.moving is not None or not job.restarts.left:
         job.do(events.SetTimer(timer, _PAUSE))
     elif _goes_on(job):
-        job.start_agent(host)
+        job.start_agent(timer.removeprefix(TIMER))
 
 
-def ready(job: JobState, host: str) -> None:
+def came_back(job: JobState, host: str) -> None:
     """A new agent runs on a lost host."""
     job.returning.discard(host)
     if not _goes_on(job):  # the link is closed with the others
@@ -38,11 +37,11 @@ def ready(job: JobState, host: str) -> None:
     job.placement = _with_standby(job.placement, job.hosts[host])
     job.moving = job.moving and _with_standby(job.moving, job.hosts[host])
     if job.tasks_end:
-        job.notify(f"host {host} is back: tasks of a host that is lost may move to it")
+        job.notify(f"host {host} is back: it can take the tasks of a host that is lost")
     restarting.start_due(job)
 
 
-def not_ready(job: JobState, host: str) -> None:
+def stays_lost(job: JobState, host: str) -> None:
     """No new agent could be started on a lost host: try it again."""
     job.returning.discard(host)
     if _goes_on(job):
@@ -56,4 +55,4 @@ def _with_standby(placement: Placement, host: Host) -> Placement:
 
 
 def _goes_on(job: JobState) -> bool:
-    return job.phase in (Phase.STARTUP, Phase.RUNNING)
+    return job.phase in (Phase.STARTUP, Phase.RUNNING) and job.failure is None

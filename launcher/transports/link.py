@@ -261,7 +261,7 @@ class ReconnectingLink(threading.Thread):
         """See `Link.kill`: all that the agent started, it and its watchdog carry its tag."""
         until = time.monotonic() + seconds
         self.hang_up()
-        if self._is_long_lost():
+        if self._is_long_lost() and not self.over.is_set():
             return None
         agent = {"agent": self._arguments["agent"]}
         with suppress(TransportError), closing(self._hosts.run(self._host, KILL, agent)) as program:

@@ -401,6 +401,9 @@ class Machines:
     def reach(self, host: str) -> None:
         """See `LaunchHosts.reach`."""
         self.programs.reconnect(host)
+        old = self._reconnecting.get(host)
+        if old is not None and old.kill(_LAST_WAIT) is None:
+            raise TransportError(f"{host}: its last agent can't be ended")
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
 

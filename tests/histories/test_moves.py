@@ -29,7 +29,7 @@ worker 2, ps 1, hosts 3, restarts 1: up; worker/0 finishes 0; lost node3; ps/0 e
 worker 2, hosts 2, slots 1, restarts 1: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost | host node2 is lost: connection reset; no other host has room for worker/1
 worker 2, hosts 2, restarts 1: up; worker/0 dies 9; worker/0 gone; lost node2; closed
-    -> 125 | failed: signal, lost | host node2 is lost: connection reset
+    -> 125 | failed: signal, lost | host node2 is lost: connection reset; no restart is left of 1
 worker 2 restart never, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost
 # a host whose tasks do not move does not use up a restart
@@ -49,7 +49,7 @@ worker 3, hosts 3, spares s1 s2, restarts 2: up; lost node2; lost node3; worker/
     -> 0 | succeeded, succeeded, succeeded | host node3 is lost: connection reset;
        worker/2 moves to s2, {SECOND}
 worker 3, hosts 3, spares s1 s2, restarts 1: up; lost node2; lost node3; worker/0 ends; closed
-    -> 125 | stopped, lost, lost | host node3 is lost: connection reset
+    -> 125 | stopped, lost, lost | host node3 is lost: connection reset; no restart is left of 1
 # the new host is lost: before the time is up, while it holds ports, while its tasks run
 worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; lost s1; worker/0 ends; time up restart 2;
     held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
@@ -110,7 +110,7 @@ MOVED = """up; lost node2; worker/0 ends; time up restart 1; held node1; held s1
 #: The tasks of s1 start again on node2.
 MOVES_BACK = """worker/0 ends; time up restart 2; held node1; held node2; worker/0,worker/1 starts;
     worker/0,worker/1 finishes 0; closed"""
-BACK = "host node2 is back: tasks of a host that is lost may move to it"
+BACK = "host node2 is back: it can take the tasks of a host that is lost"
 RETURNS = f"""
 worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; ready node2; lost s1; {MOVES_BACK}
     -> 0 | succeeded, succeeded | {BACK} | host s1 is lost: connection reset;
@@ -166,16 +166,22 @@ worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time u
     {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | host node2 is lost: connection reset; a new one takes its place, all tasks
        start again (attempt 2, restart 1 of 1)
-worker 2, hosts 2, containers, restarts 1: up; lost node2; ready node2; time up restart 1; worker/0 ends;
+worker 2, hosts 2, containers, restarts 1: up; lost node2; time up restart 1; ready node2; worker/0 ends;
     {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 # it can't be made: that counts, too
-worker 2, hosts 2, containers, restarts 2: up; lost node2; worker/0 ends; lost node2; time up restart 2;
-    ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
+worker 2, hosts 2, containers, restarts 2: up; lost node2; worker/0 ends; time up restart 1; lost node2;
+    time up restart 2; ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; lost node2;
     closed
-    -> 125 | stopped, lost | host node2 is lost: connection reset
+    -> 125 | stopped, lost | host node2 can't be made again: connection reset; no restart is left of 1
+worker 1, hosts 1, containers, restarts 1: up; lost node1 @ 700; time up restart 1; lost node1 @ 705
+    -> 125 | lost | host node1 can't be made again: connection reset; no restart is left of 1
+# its agent is ended from outside, and more of it arrives
+worker 2, hosts 2, containers, restarts 1: up; worker/1 gets 15; worker/1 dies 15; closed node2;
+    worker/0 ends; time up restart 1; held node2; ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
 # all are lost
 worker 2, hosts 2, containers, restarts 2: up; lost node2; lost node1; time up restart 2; ready node1;
     ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
@@ -193,9 +199,9 @@ def test_moves(case: Case):
     check(case)
 
 
-def moved(text: str, network: bool = False):
+def moved(text: str, network: bool = False, restarts: int = 1):
     spare = Host("s1", spare=True)
-    script = Script(job("worker 2", restarts=1), (*hosts(2), spare), check=network, tasks_end=80.0)
+    script = Script(job("worker 2", restarts=restarts), (*hosts(2), spare), check=network, tasks_end=80.0)
     return script.play(text)
 
 
@@ -214,6 +220,8 @@ def test_the_restart_waits_for_the_end_of_the_tasks_on_the_lost_host():
 def test_a_sidecar_whose_container_can_not_be_made_again_delays_nothing():
     own = Host("board-0", roles=("board",))
     script = Script(job("worker 1", "board 1 sidecar", restarts=1), (*hosts(1), own), tasks_end=0.0)
+    held = script.play("up; lost node1; time up restart 1; ready node1; held node1; lost board-0")
+    assert len(held.all(events.StartTask)) == 3, "not even while ports are held"
     lost = "up; lost board-0; lost node1; time up restart 1; ready node1"
     replay = script.play(f"{lost}; lost board-0; held node1; worker/0 starts; worker/0 finishes 0; closed")
     assert [start.host for start in replay.all(events.StartAgent)] == ["node1", "board-0"]
@@ -225,8 +233,9 @@ def test_no_agent_starts_on_a_lost_host_before_its_tasks_have_ended_and_moved():
     assert replay.timers["return of node2"] == 80.0
     replay = moved(f"{LOST}; time up return of node2")
     assert (replay.timers["return of node2"], replay.all(events.StartAgent)) == (30.0, ())
-    replay = moved(f"{LOST}; held node1; held s1; time up return of node2")
-    assert replay.all(events.StartAgent) == (events.StartAgent("node2"),)
+    last = f"{LOST}; held node1; held s1; time up return of node2"
+    assert moved(last).all(events.StartAgent) == (), "no restart is left"
+    assert moved(last, restarts=2).all(events.StartAgent) == (events.StartAgent("node2"),)
 
 
 def test_an_attempt_is_reported_with_its_host():

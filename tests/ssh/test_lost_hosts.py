@@ -96,7 +96,9 @@ def test_a_host_that_comes_back_takes_the_tasks_of_the_next_one(
     started.until(lambda it: it.out.count("up 2") == 2, 120)
     hosts[1].run(["rm", "-rf", CACHE])
     hosts[1].power_on()
-    started.until(lambda it: "host node2 is back: tasks of a host that is lost may move to it" in it.err, 120)
+    started.until(
+        lambda it: "host node2 is back: it can take the tasks of a host that is lost" in it.err, 120
+    )
     hosts[2].power_off()
     ended = started.wait(180)
     assert ended.code == 0, ended.err

@@ -94,7 +94,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         for proxy in proxies:  # of which paramiko may have none yet
             proxy.close()
         deadline = time.monotonic() + _LAST_WAIT
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             connection.transport.join(max(0.0, deadline - time.monotonic()))
         self._connections.clear()
 

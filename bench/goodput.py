@@ -100,9 +100,11 @@ def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
     killed = 0
     try:
         up = _up(folder, began, process)
+        up = up and kills
         turn = time.monotonic()
-        while up and kills and not processes.ended(process, max(0.0, turn + _PAUSE - time.monotonic())):
+        while up and not processes.ended(process, max(0.0, turn + _PAUSE - time.monotonic())):
             turn = time.monotonic()
+            up = turn < began + _TIME_LIMIT
             if not _kill(folder, killed % _WORKERS):
                 continue
             killed += 1

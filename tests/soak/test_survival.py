@@ -107,7 +107,7 @@ def test_a_task_is_preempted(place: Place):
     survive(place, "in_step", "worker/1", signal.SIGTERM)
 
 
-@pytest.mark.parametrize("backend", ["here"], indirect=True)
+@pytest.mark.parametrize("backend", PLACES, indirect=True)
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_random_task_is_killed_every_ten_seconds(place: Place, training: str):
     started, run = start(place, training, CHAOS_STEPS[training], restarts=100)

@@ -54,7 +54,9 @@ def check(launch: Launch) -> None:
     assert 97 not in {event["code"] for event in exits}
     for task in run.report["tasks"]:
         log = (run.path / "logs" / f"{task['task'].replace('/', '-')}.log").read_text()
-        assert {int(port) for port in re.findall(r"up \d+ (\d+)", log)} == {task["port"]}
+        ports = {int(port) for port in re.findall(r"up \d+ (\d+)", log)}
+        # A busy machine may start a ps only when the job is done.
+        assert ports == {task["port"]} or (not ports and task["state"] == "stopped")
         assert [each["attempt"] for each in task["earlier"]] == [*range(1, task["attempt"])]
 
 

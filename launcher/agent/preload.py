@@ -189,7 +189,8 @@ class Templates:
         except OSError:
             answer = b""
         known = self._forked if found.ready else self._imported
-        if answer.isdigit() and known(found, int(answer)):
+        cancelled = found.ready and found.fork is None  # its process may be killed before it has a pid
+        if answer and (cancelled or (answer.isdigit() and known(found, int(answer)))):
             found.ready, found.idle, found.due = True, True, None
             self._ask(found)
         else:
@@ -216,11 +217,10 @@ class Templates:
         Returns:
             Whether the process with this pid exists and is that task.
         """
-        fork = found.fork
-        if fork is None:  # it was cancelled
-            return True
-        process = processes.look_at(pid)
-        if process is None or process.parent != os.getpid() or processes.tag_of(pid) != fork.tag:
+        fork, process = found.fork, processes.look_at(pid)
+        if fork is None or process is None or process.parent != os.getpid():
+            return False
+        if processes.tag_of(pid) != fork.tag:
             return False
         found.fork = None
         self._begin(fork.start, Started(pid, fork.output, fork.tag))

@@ -114,7 +114,7 @@ class Copying:
             TransportError: the time is over, or Ctrl-C ended the copying.
         """
         if self._cancelled or self.is_late:
-            raise TransportError(f"{host}: the time limit (--timeout) ended the copying")
+            raise TransportError(f"{host}: the time limit ended the copying")
 
 
 class CommandStream(FileStream):

@@ -155,7 +155,9 @@ class Control:
         if self._machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job ends")
         tasks = selected("", self._machine.records, names)
-        lost = [task for task in tasks if self._machine.records[task].host not in self._machine.agents]
+        machine = self._machine
+        left = [task for task in tasks if task not in machine.restarting]
+        lost = [task for task in left if machine.records[task].host not in machine.agents]
         if lost:
             raise LaunchError(f"the host of {listed(lost)} is lost")
         return tuple(tasks)

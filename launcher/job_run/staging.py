@@ -27,6 +27,8 @@ from launcher.transports.machines import Planned
 _JOB = "JOB"
 #: Seconds that ``--collect`` may take at least, whatever ``--timeout`` says.
 _LEAST_COLLECT = 60.0
+#: Seconds that the removal of the folders of the run may take.
+_LONGEST_REMOVAL = 60.0
 
 
 class Staging:
@@ -232,7 +234,7 @@ class Staging:
                 self._brought.cancel()
             with self._bringing:  # its remote command is closed then
                 pass
-            failed = finish(self._copying(), hosts, self._job) if hosts else {}
+            failed = finish(self._copying(_LONGEST_REMOVAL), hosts, self._job) if hosts else {}
         for text in failed.values() if self._sent else ():
             print_notice(f"the folder of this run could not be removed: {text}")
 

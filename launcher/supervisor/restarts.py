@@ -33,7 +33,9 @@ _PREEMPTED_AFTER, _FORGIVEN_AFTER = 10.0, 600.0
 FIRST, _LONGEST, _JITTER = 1.0, 30.0, 0.25
 #: Exit codes of a program that can't be run, or is not found.
 _NO_PROGRAM = (126, 127)
-_IMPORT_FAILED = re.compile(rb"(?m)^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError)\b")
+_IMPORT_FAILED = re.compile(
+    rb"(?m)^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError)\b|^\S+: No module named "
+)
 
 
 class Decision(NamedTuple):

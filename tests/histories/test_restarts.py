@@ -149,6 +149,8 @@ worker 1, restarts 3: up; worker/0 exits 1; worker/0 unkillable 4711; closed
 # it can't be imported
 worker 1, restarts 3: up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1; closed
     -> 1 | failed | worker/0 failed on node1 after 0.0s: exit code 1; not started again: an import failed
+worker 1, restarts 3: up; says worker/0 python3: No module named x; worker/0 finishes 1; closed
+    -> 1 | failed | worker/0 failed on node1 after 0.0s: exit code 1; not started again: an import failed
 # the second attempt can't be started
 worker 1, restarts 3: up; worker/0 finishes 1; time up restart 1; worker/0 cannot start 127; closed
     -> 127 | failed: not found | worker/0 could not be started on node1: no such thing

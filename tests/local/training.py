@@ -176,8 +176,10 @@ def _attempts(report: Any, victim: str, again: Sequence[str], signum: int) -> No
         assert attempts[victim] == 2
         assert report["restarts"] == sum(attempts.values()) - len(attempts)
     else:
-        assert report["restarts"] == 1
-        assert attempts == {name: 2 if name in again else 1 for name in tasks}
+        # Connections of workers to a killed ps may fail for seconds, which ends the chief once more.
+        most = 2 if victim.startswith("ps") else 1
+        assert 1 <= report["restarts"] <= most
+        assert attempts == {name: 1 + report["restarts"] if name in again else 1 for name in tasks}
     assert {name: len(task["earlier"]) + 1 for name, task in tasks.items()} == attempts
     status = {"code": 42, "signal": None} if signum == signal.SIGTERM else {"code": None, "signal": signum}
     assert tasks[victim]["earlier"][0]["status"] == status

@@ -93,8 +93,8 @@ def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]
 
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
-#: Seconds for a connection, how many are tried, and seconds for the child. Where packets are lost, the kernel
-#: sends the first one again after 1 s, and says that there is no route if the host's ARP answer takes 3 s.
+#: Seconds for one connection, the number of connections, and seconds for the child. If the first packet is
+#: lost, the kernel sends it again after 1 s. If ARP has no answer after 3 s, it reports no route to the host.
 CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
 #: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: there is no such run.
-        LaunchError: a log can't be read; there is no report; the job can't be stopped from here.
+        LaunchError: a log or the report can't be read, or the job can't be stopped from here.
     """
     found = find(args.run_id) if args.run_id else (running() or [find()])[-1]
     if found.state is RunState.ENDED:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Restart the tasks, and wait until they run.
 
     Raises:
-        InputError: the run has no such tasks.
+        InputError: a name matches no task of the run.
         LaunchError: the job ends; its launcher can't be asked.
     """
     found: Run = args.run

@@ -116,7 +116,7 @@ def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
 
 
 def _notes(job: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
-    """Notes on a job with services only, and on what has no effect."""
+    """Notes on a job that has only services, and on options that have no effect."""
     if all(role.service for role in job.roles):
         names = " and ".join(role.name for role in job.roles if not role.sidecar)
         yield f"only {names} tasks: the job runs until Ctrl-C or --timeout. Did you forget --workers?"

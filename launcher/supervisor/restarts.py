@@ -109,7 +109,7 @@ class Restarts:
         return sum(self._counted.values()) < self.limit
 
     def why_not(self, task: TaskId, status: ExitStatus) -> str:
-        """Why `after` gave ``None``, for the user; empty: nobody expects a restart."""
+        """The reason for the user why `after` returned ``None``; empty if the user asked for no restart."""
         if not self.limit or self._roles[task].restart == "never":
             return ""
         if status.code in _NO_PROGRAM:

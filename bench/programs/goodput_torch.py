@@ -3,6 +3,7 @@
 Steps, their length and the checkpoints are those of ``goodput_tf.py``.
 """
 
+import datetime
 import os
 import sys
 import time
@@ -13,12 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 #: Seconds of a step; steps from checkpoint to checkpoint.
 STEP_S, SAVE_STEPS = 0.05, 20
+#: What a collective may take: restarted processes sometimes wait for each other in Gloo's first connections,
+#: and the default is half an hour.
+TIMEOUT = datetime.timedelta(seconds=10)
 
 
 def main(folder: str, steps: int) -> None:
     """Train."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=TIMEOUT)
     number = dist.get_rank()
     layer = torch.nn.Linear(256, 256, bias=False)
     kept, at = os.path.join(folder, "checkpoint"), 0

@@ -22,6 +22,8 @@ from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 
 #: Seconds that the agent waits for a new connection after a live one has closed, at least.
 CLOSED_GRACE = 1.5
+#: Load average for each processor above which it waits longer, in proportion: a login takes longer, too.
+_BUSY = 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
@@ -160,7 +162,8 @@ class Connection:
         if self.is_pipe:
             self._until = now
         elif now - self._received_at < ALIVE:
-            self._until = now + min(max(CLOSED_GRACE, self.channel.grace), self._lease)
+            grace = CLOSED_GRACE * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
+            self._until = now + min(max(grace, self.channel.grace), self._lease)
         else:
             self._until = self._received_at + self._lease
 

@@ -103,6 +103,7 @@ def test_much_output_through_connections_that_break(reach: Callable[..., Reach])
     for part in (1, 2, 3):
         enough = part * size / 5
         while here.agent.size("worker/0") < enough:
+            assert not here.agent.ended, here.agent.link.wait(0)
             here.agent.pump(1)
         here.host.kill_sshd_sessions()
     here.agent.wait(events.TaskGone, "worker/0", timeout=100)

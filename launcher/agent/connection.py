@@ -22,7 +22,7 @@ from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 
 #: Seconds that the agent waits for a new connection after a live one has closed, at least.
 CLOSED_GRACE = 1.5
-#: Load average for each processor above which it waits longer, in proportion: a login takes longer, too.
+#: Load average per processor above which this time grows in proportion: a login takes longer there.
 _BUSY = 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5

@@ -93,8 +93,8 @@ def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]
 
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
-#: Seconds for one connection, the number of connections, and seconds for the child. If the first packet is
-#: lost, the kernel sends it again after 1 s. If ARP has no answer after 3 s, it reports no route to the host.
+#: Seconds for one connection, the number of connections, and seconds for the child. The kernel resends a lost
+#: first packet after 1 s, and reports "no route to host" when ARP gets no answer within 3 s.
 CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
 #: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256

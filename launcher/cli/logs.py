@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: no such run, or no such task in it.
-        LaunchError: a log can't be read, or, with ``--follow``, the run has no report.
+        LaunchError: a log can't be read. With ``--follow``: the run has no report.
     """
     found, names = _run_and_tasks(args.selected)
     out = sys.stdout.buffer

@@ -112,7 +112,7 @@ class DockerHost:
         cache = self.host.home / CACHE
         files = [path for path in map(Path, self.host.files()) if cache not in (path, *path.parents)]
         files = [path for path in files if path not in cache.parents and path.name != ".docker"]
-        # dockerd has a containerd that answers late write its stacks.
+        # The engine's own: when containerd answers late, dockerd makes it write its stacks.
         files = [path for path in files if not path.match("/tmp/containerd.*.stacks.log")]
         return [
             *(f"{self.name}: container {name}" for name in self.containers()),

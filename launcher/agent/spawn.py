@@ -9,9 +9,9 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from launcher.agent import processes
 
-#: Variables of every task unless the user sets them: output without delay, and stack traces in the log when
-#: a hung Python program gets SIGABRT.
-DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+#: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
+#: hung Python program gets SIGABRT; no proxy between the tasks: gRPC would use ``http_proxy``, and hang.
+DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "grpc_proxy": ""}
 
 #: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for errors of our own (as ``env`` does).
 NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125

@@ -59,9 +59,11 @@ def test_the_synchronous_one_by_tf_config(launch: Launch, family: Family):
 
 
 def test_in_step_and_on_from_the_last_checkpoint(launch: Launch, family: Family, tmp_path: Path):
+    """An HTTP proxy, which company networks have, is not between the tasks."""
     words = ["--workers", "2", "--python", PYTHON, str(STRATEGIES / "in_step.py"), f"--folder={tmp_path}"]
     for more in (["--steps=200", "--save_steps=100"], ["--steps=300", "--min_accuracy=0.9"]):
-        ended = launch(*words, *more, timeout=150, env={"XDG_CACHE_HOME": CACHE})
+        env = {"XDG_CACHE_HOME": CACHE, "http_proxy": "http://127.0.0.1:9"}
+        ended = launch(*words, *more, timeout=150, env=env)
         assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     assert ended.out.count("restored from step 200") == 2
     assert ended.out.count("test accuracy: 0.9") == 2

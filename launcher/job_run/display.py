@@ -125,6 +125,8 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         live=live and os.environ.get("TERM") != "dumb",
         colour=wants_colour(terminal, os.environ),
         show=frozenset() if options.detach or (show is None and tmux and terminal) else show,
+        verbose=options.verbose,
+        timestamps=options.timestamps,
         quiet=options.quiet,
         last_lines=options.last_lines,
         covered=lambda: tmux is not None and tmux.attached,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from launcher.job import RunPaths
 from launcher.output.lines import clean_lines
+from launcher.output.notices import is_about_the_build
 from launcher.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.logs import tail
 from launcher.text import listed, printable, shortened
@@ -27,17 +28,6 @@ _CHAINED = (
 )
 #: Largest number of other lines between the lines of a traceback (the log of another thread).
 _MOST_FOREIGN = 10
-#: Parts of lines that TensorFlow 2.4 to 2.21 prints at each start, and that do not explain a failure.
-_NOTICES = (
-    "All log messages before absl::InitializeLog() is called are written to STDERR",
-    "oneDNN custom operations are on. You may see slightly different numerical results",
-    "This TensorFlow binary is optimized ",
-    "in other operations, rebuild TensorFlow with the appropriate compiler flags.",
-    "Could not find cuda drivers on your machine, GPU will not be used.",
-    "TF-TRT Warning: Could not find TensorRT",
-    "factory: Attempting to register factory for plugin cu",
-    "computation placer already registered. Please check linkage",
-)
 #: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
     (
@@ -93,7 +83,7 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
             hint = f"stacks are at the end of the output of {listed(hung)}" if hung else hint
         return [f"  hint: {hint}"] if hint else []
     printed = clean_lines(*tail(paths.log(failure.task)))
-    lines = [line for line in printed if not any(notice in line for notice in _NOTICES)]
+    lines = [line for line in printed if not is_about_the_build(line)]
     block = last_traceback(lines)
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
     tips = [f"  hint: {hint}" for hint in [*hints(last), hint] if hint]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.events import StopAsked, Tell, now
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import Interrupts
+from launcher.job_run.notices import MOUNTED
 from launcher.job_run.options import Options
 from launcher.output.base import Renderer
 from launcher.output.console import Console, wants_colour
@@ -128,6 +129,7 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         verbose=options.verbose,
         timestamps=options.timestamps,
         quiet=options.quiet,
+        missing_hint=MOUNTED if options.transport.in_containers else "",
         last_lines=options.last_lines,
         covered=lambda: tmux is not None and tmux.attached,
     )

@@ -60,7 +60,7 @@ def look(job: JobState, event: events.TimeUp) -> None:
     elif silent:
         since = max(_last_look(job, record) for record in silent)
         limit = duration((job.looks - since - 1) * _UNASKED / LOOKS)
-        advice = _cause(job) or "`--stall 10m` would end such tasks and show where they hang"
+        advice = _cause(job, silent) or "`--stall 10m` would end such tasks and show where they hang"
         job.notify(f"{_text(job, silent, limit)}; {advice}")
         job.silence_lines += 1
 
@@ -99,8 +99,10 @@ def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
     return f"{job.names([record.task for record in silent])}{where} printed nothing for {limit}"
 
 
-def _cause(job: JobState) -> str:
-    """The likely cause of a silence, if it is known; else empty."""
+def _cause(job: JobState, silent: list[TaskRecord]) -> str:
+    """The likely cause of a silence of Python programs, if it is known; else empty."""
+    if not any(record.runs_python for record in silent):
+        return ""
     ended = [task.task for task in job.records.values() if not task.service and task.task not in job.open]
     if not ended:
         return ""
@@ -117,7 +119,7 @@ def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
         record.stalled = record.stop_sent = True
     job.send_stops(silent, _STEPS)
     first, *others = silent
-    text, hint = _text(job, silent, limit), _cause(job) or _HINT
+    text, hint = _text(job, silent, limit), _cause(job, silent) or _HINT
     failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
     if not restarting.after_failure(job, first, failure, [record.task for record in others]):
         if why := job.restarts.why_not(first.task, first.status):

@@ -90,7 +90,7 @@ class JobState:
         restarts: Restarts,
         tasks_end: float | None = None,
     ) -> None:
-        self.policy = job.policy
+        self.policy, self.preload = job.policy, job.preload
         self.placement = placement
         self.tasks_end = tasks_end
         self.restarts = restarts

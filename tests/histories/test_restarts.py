@@ -194,6 +194,18 @@ def test_tasks_of_a_preempted_job_have_time_to_end_by_themselves():
     assert replay.report.restarts == 1
 
 
+def test_no_start_is_announced_after_an_import_failed():
+    """The output decides, and all of it is here when the task is gone."""
+    missing = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 exits 1"
+    other = "up; says worker/0 ValueError: x; worker/0 exits 1"
+    assert not any(
+        "starting" in line for line in play("worker 1", history=f"{missing}; worker/0 gone").notices
+    )
+    assert not any("starting" in line for line in play("worker 1", history=other).notices)
+    (line,) = (l for l in play("worker 1", history=f"{other}; worker/0 gone").notices if "starting" in l)
+    assert "exit code 1; starting worker/0 again in 1." in line
+
+
 def test_an_agent_that_does_not_end_the_tasks_is_lost():
     replay = play("worker 2", history="up; worker/1 dies 9; time up restart 1; time up restart 1")
     assert replay.report.exit_code == 125

@@ -38,7 +38,7 @@ def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Lau
     assert "(attempt 2, restart 1 of 2)" in ended.err
     *_, head, first, second, ps, _, verdict = ended.out.splitlines()
     assert [line.split()[-1] for line in (head, first, second, ps)] == ["ATTEMPT", "1", "2", "1"]
-    assert verdict.endswith("after 1 restart")
+    assert verdict.endswith("tasks started again 1 time")
     started = [event for event in run.events if event["event"] == "TaskStarted"]
     assert [event["attempt"] for event in started if event["task"] == "worker/1"] == [1, 2]
 

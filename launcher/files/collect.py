@@ -11,7 +11,7 @@ from launcher.errors import ProtocolError, TransportError
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.requests import Item
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
-from launcher.text import byte_size, counted, listed
+from launcher.text import byte_size, counted, duration, listed
 from launcher.transports.base import with_tilde
 
 #: Messages about one item, at most.
@@ -74,7 +74,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
     files = counted(sum(result.files for result in results.values()), "file")
     amount = f"{files} ({byte_size(size)}) from {counted(len(results), 'host')}"
-    copying.report(f"collected {amount}{into} in {copying.seconds:.1f} s")
+    copying.report(f"collected {amount}{into} in {duration(copying.seconds)}")
     return results
 
 

@@ -21,7 +21,7 @@ from launcher.supervisor.state import (
 )
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
-from launcher.text import listed
+from launcher.text import duration, listed
 
 #: Seconds for all tasks of a preempted job to save a checkpoint and to end by themselves.
 _SAVING = 30.0
@@ -48,7 +48,7 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
         return False
     restart = _begin(job, decision, failure)
     of_limit = f"restart {decision.number} of {job.restarts.limit}" if decision.number else "not counted"
-    when = f"in {decision.wait:.1f} s" if decision.wait >= 0.1 else "at once"
+    when = f"in {duration(decision.wait)}" if decision.wait >= 0.1 else "at once"
     again = f"starting {job.names(restart.tasks)} again {when}"
     restart.notice = f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
     if not _may_be_import(record):
@@ -102,7 +102,7 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[boo
     there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
     verb = "moves" if len(own) == 1 else "move"
     moves = f"{names} {verb} to {listed([*there])}"
-    return True, f"; {moves}, all tasks start again in {decision.wait:.0f} s ({of_limit})"
+    return True, f"; {moves}, all tasks start again in {duration(decision.wait)} ({of_limit})"
 
 
 def _hold_ports(job: JobState, placement: Placement) -> None:

@@ -27,13 +27,13 @@ worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence
     silence 1; worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
     worker/0,worker/1 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | worker/1 on node1 printed nothing for 20 s; starting worker/1 again
-       in 1.0 s (attempt 2, restart 1 of 1)
+       in 1.0s (attempt 2, restart 1 of 1)
 # all start again: that counts once
 worker 2, ps 1, stall 20, restarts 1: up; silence 11; worker/0,worker/1 gets 6; worker/0,worker/1 dies 6;
     worker/0,worker/1 gone; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
     ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | worker/0, worker/1 printed nothing for 20 s; starting worker/0,
-       worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+       worker/1 again in 1.0s (attempt 2, restart 1 of 1)
 # no restart is left
 worker 1, stall 20, restarts 1: up; silence 11; worker/0 ends; time up restart 1; worker/0 starts;
     silence 11; worker/0 ends; closed
@@ -55,7 +55,7 @@ chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; 
     chief/0,worker/1 ends; ps/0 ends; time up restart 1; chief/0,worker/1,ps/0 starts; chief/0 finishes 0;
     worker/0,worker/1,ps/0 ends; closed
     -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20 s; starting
-       chief/0, worker/1, ps/0 again in 1.0 s (attempt 2, restart 1 of 1)
+       chief/0, worker/1, ps/0 again in 1.0s (attempt 2, restart 1 of 1)
 # the user in the middle: while it ends, and while it waits
 worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
     worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed

@@ -134,7 +134,9 @@ def test_ps_and_stop(launch: Launch, family: Family):
     stopped = launch("stop", name[-5:])
     assert stopped.code == 0
     assert "exit code 143" in stopped.out
-    assert started.wait().code == 143
+    ended = started.wait()
+    assert ended.code == 143
+    assert ended.out.endswith("stopped by launch stop, exit code 143\n")
     assert "nothing is running" in launch("ps").err
     assert "ended (143)" in launch("ps", "--all").out
     assert "already ended" in launch("stop", name).out

@@ -122,7 +122,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
     with suppress(OSError):  # only the message of the launcher depends on it
-        os.close(os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        os.close(os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     send_sigterm(pidfd)
     if args.now:
         wait = _BETWEEN

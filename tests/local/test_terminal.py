@@ -71,6 +71,25 @@ FOLDED = (
 )
 
 
+def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    script = f"rmdir {tmp_path}/folder; echo made > {tmp_path}/file"
+    files = ["--report", f"{tmp_path}/folder/report.json", "--collect", f"{tmp_path}/file:{tmp_path}/here"]
+    it = terminal(*files, "--workers", "1", "--", "sh", "-c", script, columns=300)
+    assert it.wait() == 125
+    lines = [line for line in it.screen if line]
+    starts = (
+        "launch: collected 1 file",
+        "launch: can't write the report",
+        "HOST ",
+        "localhost",
+        "logs: ",
+        "job ",
+    )
+    assert all(line.startswith(start) for line, start in zip(lines[-7:-1], starts, strict=True)), lines
+    assert lines[-1].startswith("launch: exit code 125: the job is ok, but some files")
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_notices_and_repeated_tracebacks_are_folded(terminal: Open, launch: Launch, verbose: bool):
     options = ["--verbose"] if verbose else []

@@ -37,6 +37,7 @@ _KERAS_2 = (
     "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
     " this)"
 )
+_NO_FILE = r"^FileNotFoundError: |can't open file |(?<!shared object file): No such file or directory$"
 #: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
     ("ModuleNotFoundError: ", _NO_MODULE),
@@ -99,7 +100,7 @@ def _about_task(
     lines = [line for line in printed if not is_about_the_build(line)]
     block = last_traceback(lines)
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
-    missing = missing_hint if any("No such file or directory" in line for line in last) else ""
+    missing = missing_hint if any(re.search(_NO_FILE, line) for line in last) else ""
     found = [_of_environment(each, failure.task, paths) for each in hints(last)]
     tips = [f"  hint: {each}" for each in [*found, missing, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)

@@ -160,7 +160,8 @@ def gone(job: JobState, record: TaskRecord, at: float) -> None:
         text = f"{cause.text}; not started again: an import failed"
         _give_up(job, restart, cause._replace(text=text), record.status.shell)
         return
-    _tell(job, restart)
+    if cause is None or cause.task == record.task:
+        _tell(job, restart)
     if restart.stage is Stage.ENDING and not job.open.intersection(restart.tasks):
         _stop(job, restart)
     else:

@@ -37,7 +37,7 @@ _KERAS_2 = (
     "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
     " this)"
 )
-_NO_FILE = r"^FileNotFoundError: |can't open file |(?<!shared object file): No such file or directory$"
+_NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
 #: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
     ("ModuleNotFoundError: ", _NO_MODULE),

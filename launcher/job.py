@@ -307,6 +307,11 @@ class RunPaths(NamedTuple):
         return f"{self.root}/launcher.json"
 
     @property
+    def stop_asked(self) -> str:
+        """The file that ``launch stop`` makes before it sends SIGTERM."""
+        return f"{self.root}/stop-asked"
+
+    @property
     def messages(self) -> str:
         """The messages of a launcher of ``--detach``, the failure report and the table among them."""
         return f"{self.root}/launcher.log"

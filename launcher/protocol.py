@@ -168,6 +168,8 @@ class FileNotice(NamedTuple):
     """A line for the user about a requested path."""
 
     text: str
+    #: Nothing is there.
+    missing: bool = False
 
 
 class FilesDone(NamedTuple):

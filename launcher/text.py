@@ -131,4 +131,4 @@ class Waiting:
             return ""
         first = self._next == self.FIRST
         self._next = self.SECOND if waited < self.SECOND else 2 * waited
-        return "waiting for" if first else f"still waiting, after {waited:.0f} s, for"
+        return "waiting for" if first else f"still waiting, after {duration(waited)}, for"

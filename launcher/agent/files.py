@@ -380,7 +380,7 @@ def send(pipe: _Pipe, arguments: Any) -> List[str]:
         found = _find(base, path)
         if not found:
             looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
-            pipe.put(FileNotice(f"{path!r} is not there{looked}"))
+            pipe.put(FileNotice(f"{path!r} is not there{looked}", missing=True))
         entries = [pair for source, name in found for pair in walk(source, name, problem)]
         pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
         send_entries(pipe, entries, problem)

@@ -26,7 +26,8 @@ _FILE_KEYS = (
 )  # fmt: skip
 #: Options that need no check.
 _UNCHECKED = (
-    "commands_fd", "detach", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux",
+    "commands_fd", "detach", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show",
+    "timestamps", "tmux", "verbose",
 )  # fmt: skip
 #: Options for tasks and hosts: a note warns if they come after the program.
 _TASK_OPTIONS = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
@@ -265,11 +266,11 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
 
 def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:
     """Faults of options that contradict each other, or have no effect."""
-    for name in ("quiet", "show", "tmux"):
+    for name in ("quiet", "show", "timestamps", "tmux"):
         if args.json and getattr(args, name) and not args.dry_run:
             expected = "expected one of them: --json prints everything as JSON"
             yield Fault(COMMAND_LINE, f"--json and --{name} both", expected)
-    for name in ("tmux", "json", "show", "events_fd"):
+    for name in ("tmux", "json", "show", "timestamps", "events_fd"):
         if args.detach and getattr(args, name) not in (None, False):
             expected = "expected one of them: launch attach and launch logs show the output of tasks"
             yield Fault(COMMAND_LINE, f"--detach and --{name.replace('_', '-')} both", expected)

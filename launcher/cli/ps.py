@@ -27,7 +27,7 @@ from launcher.text import Waiting, byte_size, duration, printable
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
 EXAMPLES = """\
-launch ps             the runs that are running, with their CPU time and memory
+launch ps             the runs that are running, with the CPU time and memory of their processes here
 launch ps --all       also the runs that have ended
 launch ps --json      the same for programs
 launch ps k3f9m       the tasks of a run: state, attempt, host, pid, address, memory, last line"""
@@ -95,7 +95,8 @@ def _print_tasks(run: Run, as_json: bool) -> int:
 def _task_record(run: Run, now: Snapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """A task, as ``--json`` prints it: the fields of the report and more."""
     lines = last_lines(run.paths.root, task["task"], 1)
-    return {**task, "memory": now.memory.get(task["task"]), "last_line": lines[0] if lines else ""}
+    memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
+    return {**task, "restarting": restarting, "memory": memory, "last_line": lines[0] if lines else ""}
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
@@ -103,7 +104,7 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
     alive = TaskState(task["state"]) in _ALIVE
     return [
         task["task"],
-        task["state"],
+        task["state"] + (", starts again" if task["restarting"] else ""),
         str(task["attempt"]),
         task["host"],
         str(task["pid"]) if alive else "",

@@ -188,6 +188,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
     )
+    output.add_argument(
+        "-v", "--verbose", action="store_true",
+        help="show TensorFlow's start-up notices and repeated tracebacks on a terminal, too",
+    )  # fmt: skip
+    output.add_argument("--timestamps", action="store_true", help="begin each line of a task with the time")
     output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
     output.add_argument(
         "--no-last-lines", action="store_true", help="do not show the last lines of the task that failed"

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.config.values import argument, duration
@@ -120,6 +121,8 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
 def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
+    with suppress(OSError):  # only the message of the launcher depends on it
+        os.close(os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     send_sigterm(pidfd)
     if args.now:
         wait = _BETWEEN

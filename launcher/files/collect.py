@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from launcher.agent.transfer import MAX_ENTRIES, Landing
@@ -11,7 +11,7 @@ from launcher.errors import ProtocolError, TransportError
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.requests import Item
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
-from launcher.text import byte_size, counted, listed
+from launcher.text import byte_size, counted, duration, listed
 from launcher.transports.base import with_tilde
 
 #: Messages about one item, at most.
@@ -24,12 +24,15 @@ _MOST_NOTES, _LONGEST_NOTE = 20, 2000
 class Collected:
     """The result for one host."""
 
-    #: For each item that has begun.
+    #: The items that have begun; for each of them:
+    items: list[Item] = field(default_factory=list)
     landings: list[Landing] = field(default_factory=list)
     #: Paths that do not exist or can't be read: not a failure of the job.
     notices: list[str] = field(default_factory=list)
     #: Why existing files could not be copied.
     failures: list[str] = field(default_factory=list)
+    #: Items that are not there, and the notices about them.
+    missing: dict[Item, str] = field(default_factory=dict)
 
     @property
     def files(self) -> int:
@@ -51,6 +54,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
         try:
             with copying.command(host, "send", {"items": requested}) as stream:
                 for item in own:
+                    result.items.append(item)
                     result.landings.append(Landing(stream, item.into))
                     _take(copying, stream, item, result)
         except TransportError as error:
@@ -61,6 +65,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     _, failed = copying.on_all(list(results), visit, "collecting")
     for host, text in failed.items():
         results[host].failures.append(text)
+    _note_missing(results)
     landings = [landing for result in results.values() for landing in result.landings if landing.files]
     size = sum(entry.size for landing in landings for entry in landing.files)
     folders = {landing.top for landing in landings}
@@ -69,8 +74,29 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
     files = counted(sum(result.files for result in results.values()), "file")
     amount = f"{files} ({byte_size(size)}) from {counted(len(results), 'host')}"
-    copying.report(f"collected {amount}{into} in {copying.seconds:.1f} s")
+    copying.report(f"collected {amount}{into} in {duration(copying.seconds)}")
     return results
+
+
+def _note_missing(results: Mapping[str, Collected]) -> None:
+    """Add notices of paths that are not there; not for a role if only tasks of other roles make the path."""
+    missing = {item for result in results.values() for item in result.missing}
+    roles: dict[str, set[str]] = {}
+    for result in results.values():
+        for item in result.items:
+            if item not in missing:
+                roles.setdefault(item.path, set()).add(item.role)
+    for result in results.values():
+        for item, text in result.missing.items():
+            if not item.role or item.role in roles.get(item.path, {item.role}):
+                _note(result.notices, item, text)
+
+
+def _note(texts: list[str], item: Item, text: str) -> None:
+    """Add a text about an item, up to a number of them."""
+    if len(texts) <= _MOST_NOTES:
+        more = "there is more of this kind"
+        texts.append(f"{item.host}: {text[:_LONGEST_NOTE] if len(texts) < _MOST_NOTES else more}")
 
 
 def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected) -> None:
@@ -82,18 +108,16 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
     """
     landing = result.landings[-1]
 
-    def note(texts: list[str], text: str) -> None:
-        """Keep the first ones."""
-        if len(texts) <= _MOST_NOTES:
-            more = "there is more of this kind"
-            texts.append(f"{item.host}: {text[:_LONGEST_NOTE] if len(texts) < _MOST_NOTES else more}")
-
     for _ in range(_MOST_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):
             return
         if isinstance(message, FileNotice):
-            note(result.notices, f"{item.task}: {message.text}")
+            text = f"{item.task}: {message.text}"
+            if message.missing:
+                result.missing[item] = text[:_LONGEST_NOTE]
+            else:
+                _note(result.notices, item, text)
         elif isinstance(message, FilesFollow):
             try:
                 landing.expect(message.size)
@@ -104,5 +128,7 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
             try:
                 landing.land(message)
             except OSError as error:
-                note(result.failures, f"{message.path!r} can't be put into {item.into}: {error.strerror}")
+                _note(
+                    result.failures, item, f"{message.path!r} can't be put into {item.into}: {error.strerror}"
+                )
     raise ProtocolError("too many messages")

@@ -95,6 +95,8 @@ class Item(NamedTuple):
     path: str
     #: The folder here for the copy; made when a file arrives.
     into: str
+    #: The role of the task, if the path is wanted from tasks of all roles: not each role may make it.
+    role: str = ""
 
 
 class CollectRequest(NamedTuple):
@@ -125,7 +127,7 @@ class CollectRequest(NamedTuple):
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
-        return Item(task, host, base, path, os.path.abspath(into))
+        return Item(task, host, base, path, os.path.abspath(into), "" if self.role else task.role)
 
 
 def parse_collects(

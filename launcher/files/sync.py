@@ -12,7 +12,7 @@ from launcher.errors import HostsError, OutOfTime, ProtocolError
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.walk import Tree, left_out
 from launcher.protocol import FileData, FileEntry, FilesDone, FilesNeeded
-from launcher.text import byte_size, counted, listed
+from launcher.text import byte_size, counted, duration, listed
 
 #: Bytes of a tree's list that are sent in one message.
 _PIECE = 128 * 1024
@@ -78,7 +78,7 @@ def sync(
         files, size = sum(tree.files for tree in trees), sum(tree.size for tree in trees)
         sent = f"{byte_size(copying.moved)} sent" if copying.moved else "nothing sent"
         folders = f"{counted(files, 'file')} ({byte_size(size)}) to {counted(len(done), 'host')}"
-        copying.report(f"synced {folders}, {sent}, in {copying.seconds:.1f} s")
+        copying.report(f"synced {folders}, {sent}, in {duration(copying.seconds)}")
         for text in left_out(trees) if copying.moved else ():
             copying.report(text)
     return done

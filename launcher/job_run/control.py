@@ -144,7 +144,9 @@ class Control:
         if measure:
             self._measure()
         report, measuring = report_as_dict(self._report()), [*self._measuring]
-        return {"report": report, "memory": self._memory, "measuring": measuring}
+        restarting = [*self._machine.restarting]
+        known = {"report": report, "memory": self._memory, "measuring": measuring}
+        return {**known, "restarting": restarting}
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """The tasks to restart.
@@ -185,6 +187,8 @@ class Snapshot(NamedTuple):
     memory: Mapping[str, int]
     measuring: bool
     ended: bool
+    #: Tasks that wait to start again.
+    restarting: Collection[str] = ()
 
 
 def snapshot(run: Run, measure: bool = False) -> Snapshot:
@@ -206,7 +210,8 @@ def snapshot(run: Run, measure: bool = False) -> Snapshot:
             with suppress(ConnectionError):
                 answer = ask(run, {"request": "tasks", "measure": measure})
                 now = report_from_json(answer["report"])
-                return Snapshot(now, answer["memory"], bool(answer["measuring"]), False)
+                waiting = frozenset(map(str, answer.get("restarting", ())))
+                return Snapshot(now, answer["memory"], bool(answer["measuring"]), False, waiting)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise LaunchError(f"{run.job} has a report of another version of launch: {error!r}") from error
         if late or run.state not in (RunState.RUNNING, RunState.ENDED):

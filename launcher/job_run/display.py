@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.events import StopAsked, Tell, now
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import Interrupts
+from launcher.job_run.notices import MOUNTED
 from launcher.job_run.options import Options
 from launcher.output.base import Renderer
 from launcher.output.console import Console, wants_colour
@@ -125,7 +126,10 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         live=live and os.environ.get("TERM") != "dumb",
         colour=wants_colour(terminal, os.environ),
         show=frozenset() if options.detach or (show is None and tmux and terminal) else show,
+        verbose=options.verbose,
+        timestamps=options.timestamps,
         quiet=options.quiet,
+        missing_hint=MOUNTED if options.transport.in_containers else "",
         last_lines=options.last_lines,
         covered=lambda: tmux is not None and tmux.attached,
     )

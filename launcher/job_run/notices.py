@@ -18,7 +18,8 @@ _MOST_WAITING = 1000
 
 _NOT_SYNCED = "--sync DIR copies a folder to every host, and runs the tasks in the copy"
 _SYNCED = "--sync leaves out files that .gitignore names"
-_MOUNTED = "a container sees only the folder that the tasks run in; --mount adds others"
+#: A hint for tasks in containers that do not find a file.
+MOUNTED = "a container sees only the folder that the tasks run in; --mount adds others"
 _PYTHON = "venv: or python: of a host names its Python"
 #: Exit codes of a task whose program does not exist, or can't be run.
 _NO_PROGRAM = (126, 127)
@@ -113,7 +114,7 @@ class HostHints:
         if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
             self._advised = True
             if self._in_containers:
-                return f"if it is missing in the container of {event.host}: {_MOUNTED}"
+                return f"if it is missing in the container of {event.host}: {MOUNTED}"
             return f"if it is missing on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
         if isinstance(event, AgentReady) and self._check and event.host in self._names:
             known = event.host in self._ready

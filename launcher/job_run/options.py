@@ -47,6 +47,10 @@ class Options(NamedTuple):
     report: str | None = None
     #: The value of ``--show``: the tasks whose output is shown.
     show: str | None = None
+    #: Show TensorFlow's start-up notices and repeated tracebacks on a terminal.
+    verbose: bool = False
+    #: Begin the lines of tasks with the time.
+    timestamps: bool = False
     quiet: bool = False
     json: bool = False
     tmux: bool = False

@@ -6,6 +6,7 @@ import heapq
 import json
 import os
 import selectors
+import signal
 import threading
 import time
 from collections import deque
@@ -261,7 +262,9 @@ class Orchestrator:
 
     def _on_signals(self) -> None:
         for number in self._interrupts.read():
-            self._handle(events.StopAsked(events.now(), number, STOP_SIGNALS[number]))
+            by_command = number == signal.SIGTERM and os.path.lexists(self._opening.paths.stop_asked)
+            name = "launch stop" if by_command else STOP_SIGNALS[number]
+            self._handle(events.StopAsked(events.now(), number, name))
 
     def _on_notices(self) -> None:
         for message in self._notices.take():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, RunPaths, TaskPlan
 from launcher.output.files import write_json
 from launcher.scheduler.plan import completed, make_plan
-from launcher.text import printable
+from launcher.text import listed, printable, shortened
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
@@ -20,6 +20,11 @@ PLAN_SCHEMA = 1
 _FIRST_PORT = 20_000
 
 #: Variables that launch sets, in the order shown; first those of the ClusterSpec.
+#: Of larger jobs a dry run shows one of the tasks that are alike, and of words at most so many characters.
+_MANY, _LONGEST_WORD = 20, 200
+#: Variables in which tasks that are alike differ.
+_OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
+
 _CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC")
 OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 
@@ -90,26 +95,53 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
 
 
 def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
-    """The lines of a dry run; as a shell script they start one task after the other."""
+    """The lines of a dry run; as a shell script those of a small job start one task after the other."""
     yield "# Nothing is started. The ports are examples: the hosts choose and hold ports when the job starts."
     yield from (f"# {printable(line)}" for note in notes for line in note.splitlines())
+    many = len(plan.tasks) > _MANY
+    if many:
+        yield f"# {len(plan.tasks):,} tasks: of those that are alike the first has its command, long values"
+        yield "# are cut (…); `--dry-run --json` shows all."
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
-        yield f"#   {role}: {', '.join(addresses)}"
-    for task in completed(plan):
+        yield f"#   {role}: {listed(addresses, _MANY if many else len(addresses))}"
+    shown: set[object] = set()
+    for task, short in zip(completed(plan), plan.tasks, strict=True):
+        alike = _alike(short)
+        if many and alike in shown:
+            own = [f"{name}={task.env[name]}" for name in _OF_EACH_TASK if name in task.env]
+            yield f"# {', '.join([f'{task.task} on {task.host}', task.address, *own])}"
+            continue
+        shown.add(alike)
         yield ""
-        yield from _task_lines(task)
+        lines = _task_lines(task, _LONGEST_WORD if many else sys.maxsize)
+        yield from ("#" + line.removeprefix("#").replace("\n", "\n#") if many else line for line in lines)
 
 
-def _task_lines(task: TaskPlan) -> Iterator[str]:
+def _alike(task: TaskPlan) -> object:
+    """What tasks that differ only in index, host, port and the like have in common.
+
+    Args:
+        task: without what its agent completes.
+    """
+    env = tuple((name, value) for name, value in task.env.items() if name not in _OF_EACH_TASK)
+    return task.task.role, task.argv, task.args, task.flags, task.workdir, task.venv, env
+
+
+def _task_lines(task: TaskPlan, longest: int) -> Iterator[str]:
+    """The command of a task; words with more than ``longest`` characters end with an ellipsis."""
+
+    def quoted(text: str) -> str:
+        return _quoted(shortened(text, longest))
+
     yield f"# {task.task} on {task.host}, {task.address}"
     if task.workdir is not None:
         yield f"  cd {_folder(task.workdir)} &&"
     names = [name for name in OWN_VARIABLES if name in task.env]
     for name in [*names, *sorted(task.env.keys() - set(OWN_VARIABLES))]:
-        yield f"  {name}={_quoted(task.env[name])} \\"
-    yield f"  {' '.join(map(_quoted, task.argv))}"
+        yield f"  {name}={quoted(task.env[name])} \\"
+    yield f"  {' '.join(map(quoted, task.argv))}"
 
 
 def _folder(path: str) -> str:

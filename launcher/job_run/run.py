@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -180,20 +180,23 @@ def _launch(
             moves,
         )
         report = orchestrator.run()
-        complete = True
+        complete = written = True
         with display.closing(report, interrupts):
             if staging is not None:
                 complete = staging.collect(orchestrator.plan, paths, display.show)
-        code = report.exit_code if options.report is None else write_report(report, options.report)
-        if not code and (not complete or display.unwritten or orchestrator.plan_unwritten):
+            if options.report is not None:
+                written = write_report(report, options.report, display.show)
+            for line in hosts.kept():
+                display.show(line)
+        written = written and not (display.unwritten or orchestrator.plan_unwritten)
+        code = report.exit_code
+        if not code and not (complete and written):
             text = "the job is ok, but some files or output could not be written or fetched: see above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
         if code != report.exit_code:
             with suppress(OSError):  # a full disk
                 write_json(paths.report, report_as_dict(report._replace(exit_code=code)))
-    for line in hosts.kept():
-        print_notice(line)
     return code
 
 
@@ -255,11 +258,16 @@ def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
 # ---------------------------------------------------------------------- reports
 
 
-def write_report(report: Report, path: str) -> int:
+def write_report(report: Report, path: str, show: Callable[[str], None] = print_notice) -> bool:
     """Write the file of ``--report``.
 
+    Args:
+        report: of the job.
+        path: of the file.
+        show: prints a line.
+
     Returns:
-        The exit code of the job; 125 instead of 0 if the file can't be written.
+        Whether it was written; if not, a line says why.
     """
     from launcher.output.files import write_json_for_user
     from launcher.output.jsonl import report_as_dict
@@ -267,9 +275,9 @@ def write_report(report: Report, path: str) -> int:
     try:
         write_json_for_user(path, report_as_dict(report))
     except OSError as error:
-        print_notice(f"can't write the report to {path!r}: {error.strerror}")
-        return report.exit_code or LaunchError.exit_code
-    return report.exit_code
+        show(f"can't write the report to {path!r}: {error.strerror}")
+        return False
+    return True
 
 
 def _report_unstarted(options: Options, placement: Placement, error: TransportError, began: float) -> None:

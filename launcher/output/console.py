@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from launcher import events
@@ -13,6 +14,7 @@ from launcher.errors import Fault, JobError
 from launcher.events import Tell
 from launcher.job import Placement, RunPaths
 from launcher.output.base import Opening, Shown
+from launcher.output.folding import Folding, TaskFolding
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
@@ -39,8 +41,14 @@ class Options(NamedTuple):
     colour: bool = False
     #: Tasks whose output is shown; ``None``: all.
     show: frozenset[str] | None = None
+    #: Show TensorFlow's start-up notices and repeated tracebacks, which a terminal does not show.
+    verbose: bool = False
+    #: Begin the lines of tasks with the time.
+    timestamps: bool = False
     #: Only urgent notices, and why the job failed.
     quiet: bool = False
+    #: A hint in the failure report, for a task that did not find a file.
+    missing_hint: str = ""
     #: The failure report has the last lines of the task.
     last_lines: bool = True
     #: Whether tmux covers the terminal now: notices wait.
@@ -73,6 +81,9 @@ class Console:
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
+        #: What was folded; of each task. Off a terminal nothing is.
+        self._folding = Folding()
+        self._folds: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
         self._look_at = 0.0
         self._hosts: dict[TaskId, str] = {}
@@ -116,11 +127,17 @@ class Console:
             self._look_at = now + 4 * _LOOK  # launch holds the output, so the line may have an end
         if self._unfinished and now >= self._look_at:
             self._look_at = now + _LOOK
-            self._print(b"".join(cutter.snapshot(now) for cutter in self._unfinished.values()))
+            for task, cutter in self._unfinished.items():
+                self._print(self._folded(task, cutter.snapshot(now)))
             self._unfinished = {t: cutter for t, cutter in self._unfinished.items() if cutter.unfinished}
+        holding = [fold for fold in self._folds.values() if fold.holds]
+        for fold in holding:
+            self._print(fold.release(now))
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
             waits.append(max(0.0, self._look_at - now))
+        if holding:
+            waits.append(_LOOK)
         return min(waits) if waits else None
 
     def close(self, report: Report) -> None:
@@ -128,13 +145,15 @@ class Console:
         self._show_notices()
         for task in list(self._cutters):
             self._end(task)
+        options, folded = self._options, self._folding.summary()
+        if folded:
+            self._notice(folded)
         if self._status:
             self._status.erase()
-        options = self._options
         if report.failure is not None:
             from launcher.output.failure import failure_report  # with many regular expressions
 
-            why = failure_report(report, self._paths, options.last_lines)
+            why = failure_report(report, self._paths, options.last_lines, options.missing_hint)
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
@@ -147,7 +166,7 @@ class Console:
         if self._options.quiet or (show is not None and task not in show):
             return
         cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._cutter(task))
-        self._print(cutter.feed(event.data, self._clock()))
+        self._print(self._folded(task, cutter.feed(event.data, self._clock())))
         if cutter.unfinished:
             self._unfinished[task] = cutter
 
@@ -157,7 +176,13 @@ class Console:
             number = list(self._labels).index(task)
             before, after = f"\x1b[{_COLOURS[number % len(_COLOURS)]}m", RESET
         first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
+        if self._options.live and not self._options.verbose:
+            self._folds[task] = TaskFolding(task, first, self._folding)
         return LineCutter(first, continued, self._options.colour)
+
+    def _folded(self, task: TaskId, lines: bytes) -> bytes:
+        fold = self._folds.get(task)
+        return fold.feed(lines, self._clock()) if fold and lines else lines
 
     def _print(self, lines: bytes) -> None:
         if not lines:
@@ -165,6 +190,9 @@ class Console:
         self._last_notice = ""
         if self._status:
             self._status.erase()
+        if self._options.timestamps:
+            time = f"{datetime.now():%H:%M:%S.%f}"[:-3].encode() + b" "
+            lines = time + lines[:-1].replace(b"\n", b"\n" + time) + b"\n"
         self._writer.write(self._options.stdout, lines)
 
     def _end(self, task: TaskId) -> None:
@@ -172,20 +200,25 @@ class Console:
         self._unfinished.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
-            self._print(cutter.end())
+            self._print(self._folded(task, cutter.end()))
+        fold = self._folds.pop(task, None)
+        if fold is not None:
+            self._print(fold.release())
 
     def _show_notices(self) -> None:
         if not self._kept or self._options.covered():
             return
         for notice in self._kept:
-            if self._options.quiet and not notice.urgent:
-                continue
-            if self._status:
-                self._status.erase()
-            self._last_notice = notice.text
-            text = "launch: " + strip_controls(notice.text).replace("\n", "\nlaunch: ") + "\n"
-            self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), notice.urgent)
+            if notice.urgent or not self._options.quiet:
+                self._notice(notice.text, notice.urgent)
         self._kept.clear()
+
+    def _notice(self, notice: str, urgent: bool = False) -> None:
+        if self._status:
+            self._status.erase()
+        self._last_notice = notice
+        text = "launch: " + strip_controls(notice).replace("\n", "\nlaunch: ") + "\n"
+        self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), urgent)
 
 
 class _StatusLine:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
 from collections.abc import Sequence
 
 from launcher.job import RunPaths
 from launcher.output.lines import clean_lines
+from launcher.output.notices import is_about_the_build
 from launcher.report import Failure, Reason, Report, TaskReport, TaskState
-from launcher.runs.logs import tail
+from launcher.runs.logs import content, tail
+from launcher.task_id import TaskId
 from launcher.text import listed, printable, shortened
 
 #: Number of last lines that are shown; of lines at the two ends of a traceback; of tasks in a list.
@@ -27,23 +32,15 @@ _CHAINED = (
 )
 #: Largest number of other lines between the lines of a traceback (the log of another thread).
 _MOST_FOREIGN = 10
-#: Parts of lines that TensorFlow 2.4 to 2.21 prints at each start, and that do not explain a failure.
-_NOTICES = (
-    "All log messages before absl::InitializeLog() is called are written to STDERR",
-    "oneDNN custom operations are on. You may see slightly different numerical results",
-    "This TensorFlow binary is optimized ",
-    "in other operations, rebuild TensorFlow with the appropriate compiler flags.",
-    "Could not find cuda drivers on your machine, GPU will not be used.",
-    "TF-TRT Warning: Could not find TensorRT",
-    "factory: Attempting to register factory for plugin cu",
-    "computation placer already registered. Please check linkage",
+_NO_MODULE = "the Python that ran the task does not have this module; --python chooses another Python"
+_KERAS_2 = (
+    "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
+    " this)"
 )
+_NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
 #: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
-    (
-        "ModuleNotFoundError: ",
-        "the Python that ran the task does not have this module; --python chooses another Python",
-    ),
+    ("ModuleNotFoundError: ", _NO_MODULE),
     (
         "EOFError: EOF when reading a line",
         "the standard input of a task is /dev/null: the program can't read from the terminal",
@@ -53,9 +50,13 @@ _HINTS = (
         "launch holds the port of a task: a server binds it only with SO_REUSEADDR (see docs/tasks.md)",
     ),
     (
-        r"Attempt to convert a value \(PerReplica:",
-        "`model.fit` of Keras 3 can't do that: install tf_keras of TensorFlow's version, and launch with "
-        "-x TF_USE_LEGACY_KERAS=1 (`launch check` finds this)",
+        r"Attempt to convert a value \(PerReplica:|pass this dataset to ClusterCoordinator.create_per_worker"
+        r"|Unrecognized data type: x=<.*\.PerWorker|module 'keras.utils' has no attribute 'experimental'",
+        f"`model.fit` of Keras 3 can't do that: {_KERAS_2}",
+    ),
+    (
+        "has no attribute 'reset_states'",
+        f"Keras 3 has reset_state() only; to keep Keras 2: {_KERAS_2}",
     ),
     (
         "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
@@ -68,23 +69,26 @@ _HINTS = (
 )
 
 
-def failure_report(report: Report, paths: RunPaths, last_lines: bool = True) -> str:
+def failure_report(report: Report, paths: RunPaths, last_lines: bool = True, missing_hint: str = "") -> str:
     """The failure report as text that ends with a newline; empty if nothing failed.
 
     Args:
         report: how the job ended.
         paths: of the run; its logs have the last lines of the tasks.
         last_lines: whether to show the last lines of the task, or only where its log is.
+        missing_hint: for a task that did not find a file.
     """
     failure = report.failure
     if failure is None:
         return ""
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-    lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines)]
+    lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines, missing_hint)]
     return "".join(f"{line}\n" for line in (*lines, *_also_failed(report, failure, paths)))
 
 
-def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: bool) -> list[str]:
+def _about_task(
+    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, missing_hint: str
+) -> list[str]:
     """The last lines of the task that failed, hints, the path of its log."""
     hint = failure.hint
     if failure.task is None:
@@ -93,10 +97,12 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
             hint = f"stacks are at the end of the output of {listed(hung)}" if hung else hint
         return [f"  hint: {hint}"] if hint else []
     printed = clean_lines(*tail(paths.log(failure.task)))
-    lines = [line for line in printed if not any(notice in line for notice in _NOTICES)]
+    lines = [line for line in printed if not is_about_the_build(line)]
     block = last_traceback(lines)
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
-    tips = [f"  hint: {hint}" for hint in [*hints(last), hint] if hint]
+    missing = missing_hint if any(re.search(_NO_FILE, line) for line in last) else ""
+    found = [_of_environment(each, failure.task, paths) for each in hints(last)]
+    tips = [f"  hint: {each}" for each in [*found, missing, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and not started:
         return tips
@@ -164,6 +170,24 @@ def _exception(log: str) -> str:
 def hints(lines: Sequence[str]) -> list[str]:
     """A hint for each known mistake that these lines show."""
     return [hint for pattern, hint in _HINTS if any(re.search(pattern, line) for line in lines)]
+
+
+def _of_environment(hint: str, task: TaskId, paths: RunPaths) -> str:
+    """The hint; about a module that launch's own Python does not have, with the active environment."""
+    active = os.environ.get("VIRTUAL_ENV", "")
+    if hint != _NO_MODULE or not active or os.path.realpath(active) == os.path.realpath(sys.prefix):
+        return hint
+    try:
+        plan = json.loads(content(paths.plan))
+        argv = next(each["argv"] for each in plan["tasks"] if each["task"] == task)
+    except (ValueError, LookupError, TypeError, StopIteration):  # it could not be written
+        return hint
+    if argv[0] != sys.executable:
+        return hint
+    return (
+        f"the task ran with launch's own Python, {printable(argv[0])}, which does not have this module; "
+        'that of the active environment: --python "$VIRTUAL_ENV/bin/python"'
+    )
 
 
 def last_traceback(lines: Sequence[str]) -> range | None:

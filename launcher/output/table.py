@@ -44,7 +44,7 @@ def verdict(report: Report) -> str:
     failure, code = report.failure, f"exit code {report.exit_code}"
     if failure is None:
         text = f"ended after {took} with {code}" if report.exit_code else f"ok in {took}"
-        text += f" after {counted(report.restarts, 'restart')}" if report.restarts else ""
+        text += f", tasks started again {counted(report.restarts, 'time')}" if report.restarts else ""
     elif failure.reason is Reason.TIMEOUT:
         after = failure.limit or duration(failure.at - report.started_at)
         text = f"timed out after {after}, {code}"

@@ -58,7 +58,7 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     faults += oversized(job, placement)
     if faults:
         raise PlacementError(faults)
-    notes = (*_notes(job, hosts), *placement.notes)
+    notes = (*_notes(job, hosts), *_unreachable(job, placement, hosts), *placement.notes)
     return placement._replace(notes=notes, standby=_standby(job, placement, hosts))
 
 
@@ -79,6 +79,16 @@ def _standby(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple
 def _reachable(host: Host, placement: Placement) -> bool:
     """Whether tasks on the hosts in use can connect to this one by its address."""
     return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
+
+
+def _unreachable(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
+    """Notes on spare hosts that can't take the tasks of a lost host."""
+    for host in hosts if job.policy.restarts else ():
+        if host.spare and not _reachable(host, placement):
+            why = "the addresses of the other hosts are loopback addresses"
+            if is_loopback(host.shown_address):
+                why = f"tasks on other hosts can't reach it by {host.shown_address!r}; set address:"
+            yield f"{host.name} can't be a spare: {why}"
 
 
 def replace(placement: Placement, lost: Collection[str]) -> Placement | None:

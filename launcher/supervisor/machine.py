@@ -250,6 +250,9 @@ def _waiting_for(job: JobState) -> str:
         if hosts and not ending:
             return f"waiting for the agent on {listed(hosts)}"
         verb, tasks = ("end", ending) if ending else ("start", job.starting)
+        first = all(job.records[task].attempt == 1 for task in tasks)
+        if job.preload and first and verb == "start":
+            verb += f": --preload imports {listed(job.preload)} first"
     return f"waiting for {job.names(tasks)} to {verb}" if tasks else ""
 
 

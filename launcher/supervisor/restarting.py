@@ -21,7 +21,7 @@ from launcher.supervisor.state import (
 )
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
-from launcher.text import listed
+from launcher.text import duration, listed
 
 #: Seconds for all tasks of a preempted job to save a checkpoint and to end by themselves.
 _SAVING = 30.0
@@ -48,9 +48,11 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
         return False
     restart = _begin(job, decision, failure)
     of_limit = f"restart {decision.number} of {job.restarts.limit}" if decision.number else "not counted"
-    when = f"in {decision.wait:.1f} s" if decision.wait >= 0.1 else "at once"
+    when = f"in {duration(decision.wait)}" if decision.wait >= 0.1 else "at once"
     again = f"starting {job.names(restart.tasks)} again {when}"
-    job.notify(f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})", urgent=True)
+    restart.notice = f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
+    if not _may_be_import(record):
+        _tell(job, restart)
     return True
 
 
@@ -100,7 +102,7 @@ def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[boo
     there = dict.fromkeys(p.host.name for p in placement.tasks if job.records[p.task] in own)
     verb = "moves" if len(own) == 1 else "move"
     moves = f"{names} {verb} to {listed([*there])}"
-    return True, f"; {moves}, all tasks start again in {decision.wait:.0f} s ({of_limit})"
+    return True, f"; {moves}, all tasks start again in {duration(decision.wait)} ({of_limit})"
 
 
 def _hold_ports(job: JobState, placement: Placement) -> None:
@@ -153,10 +155,14 @@ def gone(job: JobState, record: TaskRecord, at: float) -> None:
     if record.unkillable:
         text = f"{record.task} can't start again: SIGKILL did not end its last attempt"
         _give_up(job, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT)
-    elif cause is not None and cause.task == record.task and _cannot_import(record):
+        return
+    if cause is not None and cause.task == record.task and _cannot_import(record):
         text = f"{cause.text}; not started again: an import failed"
         _give_up(job, restart, cause._replace(text=text), record.status.shell)
-    elif restart.stage is Stage.ENDING and not job.open.intersection(restart.tasks):
+        return
+    if cause is None or cause.task == record.task:
+        _tell(job, restart)
+    if restart.stage is Stage.ENDING and not job.open.intersection(restart.tasks):
         _stop(job, restart)
     else:
         _start_if_due(job, restart)
@@ -197,6 +203,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
     if not everything:
         tasks -= {task for task in tasks if job.records[task].outcome is TaskState.SUCCEEDED}
     for other in {job.restarting[task] for task in tasks & job.restarting.keys()}:
+        _tell(job, other)
         tasks |= other.tasks
         everything = everything or other.all
         other.tasks.clear()
@@ -262,6 +269,18 @@ def _runs(record: TaskRecord) -> bool:
     return record.state in (TaskState.STARTING, TaskState.RUNNING)
 
 
+def _tell(job: JobState, restart: Restart) -> None:
+    """Tell the user why and when it starts again, once."""
+    if restart.notice:
+        job.notify(restart.notice, urgent=True)
+    restart.notice = ""
+
+
+def _may_be_import(record: TaskRecord) -> bool:
+    """Whether it may have failed at an import: known when all its output is here."""
+    by_itself = not record.stalled and record.status.signal is None
+    return record.attempt == 1 and by_itself and record.runs_python
+
+
 def _cannot_import(record: TaskRecord) -> bool:
-    first = record.attempt == 1 and not record.stalled
-    return first and record.runs_python and cannot_import(record.tail)
+    return _may_be_import(record) and cannot_import(record.tail)

@@ -79,6 +79,8 @@ class Restart:
         self.all = all
         self.wait = wait
         self.cause = cause
+        #: For the user, until it is shown: if the task may have failed at an import, when its output is here.
+        self.notice = ""
         self.stage = Stage.WAITING
 
 

@@ -17,11 +17,15 @@ from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import restarting
 from launcher.supervisor.state import AT_ONCE, SIGABRT, STACKS, TIMED_OUT, JobState, Phase, limit_text
 from launcher.supervisor.tasks import TaskRecord
+from launcher.text import duration
 
 #: The timer of the looks.
 TIMER = "silence"
 #: Looks in a limit, the shortest time between two, and the limit without ``--stall``, in seconds.
-LOOKS, _SHORTEST, _UNASKED = 10, 0.1, 300.0
+LOOKS, _SHORTEST, _UNASKED = 10, 0.1, 60.0
+#: Without ``--stall``: the limit is so many times as long where other tasks of the role print; and each line
+#: about silence doubles it, so often at most.
+_BESIDE_OTHERS, _DOUBLED = 5, 10
 _STEPS: StopSteps = ((SIGABRT, STACKS), *AT_ONCE)
 _HINT = (
     "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
@@ -49,33 +53,45 @@ def look(job: JobState, event: events.TimeUp) -> None:
     job.looks += 1
     if job.restarting:
         output_delayed(job)
-    silent = _silent(job)
-    named = {record for record in job.named_silent if _is_silent(job, record)}
-    job.named_silent = named.union(silent)
+    looks = LOOKS * 2 ** min(job.silence_lines, _DOUBLED)
+    silent = _silent(job, looks, looks if job.policy.stall else _BESIDE_OTHERS * looks)
     if silent and job.policy.stall:
         _end(job, silent, event.at)
-    elif job.named_silent > named:
-        advice = _cause(job) or "`--stall 10m` would end such tasks and show where they hang"
-        job.notify(f"{_text(job, silent, '5 minutes')}; {advice}")
+    elif silent:
+        since = max(_last_look(job, record) for record in silent)
+        limit = duration((job.looks - since - 1) * _UNASKED / LOOKS)
+        advice = _cause(job, silent) or "`--stall 10m` would end such tasks and show where they hang"
+        job.notify(f"{_text(job, silent, limit)}; {advice}")
+        job.silence_lines += 1
 
 
-def _silent(job: JobState) -> list[TaskRecord]:
-    """The silent tasks, in the order of the table."""
+def _silent(job: JobState, looks: int, beside_others: int) -> list[TaskRecord]:
+    """The silent tasks, in the order of the table.
+
+    Args:
+        job: of the tasks.
+        looks: the limit.
+        beside_others: the limit for tasks beside others that print.
+    """
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in job.records.values() if not each.service and each.state in states]
-    silent = [record for record in working if _is_silent(job, record)]
-    others = [record for record in working if not _is_silent(job, record)]
+    silent = [record for record in working if _is_silent(job, record, looks)]
+    others = [record for record in working if not _is_silent(job, record, looks)]
     roles = {task.role for task in job.records}
     serving = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
     if serving.issuperset(record.task.role for record in others):
         return silent
     printing = {record.task.role for record in others if record.output_look == job.looks - 1} - serving
-    return [record for record in silent if record.task.role in printing]
+    return [r for r in silent if r.task.role in printing and _is_silent(job, r, beside_others)]
 
 
-def _is_silent(job: JobState, record: TaskRecord) -> bool:
-    since = max(record.first_look, record.output_look or 0, job.silent_from)
-    return record.state is TaskState.RUNNING and job.looks - since > LOOKS
+def _is_silent(job: JobState, record: TaskRecord, looks: int) -> bool:
+    return record.state is TaskState.RUNNING and job.looks - _last_look(job, record) > looks
+
+
+def _last_look(job: JobState, record: TaskRecord) -> int:
+    """The look from which the silence of a task counts."""
+    return max(record.first_look, record.output_look or 0, job.silent_from)
 
 
 def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
@@ -83,8 +99,10 @@ def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
     return f"{job.names([record.task for record in silent])}{where} printed nothing for {limit}"
 
 
-def _cause(job: JobState) -> str:
-    """The likely cause of a silence, if it is known; else empty."""
+def _cause(job: JobState, silent: list[TaskRecord]) -> str:
+    """The likely cause of a silence of Python programs, if it is known; else empty."""
+    if not any(record.runs_python for record in silent):
+        return ""
     ended = [task.task for task in job.records.values() if not task.service and task.task not in job.open]
     if not ended:
         return ""
@@ -101,7 +119,7 @@ def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
         record.stalled = record.stop_sent = True
     job.send_stops(silent, _STEPS)
     first, *others = silent
-    text, hint = _text(job, silent, limit), _cause(job) or _HINT
+    text, hint = _text(job, silent, limit), _cause(job, silent) or _HINT
     failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
     if not restarting.after_failure(job, first, failure, [record.task for record in others]):
         if why := job.restarts.why_not(first.task, first.status):

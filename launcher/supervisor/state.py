@@ -90,7 +90,7 @@ class JobState:
         restarts: Restarts,
         tasks_end: float | None = None,
     ) -> None:
-        self.policy = job.policy
+        self.policy, self.preload = job.policy, job.preload
         self.placement = placement
         self.tasks_end = tasks_end
         self.restarts = restarts
@@ -135,10 +135,8 @@ class JobState:
         #: When the user last asked for the end; seconds that agents have to answer.
         self.last_stop_at: float | None = None
         self.answer_limit = 0.0
-        #: Looks for silent tasks (`stalls`): their number, the one from which silence counts, tasks that they
-        #: named.
-        self.looks = self.silent_from = 0
-        self.named_silent: set[TaskRecord] = set()
+        #: Looks for silent tasks (`stalls`), and the one from which silence counts; lines about silent tasks.
+        self.looks = self.silent_from = self.silence_lines = 0
         #: Number of tasks that did not end on SIGTERM.
         self.ignored_sigterm = 0
         #: Whether all deciding tasks have ended, and when the last of them did.

@@ -11,12 +11,12 @@ from tests.histories.script import Case, Script, cases, check, hosts, job, state
 # The tasks of node1 end meanwhile; those of node2 have ended for certain when the time is up.
 LOST = "up; lost node2 @ 9; worker/0 ends; time up restart 1"
 #: Whose second host is lost, too.
-SECOND = "all tasks start again in 80 s (attempt 2, restart 2 of 2)"
+SECOND = "all tasks start again in 1m20s (attempt 2, restart 2 of 2)"
 MOVES = f"""
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2 @ 9; worker/0 ends; time up restart 1; held node1;
     held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | host node2 is lost: connection reset; worker/1 moves to s1, all tasks start
-       again in 80 s (attempt 2, restart 1 of 1)
+       again in 1m20s (attempt 2, restart 1 of 1)
 # the time is up before the other tasks are gone
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; time up restart 1; worker/0 ends; held s1;
     held node1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
@@ -85,7 +85,7 @@ worker 2, ps 1, hosts 3, spares s1, restarts 2: up; worker/1 dies 9; worker/1 go
 worker 2, hosts 2, spares s1, restarts 1: up; worker/1 gets 15; worker/0 ends; time up restart 1; held node1;
     held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | host node2 is lost: its agent was ended from outside, and ends its tasks;
-       worker/1 moves to s1, all tasks start again in 80 s (attempt 2, restart 1 of 1)
+       worker/1 moves to s1, all tasks start again in 1m20s (attempt 2, restart 1 of 1)
 # the user asks for a restart meanwhile: nothing starts earlier
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; restart worker/1; worker/0 ends; time up restart 1;
     held node1; held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
@@ -114,7 +114,7 @@ BACK = "host node2 is back: it can take the tasks of a host that is lost"
 RETURNS = f"""
 worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; ready node2; lost s1; {MOVES_BACK}
     -> 0 | succeeded, succeeded | {BACK} | host s1 is lost: connection reset;
-       worker/1 moves to node2, all tasks start again in 80 s (attempt 3, restart 2 of 2)
+       worker/1 moves to node2, all tasks start again in 1m20s (attempt 3, restart 2 of 2)
 # at the second attempt; not before its tasks have moved; a host that takes the tasks already is not needed
 worker 2, hosts 2, spares s1, restarts 2: {MOVED}; time up return of node2; lost node2;
     time up return of node2; ready node2; lost s1; {MOVES_BACK}

@@ -86,7 +86,7 @@ ENDS = f"""
 worker 2, ps 1, restarts 1: up; worker/1 dies 9; worker/1 gone; {AGAIN}; worker/0,worker/1 finishes 0;
     ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | worker/1 failed on node1 after 0.0s: killed by SIGKILL;
-       starting worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+       starting worker/1 again in 1.0s (attempt 2, restart 1 of 1)
 # the wait is over before the last process is gone
 worker 2, ps 1, restarts 1: up; worker/1 dies 9; time up restart 1; worker/1 gone; worker/1 starts;
     worker/0,worker/1 finishes 0; ps/0 ends; closed
@@ -99,7 +99,7 @@ worker 2, ps 1, restarts 1: up; worker/1 finishes 7; {AGAIN}; worker/1 finishes 
 worker 2, restarts 1: up; worker/1 dies 9; worker/0 exits 1; worker/0,worker/1 gone; time up restart 1;
     worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | worker/1 failed on node1 after 0.0s: killed by SIGKILL; starting worker/0,
-       worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+       worker/1 again in 1.0s (attempt 2, restart 1 of 1)
 # one that had ended well starts again with all
 worker 2, restarts 1: up; worker/0 finishes 0; worker/1 finishes 3; time up restart 1;
     worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
@@ -192,6 +192,16 @@ def test_tasks_of_a_preempted_job_have_time_to_end_by_themselves():
     assert not replay.all(events.StopTasks)
     assert starts(replay)[2:] == [("worker/0", 2), ("worker/1", 2)]
     assert replay.report.restarts == 1
+
+
+def test_no_start_is_announced_after_an_import_failed():
+    """The output decides, and all of it is here when the task is gone."""
+    missing = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 exits 1"
+    other = "up; says worker/0 ValueError: x; worker/0 exits 1"
+    histories = (f"{missing}; worker/0 gone", other, f"{other}; worker/0 gone")
+    first, second, (line,) = (play("worker 1", history=history).notices for history in histories)
+    assert not any("starting" in each for each in (*first, *second))
+    assert "exit code 1; starting worker/0 again in 1." in line
 
 
 def test_an_agent_that_does_not_end_the_tasks_is_lost():

@@ -27,13 +27,13 @@ worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence
     silence 1; worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
     worker/0,worker/1 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | worker/1 on node1 printed nothing for 20 s; starting worker/1 again
-       in 1.0 s (attempt 2, restart 1 of 1)
+       in 1.0s (attempt 2, restart 1 of 1)
 # all start again: that counts once
 worker 2, ps 1, stall 20, restarts 1: up; silence 11; worker/0,worker/1 gets 6; worker/0,worker/1 dies 6;
     worker/0,worker/1 gone; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
     ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | worker/0, worker/1 printed nothing for 20 s; starting worker/0,
-       worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+       worker/1 again in 1.0s (attempt 2, restart 1 of 1)
 # no restart is left
 worker 1, stall 20, restarts 1: up; silence 11; worker/0 ends; time up restart 1; worker/0 starts;
     silence 11; worker/0 ends; closed
@@ -55,7 +55,7 @@ chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; 
     chief/0,worker/1 ends; ps/0 ends; time up restart 1; chief/0,worker/1,ps/0 starts; chief/0 finishes 0;
     worker/0,worker/1,ps/0 ends; closed
     -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20 s; starting
-       chief/0, worker/1, ps/0 again in 1.0 s (attempt 2, restart 1 of 1)
+       chief/0, worker/1, ps/0 again in 1.0s (attempt 2, restart 1 of 1)
 # the user in the middle: while it ends, and while it waits
 worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
     worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed
@@ -126,17 +126,18 @@ def lines(*roles: str, history: str) -> list[str]:
     return [line for line in replay.notices if "printed nothing" in line]
 
 
-def test_without_stall_one_line_after_five_minutes_until_output_comes_again():
+def test_without_stall_a_line_after_one_two_four_minutes():
     assert lines("worker 2", history="silence 10") == []
-    (line,) = lines("worker 2", history="silence 99")
-    assert line.startswith("worker/0, worker/1 printed nothing for 5 minutes; `--stall 10m`")
-    history = "silence 20; says worker/1 x; silence 2; says worker/0 x; silence 20"
-    assert len(lines("worker 2", history=history)) == 2
-    history = (
-        "silence 10; says worker/0 x; silence 4; says worker/0 x; silence 4; says worker/1 x; silence 99"
-    )
-    first, second = lines("worker 2", history=history)
-    assert first.startswith("worker/1 on node1 printed nothing for 5 minutes")
+    shown = lines("worker 2", history="silence 99")
+    assert [line.partition("; ")[0] for line in shown] == [
+        f"worker/0, worker/1 printed nothing for {time}" for time in ("1m00s", "2m00s", "4m00s", "8m00s")
+    ]
+    assert shown[0].endswith("; `--stall 10m` would end such tasks and show where they hang")
+    often = "; ".join(["silence 15; says worker/0 x; says worker/1 x"] * 20)
+    assert len(lines("worker 2", history=often)) == 1, "a task that prints every 90 s is named once"
+    others = "; ".join(["silence 5; says worker/0 x"] * 12)
+    (line,) = lines("worker 2", history=f"says worker/1 x; {others}")
+    assert line.startswith("worker/1 on node1 printed nothing for 5m00s"), "perhaps only worker/0 prints"
 
 
 def test_the_likely_cause_of_a_silence():

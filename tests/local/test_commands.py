@@ -81,6 +81,20 @@ def test_what_a_dry_run_prints_can_be_pasted(launch: Launch, weird_path: Path):
         assert done.stdout.endswith(f" in {weird_path}: {odd} {address} {odd}\n")
 
 
+def test_a_dry_run_of_many_tasks_is_short(launch: Launch):
+    ended = launch("--ps", "2", "--workers", "300", "-x", "ODD=a\nb", "--dry-run", "echo", "{worker_hosts}")
+    assert ended.code == 0 and len(ended.out) < 30_000
+    lines = ended.out.splitlines()
+    assert all(line.startswith("#") for line in lines if line), "cut commands can't be pasted"
+    assert [line for line in lines if " echo " in line] == [
+        line for line in lines if line.startswith("#  echo ") and line.endswith("…'")
+    ]
+    assert "# worker/299 on localhost, 127.0.0.1:20299" in lines
+    assert sum("TF_CONFIG" in line for line in lines) == 2, "of the first worker and the first ps"
+    shown = json.loads(launch("--workers", "300", "--dry-run", "--json", "true").out)
+    assert len(shown["tasks"]) == 300
+
+
 def test_a_dry_run_for_programs(launch: Launch):
     shown = json.loads(launch("--ps", "1", "--workers", "2", "--flags", "--dry-run", "--json", "true").out)
     assert [task["task"] for task in shown["tasks"]] == ["worker/0", "worker/1", "ps/0"]
@@ -120,7 +134,9 @@ def test_ps_and_stop(launch: Launch, family: Family):
     stopped = launch("stop", name[-5:])
     assert stopped.code == 0
     assert "exit code 143" in stopped.out
-    assert started.wait().code == 143
+    ended = started.wait()
+    assert ended.code == 143
+    assert ended.out.endswith("stopped by launch stop, exit code 143\n")
     assert "nothing is running" in launch("ps").err
     assert "ended (143)" in launch("ps", "--all").out
     assert "already ended" in launch("stop", name).out

@@ -18,7 +18,7 @@ import pytest
 
 from launcher.runs.owner import this_process
 from tests.conftest import Launch, Started
-from tests.local.seeing import last_run
+from tests.local.seeing import last_run, soon
 
 #: worker/1 has a child with 100 MB; each task prints two lines, the last with a control sequence.
 MEMORY = """
@@ -69,6 +69,20 @@ def test_the_tasks_of_a_run(launch: Launch):
     table = started.out[started.out.index("HOST ") :]
     assert ended.out == table
     assert json.loads(launch("ps", "--json", name).out)[2]["status"] == {"code": None, "signal": 9}
+
+
+def test_a_task_that_waits_to_start_again(launch: Launch):
+    """Each wait is twice as long as the one before."""
+    script = "if test $JOB_NAME$TASK_INDEX = worker0; then exit 3; fi; echo up; exec sleep 300"
+    started = launch.start("--ps", "1", "--workers", "2", "--restarts", "9", "--", "sh", "-c", script)
+    started.until(lambda it: "| up" in it.out and "starting worker/0 again" in it.err)
+    name = last_run(launch).path.name
+    line = soon(lambda: [each for each in launch("ps", name).out.splitlines() if "starts again" in each])[0]
+    assert re.match(r"worker/0 +failed, starts again +\d ", line)
+    tasks = soon(lambda: [t for t in json.loads(launch("ps", "--json", name).out) if t["restarting"]])
+    assert [task["task"] for task in tasks] == ["worker/0"]
+    assert launch("stop", name).code == 0
+    started.wait()
 
 
 def test_events_have_no_measurements(launch: Launch):

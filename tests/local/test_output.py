@@ -224,6 +224,30 @@ def test_show(launch: Launch, tmp_path: Path):
     assert last_run(launch).log("ps/0") == b"shown\n"
 
 
+def test_timestamps(launch: Launch):
+    script = "echo one; echo two"
+    ended = launch("--timestamps", "--", "sh", "-c", script)
+    lines = [line for line in ended.out.splitlines() if "worker/0 |" in line]
+    assert len(lines) == 2
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} worker/0 \| (one|two)", line) for line in lines)
+    assert last_run(launch).log("worker/0") == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("others", [[], ["--python", sys.executable]])
+def test_a_module_that_is_missing_beside_an_active_environment(
+    launch: Launch, tmp_path: Path, others: list[str]
+):
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    python = [str(link) if word == sys.executable else word for word in others]
+    env = {"VIRTUAL_ENV": str(tmp_path / "venv")}
+    ended = launch(*python, "-c", "import no_such_module", env=env)
+    assert ended.code == 1
+    active = '--python "$VIRTUAL_ENV/bin/python"'
+    assert (active in ended.err) is not bool(others)
+    assert sys.executable in ended.err or others
+
+
 def test_no_colours_into_a_file(launch: Launch):
     script = r"printf '\033[31mred\033[0m\n'"
     ended = launch("--", "sh", "-c", script)

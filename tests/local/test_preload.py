@@ -239,7 +239,7 @@ def test_a_template_that_is_killed(launch: Launch, family: Family, programs: Pat
 def test_ctrl_c_while_modules_are_imported(launch: Launch, family: Family, programs: Path):
     started = launch.start("--preload", "heavy", "--workers", "2", "-x", "SLEEP=60", "-c", "pass")
     soon(lambda: _imports(programs))
-    started.until(lambda it: "waiting for worker/0" in it.err)
+    started.until(lambda it: "to start: --preload imports heavy first" in it.err)
     started.send(signal.SIGINT)
     assert started.wait().code == 130
     assert set(last_run(launch).states().values()) == {"stopped"}

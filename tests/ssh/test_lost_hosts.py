@@ -39,7 +39,7 @@ def test_one_of_four_hosts_loses_power(ssh_launch: Launch, hosts: list[LabHost],
     hosts[2].power_off()
     ended = started.wait(180)
     assert ended.code == 0, ended.err
-    line = r"host node3 is lost: .*; worker/2 moves to node1, all tasks start again in 26 s \(attempt 2, "
+    line = r"host node3 is lost: .*; worker/2 moves to node1, all tasks start again in 26s \(attempt 2, "
     assert re.search(line + r"restart 1 of 1\)", ended.err), ended.err
     assert ended.out.count("up 2") == 4
     (cluster,) = set(re.findall(r"cluster (\{.*\})", ended.out))

@@ -15,8 +15,9 @@ from launcher.errors import ProtocolError
 from launcher.files import collect as collecting
 from launcher.files.collect import Collected, collect
 from launcher.files.copying import Copying
-from launcher.files.requests import Item
+from launcher.files.requests import Item, parse_collects
 from launcher.protocol import FileEntry
+from launcher.task_id import TaskId
 from tests.local.seeing import ROOT
 from tests.unit.files.hosts import LocalHosts, snapshot
 
@@ -114,6 +115,32 @@ def test_files_that_can_not_be_sent_give_a_notice(open_hosts: LocalHosts, out: P
     assert (out / "mix/setuid").stat().st_mode & 0o7777 == 0o755
     assert (out / "latest/w").read_text() == "w", "the user's own link leads to what is meant"
     assert os.readlink(out / "broken") == "nowhere"
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        ("model", []),
+        ("model/one", ["worker/1"]),
+        ("nowhere", ["ps/0", "worker/0", "worker/1"]),
+        ("ps=model", ["ps/0"]),
+    ],
+)
+def test_what_only_workers_make_is_not_missed_at_a_ps(
+    hosts: LocalHosts, out: Path, path: str, missing: list[str]
+):
+    made: dict[str, list[str]] = {"ps/0": [], "worker/0": ["one", "two"], "worker/1": ["two"]}
+    items = []
+    for task, names in made.items():
+        folder = hosts.home("a") / task
+        for name in names:
+            (folder / "model").mkdir(parents=True, exist_ok=True)
+            (folder / "model" / name).write_text(name)
+        (request,) = parse_collects([path], {"ps": 1, "worker": 2})
+        if request.concerns(TaskId(task)):
+            items.append(request.item(TaskId(task), "a", str(folder), str(out)))
+    result = fetch(hosts, *items)
+    assert [notice.split(": ")[1] for notice in result.notices] == missing
 
 
 def test_what_is_there_is_replaced_and_no_link_followed(hosts: LocalHosts, out: Path, tmp_path: Path):

@@ -127,6 +127,12 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged)
         (b"OSError: [Errno 98] Address already in use", "SO_REUSEADDR"),
         (b"train.py: error: the following arguments are required: --ps_hosts, --job_name", "--flags appends"),
         (b"ValueError: Attempt to convert a value (PerReplica:{", "-x TF_USE_LEGACY_KERAS=1"),
+        (
+            b"ValueError: To use this dataset, you need to pass this dataset to ClusterCoordinator."
+            b"create_per_worker_dataset.",
+            "-x TF_USE_LEGACY_KERAS=1",
+        ),
+        (b"AttributeError: 'Mean' object has no attribute 'reset_states'", "-x TF_USE_LEGACY_KERAS=1"),
         (b"flag --job_name=None: Flag --job_name must have a value other than None.", "--flags appends"),
         (b"train.py: error: unrecognized arguments: --ps_hosts=a:1 --task_index=0", "--flags added these"),
         (b"train.py: error: unrecognized arguments: --worker_hosts=a:1", "--flags added these"),
@@ -136,6 +142,14 @@ def test_hints_for_known_mistakes(logged: Logged, line: bytes, hint: str):
     ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
     text = logged.text(ended, line)
     assert text.count("  hint: ") == 1 and hint in text
+
+
+def test_a_file_that_is_missing_in_a_container(logged: Logged):
+    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=2)
+    logged.text(ended, b"python: can't open file '/x.py': [Errno 2] No such file or directory\n")
+    assert "  hint: only a folder\n" in failure_report(ended, logged.paths, missing_hint="only a folder")
+    logged.text(ended, b"python: can't open file '/x.py': [Errno 13] Permission denied\n")
+    assert "hint" not in failure_report(ended, logged.paths, missing_hint="only a folder")
 
 
 def test_a_traceback_further_up_is_cut_out_with_its_chain(logged: Logged):

@@ -324,4 +324,9 @@ def test_hosts_on_standby():
     assert standby(1, (*known, spare)) == "s1 n2 n3"  # one host is lost at most, which has two tasks
     assert standby(9, (*known, spare)) == "s1 n2 n3 n4 n5"
     assert standby(1, (Host("n1", slots=2), Host("localhost"), Host("n2"))) == "n2"
+    here = Host("s2", spare=True, address="127.0.0.1")
+    assert standby(1, (*known, here, spare)) == "s1 n2 n3"
+    placed = place(JobSpec((role("worker", 1),), policy=Policy(restarts=1)), (*known, here, spare))
+    (note,) = placed.notes
+    assert note == "s2 can't be a spare: tasks on other hosts can't reach it by '127.0.0.1'; set address:"
     assert faults([role("worker", 1)], (spare,)) == ["every host is a spare; write at least one that is not"]

@@ -1,0 +1,65 @@
+"""TensorFlow's start-up notices: harmless lines that say nothing about the user's program.
+
+A terminal shows their number only (`launcher.output.folding`). docs/tasks.md has the same list.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Parts of lines, as regular expressions, that TensorFlow 2.4 to 2.21 prints at each start: about its build
+#: and this machine. They never explain a failure.
+ABOUT_THE_BUILD = (
+    r"All log messages before absl::InitializeLog\(\) is called are written to STDERR",
+    "oneDNN custom operations are on. You may see slightly different numerical results",
+    "This TensorFlow binary is optimized ",
+    "To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags",
+    "Could not find cuda drivers on your machine, GPU will not be used",
+    r"failed call to cuInit: .*(?:CUDA_ERROR_NO_DEVICE|UNKNOWN ERROR \(303\))",
+    "TF-TRT Warning: Could not find TensorRT",
+    "factory: Attempting to register factory for plugin cu",
+    "computation placer already registered. Please check linkage",
+)
+#: The same about servers and their connections to the other tasks. They may explain why a task waits.
+ABOUT_SERVERS = (
+    "Started server with target: grpc://",
+    "Initialize GrpcChannelCache for job ",
+    "Initializing CoordinationService",
+    "has connected to coordination service. Incarnation: ",
+    "Coordination agent has successfully connected",
+    r"coordination_service.cc:\d+\] Waiting for \d+/\d+ tasks to connect",
+    r"coordination_service.cc:\d+\] Example stragglers:",
+    r"^/job:\w+/replica:0/task:\d+$",
+    r"Barrier\(WaitForAllTasks::\d+::\d+\) has passed with status: OK",
+    "Creating (?:a)?sync eager service context with rendezvous_id",
+    r"eager_service_impl.cc:\d+\] SessionOptions: ",
+)
+_BUILD = re.compile("|".join(ABOUT_THE_BUILD).encode())
+_ANY = re.compile("|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode())
+#: The last one goes on with lines in this form, up to an empty line.
+_OPTIONS, _OPTION = b"] SessionOptions: ", re.compile(rb" *(?:\w+ \{|\}|\w+: .+)$")
+
+
+def is_about_the_build(line: str) -> bool:
+    """Whether a line is a start-up notice that never explains a failure."""
+    return _BUILD.search(line.encode("utf-8", "replace")) is not None
+
+
+class StartUp:
+    """Recognizes the start-up notices of one task."""
+
+    def __init__(self) -> None:
+        self._in_options = False
+
+    def is_notice(self, line: bytes) -> bool:
+        """Whether the task's next line is a notice, or belongs to one.
+
+        Args:
+            line: without its newline.
+        """
+        if self._in_options:
+            self._in_options = _OPTION.match(line) is not None
+            if self._in_options or not line:
+                return True
+        self._in_options = _OPTIONS in line
+        return _ANY.search(line) is not None

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.output.folding import Folding, TaskFolding
+from launcher.output.notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp
+from launcher.task_id import TaskId
+
+TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
+W0, W1 = TaskId("worker/0"), TaskId("worker/1")
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+ValueError: no such thing
+"""
+
+
+def folds(folding: Folding) -> list[TaskFolding]:
+    return [TaskFolding(task, f"{task} | ".encode(), folding) for task in (W0, W1)]
+
+
+def fed(fold: TaskFolding, text: str, now: float = 0.0) -> str:
+    """What is shown of these lines, without the prefix."""
+    prefix = fold._prefix.decode()
+    lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
+    return fold.feed(lines.encode(), now).decode().replace(prefix, "")
+
+
+def test_the_page_has_the_list_of_notices():
+    listed = re.findall(r"^```text\n(WARNING: .*?)^```", TASKS_PAGE.read_text(), re.M | re.S)[0].splitlines()
+    assert [line for line in listed if not StartUp().is_notice(line.encode())] == []
+    patterns = (*ABOUT_THE_BUILD, *ABOUT_SERVERS)
+    assert [pattern for pattern in patterns if not any(re.search(pattern, line) for line in listed)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E0000 00:00:1 7 cuda_driver.cc:152] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error",
+        "E0000 00:00:1 7 grpc_server_lib.cc:545] Could not start gRPC server",
+        "F0000 00:00:1 7 cpu_feature_guard.cc:57] The TensorFlow library was compiled to use AVX",
+        "Waiting for 1/2 tasks to connect",
+        "}",
+        "",
+    ],
+)
+def test_errors_and_lines_of_the_program_are_no_notices(line: str):
+    assert not StartUp().is_notice(line.encode())
+
+
+def test_the_options_of_a_session_end_with_an_empty_line():
+    first = "I0000 00:00:1 7 eager_service_impl.cc:355] SessionOptions: goo.gle/debugproto\n"
+    options = 'device_count {\n  key: "CPU"\n  value: 1\n}\nallow_soft_placement: true\n\n'
+    folding = Folding()
+    fold, other = folds(folding)
+    assert fed(fold, first + options + "}\nloss: 1\n") == "}\nloss: 1\n"
+    assert fed(other, first + "device_count {\nmy line\nvalue: 1\n") == "my line\nvalue: 1\n"
+    assert folding.summary().startswith("9 lines of TensorFlow's start-up notices (2 tasks) are in the logs")
+
+
+def test_only_the_start_of_a_task_has_notices():
+    notice = "Initializing CoordinationService\n"
+    fold, _ = folds(Folding())
+    assert fed(fold, notice + "step 1\n" * 199) == "step 1\n" * 199
+    assert fed(fold, notice) == notice
+
+
+def test_a_traceback_that_another_task_has_shown():
+    fold, other = folds(Folding())
+    again = "(the same traceback as worker/0, 4 lines; --verbose shows it)\n"
+    assert fed(fold, "before\n" + TRACEBACK + "after\n") == "before\n" + TRACEBACK + "after\n"
+    assert fed(other, "before\n" + TRACEBACK + "after\n") == f"before\n{again}after\n"
+    assert fed(fold, TRACEBACK) == TRACEBACK
+    different = TRACEBACK.replace("no such", "another")
+    assert fed(other, different) == different
+
+
+def test_a_traceback_in_pieces_is_held_for_a_bounded_time():
+    fold, other = folds(Folding())
+    fed(fold, TRACEBACK)
+    for line in TRACEBACK.splitlines()[:-1]:
+        assert fed(other, line) == "" and other.holds
+    assert other.release(1.9) == b""
+    assert other.release(2.0).count(b"\n") == 3 and not other.holds
+    assert fed(other, "ValueError: no such thing") == "ValueError: no such thing\n"
+
+
+def test_an_endless_traceback_is_held_in_bounded_memory():
+    fold, _ = folds(Folding())
+    frames = "  File x\n" * 99
+    assert fed(fold, "Traceback (most recent call last):\n" + frames).count("\n") == 100
+    assert fed(fold, frames) == frames

@@ -149,7 +149,8 @@ class Tasks:
             argv = option_arguments(self._options)
             for name in variables:
                 argv += ["-x", name]
-            argv += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
+            # The exception has the last lines, and a call has all its settings.
+            argv += ["--output-dirs", "--no-last-lines", "--no-defaults"]
             engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
             if self._elsewhere:
                 argv += ["--relay", listener.path]

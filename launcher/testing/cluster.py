@@ -84,7 +84,7 @@ class Cluster:
         try:
             more = {FIXED_ADDRESSES: "1"}
             counts = (ps, workers, chief, evaluator)
-            driver = program_driver("cluster.start", program, counts, roles, options, more, output)
+            driver = program_driver("cluster.start", program, counts, roles, options, more, output, False)
             driver.start()
         finally:
             os.close(output)

@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
         stall: seconds; a task that prints nothing for so long has failed; default: no limit.
         restarts: how often failed tasks start again, in all; default: 0.
         restart: what starts again: ``"auto"`` (default; as the strategy needs it), ``"task"`` or ``"job"``.
-        preload: modules that each host imports once, as ``"tensorflow,keras"``; the tasks are forked from there.
+        preload: modules that each host imports once, as ``"tensorflow,keras"``; tasks are forked from there.
         sync: a folder, or a list of them, that is copied to every host before the job starts: ``DIR``,
             ``DIR:REMOTE``.
         collect: a path, or a list of them, that is copied here from the tasks when the job ends: ``PATH``,

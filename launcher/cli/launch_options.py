@@ -83,7 +83,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     if gpus is not None:
         without = {"ps", *(role.name for role in roles if role.sidecar)}
         roles = tuple(r if r.name in without else r._replace(gpus=gpus) for r in roles)
-    given = {name: getattr(args, name) for name in _FILE_KEYS if getattr(args, name) not in (None, False, [])}
+    given = {name: getattr(args, name) for name in _FILE_KEYS if _is_given(args, name)}
     where = {
         **defaults.file.sources,
         **file.sources,
@@ -148,6 +148,12 @@ def program_command(args: argparse.Namespace) -> list[str]:
     return command[1:] if command[:1] == ["--"] else command
 
 
+def _is_given(args: argparse.Namespace, name: str) -> bool:
+    """Whether the command line has an option; its value may be 0."""
+    value = getattr(args, name)
+    return value is not None and value is not False and value != []
+
+
 def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str]:
     """Notes on arguments of the program that look like options of launch.
 
@@ -168,8 +174,7 @@ def _counts(args: argparse.Namespace, defaults: Mapping[str, Any] = {}) -> dict[
     """The number of tasks of each role that the command line, or else a default, names."""
     counts = {}
     for role, option in _COUNT_OPTIONS.items():
-        given = getattr(args, option)
-        count = defaults.get(option) if given in (None, False) else given
+        count = getattr(args, option) if _is_given(args, option) else defaults.get(option)
         if count is not None:
             counts[role] = int(count)
     return counts
@@ -191,7 +196,7 @@ def _defaults_in_effect(args: argparse.Namespace, shown: Mapping[str, str]) -> I
     """The defaults that no option replaces, for the user."""
     for key, text in shown.items():
         replaceable = key in (*_COUNT_OPTIONS.values(), "gpus", *_FILE_KEYS)
-        if not replaceable or getattr(args, key) in (None, False, []):
+        if not replaceable or not _is_given(args, key):
             yield text
 
 
@@ -203,6 +208,21 @@ def _from(folder: str, program: Program) -> Program:
         return program
     name = os.path.relpath(program.name, os.path.expanduser(folder))
     return program._replace(name=name if is_script else os.path.join(".", name))
+
+
+def _job_file(path: str, args: argparse.Namespace) -> JobFile:
+    """The job file, with the roles of the command line; an empty path: only the roles of ``--roles-fd``."""
+    from launcher.config.jobfile import parse_job, read_job_file
+
+    roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
+    if args.roles_fd is not None:
+        with open(args.roles_fd, encoding="utf-8") as stream:
+            roles.update(json.load(stream))
+    sections = transports.sections()
+    try:
+        return read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
+    except InputError as error:
+        return JobFile(faults=error.faults)
 
 
 def _roles(
@@ -221,8 +241,9 @@ def _roles(
     found = []
     for name, count in counts.items():
         option = _COUNT_OPTIONS[name]
-        given = getattr(args, option) not in (None, False)
-        source = COMMAND_LINE if given else defaults.sources.get(option, COMMAND_LINE)
+        source = COMMAND_LINE
+        if not _is_given(args, option):
+            source = defaults.sources.get(option, source)
         service = name in SERVICE_ROLES
         if count:
             found.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import Fault, InputError
@@ -416,10 +416,24 @@ def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
                 line, f"{quoted('.'.join(table[:number]))} is not a table", "expected KEY = VALUE lines"
             )
             return None
-    if _UNFIT.search(str(value)):
-        faults.add(0, "a value contains a NUL or half a character")
-        return None
-    return node_of(value, lines, tuple(table))
+    node = node_of(value, lines, tuple(table))
+    for line, written in _texts(node):
+        if _UNFIT.search(written):
+            faults.add(line, f"{quoted(written)} contains a NUL or half a character")
+    return node
+
+
+def _texts(node: Node) -> Iterator[tuple[int, str]]:
+    """All texts in a value, with their lines, names of keys included."""
+    if isinstance(node.value, str):
+        yield node.line, node.value
+    elif isinstance(node.value, dict):
+        for name, value in node.value.items():
+            yield value.key_line, name
+            yield from _texts(value)
+    elif isinstance(node.value, list):
+        for item in node.value:
+            yield from _texts(item)
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:

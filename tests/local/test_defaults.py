@@ -133,7 +133,7 @@ def test_settings_for_some_launches_only(launch: Launch, project: Path):
         ),
         ("workdir = 'no'", ["launch.toml:1: there is no working folder"]),
         ("python = 'no/python'", ["launch.toml:1: program not found: ", "no/python"]),
-        ("sync = ['a\\u0000b']", ['launch.toml:1: "a\\x00b" contains a NUL']),
+        ('sync = ["a\\u0000b"]', ['launch.toml:1: "a\\x00b" contains a NUL']),
     ],
 )
 def test_faults(launch: Launch, project: Path, text: str, faults: list[str]):

@@ -94,17 +94,22 @@ def run(
 
         report = launcher.run(["train.py", "--epochs", "3"], ps=1, workers=2, flags=True)
 
+    Like the command it reads the defaults of the project, ``launch.toml`` or ``[tool.launch]`` of
+    ``pyproject.toml`` (docs/jobfile.md), for all that the call leaves out.
+
     It may be called in any thread. A Ctrl-C stops the job in order, a second one at once; then
     `KeyboardInterrupt` is raised. The job ends with this process, however this process ends.
 
     Args:
         program: a ``.py`` file, an executable, or a job file (``.yaml``); or a list, with its arguments
             (``["train.py", "--epochs", "3"]``, ``["-m", "package.train"]``). Relative to ``workdir``.
-        ps, workers: number of parameter servers and of workers; default: one worker. With a job file: instead
-            of its numbers.
-        chief, evaluator: whether there is one of each.
+        ps: number of parameter servers; default: none. With a job file: instead of its number.
+        workers: number of workers; default: one, if no other role is given. With a job file: instead of its
+            number.
+        chief: whether there is a chief.
+        evaluator: whether there is an evaluator.
         roles: further roles by name: how many tasks, or a dict of the keys that a job file has for a role
-            (docs/jobfile.md).
+            (docs/jobfile.md). With it the numbers of tasks in the defaults of the project are not used.
         check: raise an exception if the exit code is not 0.
         options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``on_failure``,
             ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``, ``collect``,
@@ -147,7 +152,9 @@ def program_driver(
 
     Args:
         caller: the function whose arguments these are, for messages.
-        program, roles, options: see `run`.
+        program: see `run`.
+        roles: see `run`.
+        options: see `run`.
         counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`.
         environ: more variables for the launcher.
         output: see `Driver`.

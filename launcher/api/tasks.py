@@ -57,7 +57,10 @@ _MODULES = (
 )
 #: Before any import: files in the folder where the task runs replace no modules.
 _NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
-_ADVICE = "make locks, sessions and open files within the function; put what it needs into its arguments"
+_ADVICE = (
+    "make locks, sessions and open files within the function; put what it needs into its arguments; "
+    "modules that are not installed travel as code: install those that have such objects"
+)
 
 
 @dataclass(eq=False)

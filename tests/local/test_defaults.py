@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from launcher.config.jobfile import COUNTS
 from tests.conftest import Launch
 
 SHOW = "import os, sys; print(os.environ['JOB_NAME'], os.getcwd(), os.environ.get('WORD'), *sys.argv[1:])"
@@ -143,6 +145,19 @@ def test_faults(launch: Launch, project: Path, text: str, faults: list[str]):
     for fault in faults:
         assert fault in ended.err
     assert not launch.state.exists()
+
+
+def test_the_example_of_the_documents(launch: Launch, project: Path):
+    page = (Path(__file__).parents[2] / "docs" / "jobfile.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
+    (project / "pyproject.toml").write_text(example)
+    (project / "lab.yaml").write_text("hosts: [node1, node2, node3]\n")
+    shown = json.loads(launch("--dry-run", "--json", "src/train.py", cwd=project).out)
+    assert [task["task"] for task in shown["tasks"]] == ["worker/0", "worker/1", "ps/0"]
+    assert shown["notes"][0] == "default: workers=2 (pyproject.toml:2)"
+    assert len(shown["notes"]) >= 6
+    for key in COUNTS.values():
+        assert f"| `{key.name}` | {key.help} |" in page
 
 
 @pytest.mark.parametrize("text", ["[tool]\nlaunch = 3", "[[tool.launch]]\nworkers = 2"])

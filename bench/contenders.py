@@ -45,14 +45,17 @@ def task_program(*args: object) -> list[str]:
     return [sys.executable, "-I", "-S", str(_PROGRAMS / "task.py"), *map(str, args)]
 
 
-def all_contenders(launch: str, before: str | None = None) -> list[Contender]:
+def all_contenders(launch: str, before: str | None = None, with_peers: bool = True) -> list[Contender]:
     """Every contender, the missing ones too; peers are installed on the way.
 
     Args:
         launch: path of the launch to measure.
         before: path of another launch, measured under the name "before".
+        with_peers: whether there are other programs than launch.
     """
     also = [] if before is None else [_launch(before)._replace(name="before")]
+    if not with_peers:
+        return [_launch(launch), *also]
     return [_launch(launch), *also, _honcho(), _mpirun(), _torchrun(), _floor()]
 
 

@@ -189,7 +189,7 @@ def _fed(consumers: _Consumers) -> Iterator[Any]:
     consumers.start()
     try:
         for place in range(_CONSUMERS):
-            feeder.add(Peer(f"worker/{place}", 0, "feed", "input", {}, consumers.came("input")))
+            feeder.add(Peer(f"worker/{place}", 1, "feed", "input", {}, consumers.came("input")))
         yield feeder
     finally:
         feeder.finish()

@@ -45,6 +45,8 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "preload": preload.measure,
     "goodput": goodput.measure,
 }
+#: Those that measure the contenders beside launch: others need no peer, or get their own.
+_WITH_PEERS = {"startup", "output", "failure", "idle"}
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.
 _MEMORY, _ROOM = Path("/dev/shm"), 1 << 30
@@ -60,7 +62,8 @@ def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     processes.become_subreaper()
     with _scratch() as scratch, _clean_environment():
-        contenders = all_contenders(args.launch, args.before)
+        with_peers = not _WITH_PEERS.isdisjoint(args.only)
+        contenders = all_contenders(args.launch, args.before, with_peers)
         print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
         setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch, args.before)
         if contenders[0].missing:

@@ -150,10 +150,12 @@ class TaskFailed(JobFailed):
         text: the reason.
         task: ``worker/0``.
         host: the host it ran on; empty if that is not known.
-        code, signal: how its process ended: one of them is set; neither: it still runs, or its host was lost.
+        code: the exit code of its process; ``None``: a signal ended it, it still runs, or its host is lost.
+        signal: the number of the signal that ended its process; ``None``: none did.
         traceback: Python's traceback of an exception in its function; empty if there was none.
-        last_lines: of its output.
-        run_dir, report: see `JobFailed`.
+        last_lines: of its output, without line ends.
+        run_dir: the folder with the job's logs and report; empty if it has none.
+        report: the `launcher.Report`; ``None``: the job has not ended, or has no report.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class FeedTimeout(FeedError):
     Args:
         task: ``worker/0``; or several, ``worker/0, worker/1``.
         seconds: without a row taken.
-        last_lines: of its output.
+        last_lines: of its output, without line ends.
     """
 
     def __init__(self, task: str, seconds: float, last_lines: Sequence[str] = ()) -> None:

@@ -20,7 +20,15 @@ class TaskId(str):
 
     @classmethod
     def of(cls, role: str, index: int) -> TaskId:
-        """The name of task ``index`` (from 0) of ``role``."""
+        """The name of a task.
+
+        Args:
+            role: ``worker``, or another one.
+            index: of the task in its role, from 0.
+
+        Returns:
+            ``role/index``.
+        """
         return cls(f"{role}/{index}")
 
     @property
@@ -39,5 +47,12 @@ class TaskId(str):
         return self.replace("/", "-")
 
     def is_own_host(self, host: str) -> bool:
-        """Whether a host has the name of this task, as its own container has (``worker-0``)."""
+        """Whether a host has the name of this task, as its own container has.
+
+        Args:
+            host: the name of a host.
+
+        Returns:
+            ``True``: the host is called ``worker-0``, if this is ``worker/0``.
+        """
         return host == self.file_stem.replace("_", "-").lower()

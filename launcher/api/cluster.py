@@ -152,8 +152,9 @@ class TFCluster:
                 here. Arguments given here replace its settings.
             exactly_once: rows of a node that is lost are not fed again: feeding fails instead.
             options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python`` (of this minor
-                version), ``on_failure``, ``grace``, ``timeout``, ``restarts``, ``restart``, ``run_dir``,
-                ``quiet``, ``options``: as those of `launcher.run`.
+                version), ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``,
+                ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: as those of
+                `launcher.run`. Defaults of the project (``launch.toml``) are not read.
 
         Returns:
             The running cluster.
@@ -211,7 +212,7 @@ class TFCluster:
 
         Args:
             data: partitions of rows (docs/python-api.md): lists, arrays, files, generators...
-            num_epochs: how often.
+            num_epochs: how often all rows are fed, 1 or more.
             feed_timeout: seconds in which a node with rows before it must take some.
             qname: the feed, one of ``queues``.
             equal: ``drop``, ``pad`` or ``repeat``: every node gets the same number of batches of
@@ -224,6 +225,7 @@ class TFCluster:
             FeedError: rows can't be sent to the nodes.
             InputError: the data can't be fed, the number of epochs is wrong, or the cluster was not started
                 with ``input_mode=InputMode.FEED``.
+            JobFailed: the job has failed, or the cluster has been shut down.
         """
         feeder = self._usable_feeder("TFCluster.train")
         if num_epochs < 1:
@@ -243,13 +245,21 @@ class TFCluster:
         """Feed rows, and get a result for each, in their order.
 
         Args:
-            data, feed_timeout, qname: as `train`.
+            data: partitions of rows, as for `train`.
+            feed_timeout: seconds in which a node with rows before it must take some.
+            qname: the feed, one of ``queues``.
 
         Returns:
-            The results, as they come. To stop early close the iterator: the remaining ones are discarded.
+            The results, one for each row, as they come. To stop early close the iterator: the remaining ones
+            are discarded.
 
         Raises:
-            TaskFailed, FeedTimeout, FeedError, InputError: as `train`; also while results are taken.
+            TaskFailed: a node has failed; also while results are taken, as the following.
+            FeedTimeout: a node takes no rows.
+            FeedError: rows can't be sent to the nodes, or results from them.
+            InputError: the data can't be fed, or the cluster was not started with
+                ``input_mode=InputMode.FEED``.
+            JobFailed: the job has failed, or the cluster has been shut down.
         """
         feeder = self._usable_feeder("TFCluster.inference")
         return iter(feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
@@ -283,7 +293,11 @@ class TFCluster:
         ]
 
     def tensorboard_url(self) -> str | None:
-        """The address of TensorBoard, ``http://host:port``; ``None``: there is none."""
+        """The address of TensorBoard.
+
+        Returns:
+            ``http://host:port``; ``None``: the cluster was started without ``tensorboard=True``.
+        """
         task = self._planned().get(f"{_BOARD}/0")
         return None if task is None else f"http://{task['address']}"
 
@@ -297,8 +311,8 @@ class TFCluster:
         """End the feeds, and wait until the function has returned in all nodes.
 
         Args:
-            ssc, grace_secs: ignored: there is no stream, and what a function does after its last row is
-                waited for anyway.
+            ssc: ignored: there is no stream.
+            grace_secs: ignored: what a function does after its last row is waited for anyway.
             timeout: seconds, after which the nodes are ended; -1: no limit.
 
         Raises:

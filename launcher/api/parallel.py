@@ -56,8 +56,9 @@ class TFParallel:
             return_exceptions: the result of an instance that fails is its exception; default: the first
                 failure ends all and is raised.
             options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``grace``,
-                ``timeout``, ``run_dir``, ``quiet``, ``options``: as those of `TFCluster.run`. ``restarts``:
-                how often instances that failed are run again, in all.
+                ``timeout``, ``stall``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``,
+                ``options``: as those of `TFCluster.run`. ``restarts``: how often instances that failed are
+                run again, in all.
 
         Returns:
             The results of the instances, in the order of their arguments.

@@ -37,8 +37,14 @@ class Options(TypedDict, total=False):
         on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
         grace: seconds from SIGTERM to SIGKILL for a task that is stopped; default: 10.
         timeout: seconds for the whole job; default: no limit.
+        stall: seconds; a task that prints nothing for so long has failed; default: no limit.
         restarts: how often failed tasks start again, in all; default: 0.
         restart: what starts again: ``"auto"`` (default; as the strategy needs it), ``"task"`` or ``"job"``.
+        preload: modules that each host imports once, as ``"tensorflow,keras"``; tasks are forked from there.
+        sync: a folder, or a list of them, that is copied to every host before the job starts: ``DIR``,
+            ``DIR:REMOTE``.
+        collect: a path, or a list of them, that is copied here from the tasks when the job ends: ``PATH``,
+            ``TASK=PATH:DIR``.
         run_dir: the folder for logs and report, new or empty; default: among the runs of ``launch ps``.
         quiet: print nothing; failures are exceptions anyway.
         options: more options of ``launch``, as on its command line.
@@ -54,8 +60,12 @@ class Options(TypedDict, total=False):
     on_failure: str | None
     grace: float | None
     timeout: float | None
+    stall: float | None
     restarts: int | None
     restart: str | None
+    preload: str | None
+    sync: AnyPath | Arguments | None
+    collect: AnyPath | Arguments | None
     run_dir: AnyPath | None
     quiet: bool
     options: Arguments
@@ -63,6 +73,8 @@ class Options(TypedDict, total=False):
 
 #: Those that are not options of ``launch`` with a value.
 _OTHERS = ("env", "flags", "quiet", "options")
+#: Those that may be lists: the option is repeated.
+_LISTS = ("sync", "collect")
 
 
 def run(
@@ -82,21 +94,26 @@ def run(
 
         report = launcher.run(["train.py", "--epochs", "3"], ps=1, workers=2, flags=True)
 
+    Like the command it reads the defaults of the project, ``launch.toml`` or ``[tool.launch]`` of
+    ``pyproject.toml`` (docs/jobfile.md), for all that the call leaves out.
+
     It may be called in any thread. A Ctrl-C stops the job in order, a second one at once; then
     `KeyboardInterrupt` is raised. The job ends with this process, however this process ends.
 
     Args:
         program: a ``.py`` file, an executable, or a job file (``.yaml``); or a list, with its arguments
             (``["train.py", "--epochs", "3"]``, ``["-m", "package.train"]``). Relative to ``workdir``.
-        ps, workers: number of parameter servers and of workers; default: one worker. With a job file: instead
-            of its numbers.
-        chief, evaluator: whether there is one of each.
+        ps: number of parameter servers; default: none. With a job file: instead of its number.
+        workers: number of workers; default: one, if no other role is given. With a job file: instead of its
+            number.
+        chief: whether there is a chief.
+        evaluator: whether there is an evaluator.
         roles: further roles by name: how many tasks, or a dict of the keys that a job file has for a role
-            (docs/jobfile.md).
+            (docs/jobfile.md). With it the numbers of tasks in the defaults of the project are not used.
         check: raise an exception if the exit code is not 0.
         options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``on_failure``,
-            ``grace``, ``timeout``, ``restarts``, ``restart``, ``run_dir``, ``quiet``, ``options``: see
-            `Options`.
+            ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``, ``collect``,
+            ``run_dir``, ``quiet``, ``options``: see `Options`.
 
     Returns:
         How the job and each of its tasks ended; ``exit_code`` is that of the command.
@@ -129,15 +146,19 @@ def program_driver(
     options: Options,
     environ: Mapping[str, str] | None = None,
     output: int | None = None,
+    defaults: bool = True,
 ) -> Driver:
     """The launch of a program, not started yet.
 
     Args:
         caller: the function whose arguments these are, for messages.
-        program, roles, options: see `run`.
+        program: see `run`.
+        roles: see `run`.
+        options: see `run`.
         counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`.
         environ: more variables for the launcher.
         output: see `Driver`.
+        defaults: read the defaults of the project, as the command does.
 
     Raises:
         InputError: an argument is wrong.
@@ -155,14 +176,22 @@ def program_driver(
     if faults:
         raise InputError(faults)
     command = [os.fspath(text) for text in argv]
-    overlay = {
-        name: role if isinstance(role, Mapping) else {"count": int(role)} for name, role in tasks.items()
-    }
-    argv = option_arguments(options)
-    if command[0].endswith((".yaml", ".yml")):
+    argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
+    is_job_file = command[0].endswith((".yaml", ".yml"))
+    overlay: dict[str, Mapping[str, Any]] = {}
+    if roles or is_job_file:
+        overlay = {
+            name: role if isinstance(role, Mapping) else {"count": int(role)} for name, role in tasks.items()
+        }
+    if is_job_file:
         argv += ["--", *command]
-    else:
-        overlay = {name: {"command": command, **role} for name, role in (overlay or {"worker": {}}).items()}
+    elif roles:
+        overlay = {name: {"command": command, **role} for name, role in overlay.items()}
+    else:  # the words of the command, so that its defaults are those of the command
+        argv += [*["--chief"] * bool(chief), *["--evaluator"] * bool(evaluator)]
+        argv += [] if ps is None else ["--ps", str(int(ps))]
+        argv += [] if workers is None else ["--workers", str(int(workers))]
+        argv += command if command[0] in ("-m", "-c") else ["--", *command]
     environ = {**option_environ(options), **(environ or {})}
     return Driver(argv, environ, overlay, bool(options.get("quiet")), output)
 
@@ -182,8 +211,14 @@ def option_arguments(options: Options) -> list[str]:
     given: Mapping[str, Any] = options
     for name in Options.__annotations__:
         if name not in _OTHERS and given.get(name) is not None:
-            argv += [f"--{name.replace('_', '-')}", str(given[name])]
+            for value in _as_list(given[name]) if name in _LISTS else [given[name]]:
+                argv += [f"--{name.replace('_', '-')}", str(value)]
     return argv
+
+
+def _as_list(value: AnyPath | Arguments) -> Arguments:
+    """A list of one value, or the list."""
+    return [value] if isinstance(value, (str, os.PathLike)) else value
 
 
 def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:
@@ -200,6 +235,8 @@ def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:
         if not (isinstance(name, str) and isinstance(value, str)):
             expected = f"expected texts: {str(name)!r}: {str(value)!r}"
             faults.append(Fault(caller, f"env: {name!r} is {value!r}", expected))
+    for name in _LISTS:
+        faults += list_faults(caller, name, _as_list(options.get(name) or ()))
     return faults + list_faults(caller, "options", options.get("options") or ())
 
 

@@ -57,7 +57,10 @@ _MODULES = (
 )
 #: Before any import: files in the folder where the task runs replace no modules.
 _NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
-_ADVICE = "make locks, sessions and open files within the function; put what it needs into its arguments"
+_ADVICE = (
+    "make locks, sessions and open files within the function; put what it needs into its arguments; "
+    "modules that are not installed travel as code: install those that have such objects"
+)
 
 
 @dataclass(eq=False)
@@ -149,7 +152,8 @@ class Tasks:
             argv = option_arguments(self._options)
             for name in variables:
                 argv += ["-x", name]
-            argv += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
+            # The exception has the last lines, and a call has all its settings.
+            argv += ["--output-dirs", "--no-last-lines", "--no-defaults"]
             engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
             if self._elsewhere:
                 argv += ["--relay", listener.path]

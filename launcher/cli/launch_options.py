@@ -11,10 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import transports
+from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, carried_variables, roles_with_drain
 from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError
-from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Policy, Program, Role
+from launcher.job import (
+    OUTPUT_DIR,
+    RELAY,
+    SERVICE_ROLES,
+    Host,
+    JobSpec,
+    OnFailure,
+    Policy,
+    Program,
+    ProgramKind,
+    Role,
+)
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.scheduler.plan import check_program_args
 from launcher.transports.machines import this_machine
@@ -24,6 +36,8 @@ _FILE_KEYS = (
     "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "preload", "python", "restart",
     "restarts", "run_dir", "stall", "sync", "timeout", "workdir",
 )  # fmt: skip
+#: Role -> its option.
+_COUNT_OPTIONS = {"chief": "chief", "worker": "workers", "ps": "ps", "evaluator": "evaluator"}
 #: Options that need no check.
 _UNCHECKED = (
     "commands_fd", "detach", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show",
@@ -54,21 +68,33 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         raise JobError([Fault("", "the current folder is gone", expected)]) from error
     faults: list[Fault] = []
     notes: list[str] = []
-    file = JobFile()
-    if job_file or args.roles_fd is not None:
-        file = _job_file(job_file, args)
-        faults += file.faults
-        notes += file.notes
+    own_roles = bool(job_file) or args.roles_fd is not None
+    file = _job_file(job_file, args) if own_roles else JobFile()
+    faults += file.faults
+    notes += file.notes
+    name = file.roles[0].program.name if file.roles else "".join(command[:1])
+    defaults = Defaults() if job_file else _defaults(args, name)
+    faults += defaults.file.faults
+    if own_roles:
         roles = file.roles
     else:
-        roles = _roles(args, command, faults)
+        roles = _roles(args, command, defaults.file, faults)
         notes += _misplaced(args, command)
-    if args.gpus is not None:
+    gpus = defaults.file.settings.get("gpus") if args.gpus is None else args.gpus
+    if gpus is not None:
         without = {"ps", *(role.name for role in roles if role.sidecar)}
-        roles = tuple(r if r.name in without else r._replace(gpus=args.gpus) for r in roles)
-    given = {name: getattr(args, name) for name in _FILE_KEYS if getattr(args, name) not in (None, False, [])}
-    where = {**file.sources, **{name: f"--{name.replace('_', '-')}" for name in given}}
-    settings = {**file.settings, **given}
+        roles = tuple(r if r.name in without else r._replace(gpus=gpus) for r in roles)
+    given = {name: getattr(args, name) for name in _FILE_KEYS if _is_given(args, name)}
+    where = {
+        **defaults.file.sources,
+        **file.sources,
+        **{name: f"--{name.replace('_', '-')}" for name in given},
+    }
+    settings = {**defaults.file.settings, **file.settings, **given}
+    if not settings.get("restarts") and where.get("restart") == defaults.file.sources.get("restart"):
+        settings.pop("restart", None)  # it is for launches with --restarts
+    if "workdir" in defaults.file.settings and "workdir" not in given:
+        roles = tuple(role._replace(program=_from(settings["workdir"], role.program)) for role in roles)
     job = _job(args, roles, settings, faults, notes)
     named = settings.get("hosts") is not None
     hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)
@@ -77,18 +103,19 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     except InputError as error:
         faults += error.faults
     faults += _path_faults(args)
-    faults += _conflicts(args, named or bool(file.faults))
+    faults += _conflicts(args, named or bool(file.faults or defaults.file.faults))
     chosen = {}
+    sections = {**defaults.file.sections, **file.sections}
+    folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
     for name, transport in transports.transports().items():
-        section = file.sections.get(name)
-        chosen[name] = transport.settings(args, section, os.path.dirname(os.path.abspath(job_file)))
+        chosen[name] = transport.settings(args, sections.get(name), folder)
         faults += transport.faults(args, chosen[name])
     name = transports.selected(chosen)
     transport = transports.transports()[name]
     if transport.in_containers and not named and "collect" in settings:
         problem = "the option is about other machines, and none is named"
-        faults.append(Fault("--collect", problem, "expected --hosts, or --output-dirs"))
-    if "sync" in settings and "sync" not in given and not named:
+        faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
+    if "sync" in file.settings and "sync" not in given and not named:
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
@@ -107,6 +134,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         last_lines=not args.no_last_lines,
         sources=Sources(*(where.get(name, "") for name in Sources._fields)),
         notes=tuple(notes),
+        defaults=tuple(_defaults_in_effect(args, defaults.shown)),
         **{name: getattr(args, name) for name in _UNCHECKED},
     )
 
@@ -119,6 +147,12 @@ def program_command(args: argparse.Namespace) -> list[str]:
         return ["-c", *args.code, *args.program]
     command: list[str] = args.program
     return command[1:] if command[:1] == ["--"] else command
+
+
+def _is_given(args: argparse.Namespace, name: str) -> bool:
+    """Whether the command line has an option; its value may be 0."""
+    value = getattr(args, name)
+    return value is not None and value is not False and value != []
 
 
 def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str]:
@@ -137,11 +171,44 @@ def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str
 # ---------------------------------------------------------------------- the job
 
 
-def _counts(args: argparse.Namespace) -> dict[str, int]:
-    """The number of tasks of each role that the command line names."""
-    counts = {"chief": args.chief or None, "worker": args.workers, "ps": args.ps}
-    counts["evaluator"] = args.evaluator or None
-    return {name: int(count) for name, count in counts.items() if count is not None}
+def _counts(args: argparse.Namespace, defaults: Mapping[str, Any] = {}) -> dict[str, int]:
+    """The number of tasks of each role that the command line, or else a default, names."""
+    counts = {}
+    for role, option in _COUNT_OPTIONS.items():
+        count = getattr(args, option) if _is_given(args, option) else defaults.get(option)
+        if count is not None:
+            counts[role] = int(count)
+    return counts
+
+
+def _defaults(args: argparse.Namespace, program: str) -> Defaults:
+    """The defaults beside a ``.py`` program on this machine; without any, those of the current folder."""
+    if args.no_defaults:
+        return Defaults()
+    script = os.path.normpath(os.path.join(os.path.expanduser(args.workdir or "."), program))
+    folders = [os.path.dirname(script)] if script.endswith(".py") and os.path.isfile(script) else []
+    try:
+        return find_defaults(dict.fromkeys([*folders, ""]), transports.sections)
+    except InputError as error:
+        return Defaults(JobFile(faults=error.faults))
+
+
+def _defaults_in_effect(args: argparse.Namespace, shown: Mapping[str, str]) -> Iterator[str]:
+    """The defaults that no option replaces, for the user."""
+    for key, text in shown.items():
+        replaceable = key in (*_COUNT_OPTIONS.values(), "gpus", *_FILE_KEYS)
+        if not replaceable or not _is_given(args, key):
+            yield text
+
+
+def _from(folder: str, program: Program) -> Program:
+    """The program of the command line, a path from here, as a path from the folder that tasks run in."""
+    is_script = program.kind is ProgramKind.SCRIPT
+    is_path = is_script or (program.kind is ProgramKind.EXECUTABLE and "/" in program.name)
+    if not is_path or program.name.startswith(("/", "~")) or not os.path.exists(program.name):
+        return program
+    name = os.path.relpath(program.name, os.path.expanduser(folder))
+    return program._replace(name=name if is_script else os.path.join(".", name))
 
 
 def _job_file(path: str, args: argparse.Namespace) -> JobFile:
@@ -159,22 +226,31 @@ def _job_file(path: str, args: argparse.Namespace) -> JobFile:
         return JobFile(faults=error.faults)
 
 
-def _roles(args: argparse.Namespace, command: Sequence[str], faults: list[Fault]) -> tuple[Role, ...]:
+def _roles(
+    args: argparse.Namespace, command: Sequence[str], defaults: JobFile, faults: list[Fault]
+) -> tuple[Role, ...]:
     """The roles of the command line."""
     try:
         program = Program.of(command)
     except ValueError as error:
         faults.append(Fault("", str(error), "launch --help shows how"))
         return ()
-    counts = _counts(args) or {"worker": 1}
+    counts = _counts(args, defaults.settings) or {"worker": 1}
     if not any(counts.values()):
         expected = "expected --workers N, --ps N, --chief or --evaluator"
         faults.append(Fault(COMMAND_LINE, "the job has no tasks", expected))
-    return tuple(
-        Role(name, count, program, service=name in SERVICE_ROLES, source=COMMAND_LINE)
-        for name, count in counts.items()
-        if count
-    )
+    found = []
+    for name, count in counts.items():
+        option = _COUNT_OPTIONS[name]
+        source = COMMAND_LINE
+        if not _is_given(args, option):
+            source = defaults.sources.get(option, source)
+        service = name in SERVICE_ROLES
+        if count:
+            found.append(
+                Role(name, count, program, service=service, source=source, program_source=COMMAND_LINE)
+            )
+    return tuple(found)
 
 
 def _job(

@@ -201,6 +201,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--tmux", action="store_true", help="show each task in a tmux pane; closing the session ends the job"
     )
+    output.add_argument(
+        "--no-defaults", action="store_true",
+        help="ignore launch.toml, and [tool.launch] of pyproject.toml, beside the program",
+    )  # fmt: skip
     output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     output.add_argument("--version", action="version", version=version)

@@ -10,8 +10,9 @@ A plain line has a host and its settings::
     node[03-16]
     fe80::1%eth0 slots = 2
 
-Single or double quotes enclose any other characters; a backslash is literal. ``#`` begins a comment where a
-setting could begin. A line with a name alone may be repeated: each line is one slot, as in PBS node files.
+Single or double quotes enclose any other characters; a backslash is literal. ``#`` or ``//`` begins a comment
+where a setting could begin, and ``/*`` one that ``*/`` ends. A line with a name alone may be repeated: each
+line is one slot, as in PBS node files.
 
 Names are arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.
 """
@@ -42,6 +43,9 @@ _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 #: A token of a plain line; and a setting, whose value may be empty even if another setting follows.
 _TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
 _SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)")
+#: What begins a comment, up to the end of the line; and a comment with an end, as Open MPI has it.
+_COMMENTS = ("#", "//")
+_BLOCK_COMMENT = re.compile(r"(?<!\S)/\*.*?\*/", re.DOTALL)
 #: Names that other programs have for keys of plain lines.
 _ALIASES = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
@@ -256,8 +260,10 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
         hosts = _read_yaml(text, faults)
     else:
         inventory = Inventory(faults)
-        for number, line in enumerate(re.split("\r\n|\n|\r", text), 1):
-            if line.strip() and not line.lstrip().startswith("#"):
+        text = re.sub("\r\n|\r", "\n", text)
+        text = _BLOCK_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip() and not line.lstrip().startswith(_COMMENTS):
                 _read_line(line.strip(), number, inventory)
         hosts = inventory.hosts()
     faults.raise_any(HostfileError)
@@ -331,11 +337,11 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
     faults, written = inventory.faults, dict[str, Node]()
     first = re.match(_TOKEN, line)
     name = first[0] if first else line
-    if name.startswith(("//", "/*")):
-        faults.add(number, quoted(name), 'expected "#" before a comment')
+    if name.startswith("/*"):
+        faults.add(number, quoted(name), 'expected "*/" at the end of the comment')
         return
     rest = line[len(name) :].lstrip()
-    while rest and not rest.startswith("#"):
+    while rest and not rest.startswith(_COMMENTS):
         match = _SETTING.match(rest)
         if match is None:
             expected = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'

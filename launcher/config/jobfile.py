@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.config import hostfile, schema, values
 from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
 from launcher.config.options import JobFile as JobFile
-from launcher.config.schema import Faults, Key, Node, Section, Values, quoted, several, single, table, text_of
+from launcher.config.schema import (
+    Faults,
+    Key,
+    Keys,
+    Node,
+    Section,
+    Values,
+    quoted,
+    several,
+    single,
+    table,
+    text_of,
+)
 from launcher.errors import JobError
 from launcher.job import (
     CHIEF_ROLES,
@@ -112,13 +124,26 @@ _SETTINGS = table(
     Key("sync", _SYNC_HELP, several(values.one_line)),
     Key("collect", "Paths that are copied from the hosts when the job ends.", several(values.one_line)),
 )
+_INVENTORY = Key("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile.")
 JOB = table(
     _COMMAND,
     _PROGRAM,
     Key("roles", "The roles: a number of tasks, or a mapping."),
-    Key("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile."),
+    _INVENTORY,
     *_SETTINGS.values(),
 )
+
+_COUNT = single(values.whole(0, MOST_TASKS))
+#: Options that only defaults have as keys: job files have roles.
+COUNTS = table(
+    Key("ps", "The number of parameter servers.", _COUNT),
+    Key("workers", "The number of workers.", _COUNT),
+    Key("chief", "Whether there is a chief.", _FLAG),
+    Key("evaluator", "Whether there is an evaluator.", _FLAG),
+    _GPUS,
+)
+#: The keys of ``[tool.launch]`` and ``launch.toml``, without those of the transports.
+DEFAULTS = table(*COUNTS.values(), _INVENTORY, *(key for key in _SETTINGS.values() if key.name != "run_dir"))
 
 
 # ---------------------------------------------------------------------- the file
@@ -163,20 +188,66 @@ def parse_job(
     return JobFile(faults=faults.all())
 
 
-class _Reader:
-    """Reads one job file."""
+def _below_roles(key: str) -> str:
+    """For an unknown key at the top: where it belongs, if it is a key or the name of a role; else empty."""
+    lower = key.lower()
+    role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
+    if role:
+        return f"expected it below roles:, as in {role}: 1"
+    return "expected it in a role, below roles:" if key in ROLE else ""
 
-    def __init__(self, node: Node, faults: Faults, sections: Mapping[str, Section], folder: str) -> None:
+
+def _in_job_file(key: str) -> str:
+    """For an unknown key of the defaults: where it belongs, if it is a key of job files; else empty."""
+    if key == "run_dir":
+        return "expected --run-dir: each run has a new folder"
+    return "expected it in a job file: launch job.yaml" if key in JOB or key in ROLE else ""
+
+
+def read_defaults(node: Node, faults: Faults, sections: Mapping[str, Section], folder: str) -> JobFile:
+    """Read the defaults of launches, a mapping with the keys of `DEFAULTS`.
+
+    Args:
+        node: the mapping.
+        faults: new faults are added.
+        sections, folder: see `parse_job`.
+
+    Returns:
+        The settings, the counts of tasks among them, and the sections; no roles.
+    """
+    reader = _Reader(node, faults, sections, folder, DEFAULTS, _in_job_file)
+    found = reader.content(reader.settings(), (), TENSORFLOW_ROLES)
+    return found._replace(sections={}, faults=faults.all()) if faults else found
+
+
+class _Reader:
+    """Reads a job file, or defaults."""
+
+    def __init__(
+        self,
+        node: Node,
+        faults: Faults,
+        sections: Mapping[str, Section],
+        folder: str,
+        keys: Keys = JOB,
+        elsewhere: Callable[[str], str] = _below_roles,
+    ) -> None:
         self.faults = faults
         self.sections = sections
         self.folder = folder
         self.notes: list[str] = []
-        keys = {**JOB, **{name: Key(name, part.help) for name, part in sections.items()}}
-        self.top = schema.read_mapping(node, keys, faults, _below_roles)
+        keys = {**keys, **{name: Key(name, part.help) for name, part in sections.items()}}
+        self.top = schema.read_mapping(node, keys, faults, elsewhere)
 
     def job_file(self) -> JobFile:
         """The content of the file."""
-        top, settings, sections = self.top, self.top.some(*_SETTINGS), {}
+        settings, roles = self.settings(), self._roles()
+        return self.content(settings, roles, tuple(self.top["roles"].value) if roles else ())
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the launch, with absolute paths."""
+        top = self.top
+        settings = top.some(*COUNTS, *_SETTINGS)
         if "workdir" in settings:
             settings["workdir"] = self._below(settings["workdir"])
         if "/" in settings.get("python", ""):
@@ -193,8 +264,16 @@ class _Reader:
             settings["hosts"] = self.faults.check(hosts.line, "hosts", found, values.one_line)
         elif hosts is not None:
             settings["hosts"] = hostfile.read_host_list(hosts, self.faults)
-        roles = self._roles()
-        names = tuple(top["roles"].value) if roles else ()
+        return settings
+
+    def content(self, settings: dict[str, Any], roles: tuple[Role, ...], names: Sequence[str]) -> JobFile:
+        """The content of the file, with the sections of the transports.
+
+        Args:
+            settings, roles: of the file.
+            names: of the roles that sections may name.
+        """
+        top, sections = self.top, {}
         for name in self.sections.keys() & top.keys():
             sections[name] = self.sections[name].read(top[name], names, self.faults)
         sources = {key: self.faults.where(top.line_of(key)) for key in top.nodes}
@@ -292,15 +371,6 @@ class _Reader:
             problem = f"the program gets {match[0]} as it is written: no shell expands it"
             advice = f"[sh, -c, 'exec {program.name} ...'] expands it from the task's environment"
             self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
-
-
-def _below_roles(key: str) -> str:
-    """For an unknown key at the top: where it belongs, if it is a key or the name of a role; else empty."""
-    lower = key.lower()
-    role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
-    if role:
-        return f"expected it below roles:, as in {role}: 1"
-    return "expected it in a role, below roles:" if key in ROLE else ""
 
 
 def _role_mapping(node: Node) -> Node:

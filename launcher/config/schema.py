@@ -1,4 +1,4 @@
-"""YAML -> values, by tables of keys; collects all faults of one input, with their lines.
+"""YAML or TOML -> values, by tables of keys; collects all faults of one input, with their lines.
 
 A `Node` is a value as it was written, and its line. PyYAML constructs no objects: a tag runs no code, and
 each value stays the text that was written (a host may be called ``no``). Aliases are refused: expanded, they
@@ -8,7 +8,8 @@ could be gigabytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import Fault, InputError
@@ -27,6 +28,8 @@ MOST_BYTES = 4 * 1024 * 1024
 _CORE = "tag:yaml.org,2002:"
 #: Characters that can't be in arguments or environments of programs.
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
+#: A line of TOML that begins a table, or has a key.
+_TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""\s*([\w.'" -]+?)\s*=""")
 
 
 class Node(NamedTuple):
@@ -291,7 +294,7 @@ class Section(NamedTuple):
     read: Callable[[Node, Sequence[str], Faults], Any]
 
 
-# ---------------------------------------------------------------------- files and YAML
+# ---------------------------------------------------------------------- files, YAML, TOML
 
 
 def read_text(path: str, kind: str, error: type[InputError]) -> str:
@@ -383,10 +386,93 @@ def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
     faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
 
 
-def node_of(value: Any) -> Node:
-    """A JSON value as a node without a line."""
+def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
+    """A table of a TOML document; ``None``: it has no such table, or has faults, which were added.
+
+    Args:
+        text: the document.
+        table: the keys that lead to the table; empty: the whole document.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    lines = _toml_lines(text)
+    try:
+        value: Any = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        problem, _, position = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", position)
+        faults.add(int(found[1]) if found else len(text.splitlines()), f"not TOML: {problem}")
+        return None
+    for number, key in enumerate(table, 1):
+        value = value.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            line = lines.get(tuple(table[:number]), 0)
+            faults.add(
+                line, f"{quoted('.'.join(table[:number]))} is not a table", "expected KEY = VALUE lines"
+            )
+            return None
+    node = node_of(value, lines, tuple(table))
+    for line, written in _texts(node):
+        if _UNFIT.search(written):
+            faults.add(line, f"{quoted(written)} contains a NUL or half a character")
+    return node
+
+
+def _texts(node: Node) -> Iterator[tuple[int, str]]:
+    """All texts in a value, with their lines, names of keys included."""
+    if isinstance(node.value, str):
+        yield node.line, node.value
+    elif isinstance(node.value, dict):
+        for name, value in node.value.items():
+            yield value.key_line, name
+            yield from _texts(value)
+    elif isinstance(node.value, list):
+        for item in node.value:
+            yield from _texts(item)
+
+
+def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line of each key and table, found by its look: tomllib gives no lines."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        header, key = _TOML_TABLE.match(line), _TOML_KEY.match(line)
+        if header:
+            table = path = _toml_path(header[1])
+        elif key:
+            path = (*table, *_toml_path(key[1]))
+        else:
+            continue
+        for length in range(1, len(path) + 1):
+            found.setdefault(path[:length], number)
+    return found
+
+
+def _toml_path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def node_of(
+    value: Any, lines: Mapping[tuple[str, ...], int] = {}, path: tuple[str, ...] = (), line: int = 0
+) -> Node:
+    """A JSON or TOML value as a node.
+
+    Args:
+        value: the value.
+        lines: path -> line; without its line a value has that of the value it is in.
+        path: the keys that lead to the value.
+        line: of the value it is in.
+    """
+    line = lines.get(path, line)
     if isinstance(value, dict):
-        return Node({str(key): node_of(each) for key, each in value.items()})
+        items = {str(key): node_of(each, lines, (*path, str(key)), line) for key, each in value.items()}
+        return Node(items, line, line)
     if isinstance(value, list):
-        return Node([node_of(each) for each in value])
-    return Node(None if value is None else str(value).lower() if isinstance(value, bool) else str(value))
+        return Node([node_of(each, lines, path, line) for each in value], line, line)
+    text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return Node(text, line, line)

@@ -44,8 +44,9 @@ class TextFiles(DataFiles):
 
     Args:
         names: a name, a pattern (``data/*.txt``, ``**`` for any folders, ``~`` for the home), or several.
-        beside, read_on_worker: whether the lines are read in the tasks.
+        beside: whether the lines are read in the tasks.
         encoding: of the text.
+        read_on_worker: the same as ``beside``.
 
     Raises:
         InputError: no file has such a name, or it cannot be read.
@@ -64,12 +65,13 @@ class CsvFiles(DataFiles):
     ``header=False`` a tuple of all.
 
     Args:
-        names: a name, a pattern, or several.
-        beside, read_on_worker: whether the rows are read in the tasks.
-        columns: which columns to take.
+        names: a name, a pattern (``data/*.csv``), or several.
+        beside: whether the rows are read in the tasks.
+        columns: the names of the columns to take; default: all.
         header: whether the first line of each file has the names.
         delimiter: between the fields.
         encoding: of the text.
+        read_on_worker: the same as ``beside``.
 
     Raises:
         InputError: no file has such a name, it cannot be read, or has no such columns.
@@ -106,9 +108,10 @@ class TFRecordFiles(DataFiles):
     ``tf.data.TFRecordDataset`` in the function is faster.
 
     Args:
-        names: a name, a pattern, or several.
-        beside, read_on_worker: whether the records are read in the tasks.
+        names: a name, a pattern (``data/*.tfrecord``), or several.
+        beside: whether the records are read in the tasks.
         check: whether to compare the checksum of each record, where google-crc32c is installed.
+        read_on_worker: the same as ``beside``.
 
     Raises:
         InputError: no file has such a name, or it cannot be read.

@@ -66,6 +66,8 @@ class Options(NamedTuple):
     sources: Sources = Sources()
     #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
+    #: The defaults of the project, with their sources: ``workers=2 (pyproject.toml:14)``.
+    defaults: tuple[str, ...] = ()
 
     @property
     def ssh(self) -> SshSettings:

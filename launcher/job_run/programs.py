@@ -97,7 +97,7 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
             error = None if os.path.exists(script) else _not_there(role.program.name, folder)
     if error is None:
         return
-    if role.source == COMMAND_LINE:
+    if role.program_source == COMMAND_LINE:
         yield _Missing("", "", error)
         return
     if isinstance(error, ProgramError):

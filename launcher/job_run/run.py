@@ -76,7 +76,8 @@ def _show_plan(options: Options, planned: Planned, staging: Staging | None) -> i
     from launcher.job_run.plan import show_plan
 
     expected = planned.placement if staging is None else staging.expected()
-    notes = [*options.notes, *expected.notes]
+    defaults = [f"default: {text}" for text in options.defaults]
+    notes = [*defaults, *options.notes, *expected.notes]
     files = [*planned.remarks, *([] if staging is None else staging.described())]
     return show_plan(planned.job, planned.shown(expected)._replace(notes=tuple(notes)), options.json, files)
 

@@ -60,14 +60,22 @@ class Cluster:
         Args:
             program: ``["train.py", "--steps", "500"]``, ``["-m", "package.train"]``, any command with its
                 arguments, or ``["job.yaml"]``. Paths are relative to the current folder.
-            ps, workers, chief, evaluator: how many of each; default: one worker.
+            ps: number of parameter servers.
+            workers: number of workers; default: one, if no other role is given.
+            chief: whether there is a chief.
+            evaluator: whether there is an evaluator.
             roles: further roles by name: how many, or the keys that a job file has for a role
                 (docs/jobfile.md).
             backend: ``local`` or ``docker:IMAGE``; default: pytest's ``--cluster-backend``.
             left_running: the test may end while the job runs; it is ended then.
             within: seconds for its start.
             options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``on_failure``, ``grace``,
-                ``timeout``, ``restarts``, ``restart``, ``options``: as those of `launcher.run`.
+                ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``, ``collect``,
+                ``options``: as those of `launcher.run`. Defaults of the project (``launch.toml``) are not
+                read: a test has all its settings.
+
+        Returns:
+            The job, all of whose tasks run, or have run.
 
         Raises:
             CannotStart: it ended before one of its tasks was started; has ``exit_code`` and ``output``.
@@ -84,7 +92,7 @@ class Cluster:
         try:
             more = {FIXED_ADDRESSES: "1"}
             counts = (ps, workers, chief, evaluator)
-            driver = program_driver("cluster.start", program, counts, roles, options, more, output)
+            driver = program_driver("cluster.start", program, counts, roles, options, more, output, False)
             driver.start()
         finally:
             os.close(output)

@@ -270,9 +270,11 @@ class Task(_Waits):
 
     Attributes:
         name: ``worker/0``.
-        role, index: ``worker`` and ``0``.
+        role: ``worker``.
+        index: its number in the role, from 0.
         host: the name of its host.
-        address, port: where the other tasks connect, ``host:port``, and its port.
+        address: where the other tasks connect, ``host:port``.
+        port: the port of that.
     """
 
     def __init__(self, job: Job, planned: Mapping[str, Any]) -> None:

@@ -120,3 +120,29 @@ def test_ctrl_c_stops_the_job_in_order(tmp_path: Path, launch: Any):
     started.send(signal.SIGINT)
     ended = started.wait()
     assert ended.err.rstrip().endswith("KeyboardInterrupt") and ended.out.count("stopped") >= 2
+
+
+def test_defaults_are_those_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`launcher.run` reads them, as the same command does."""
+    (tmp_path / "launch.toml").write_text("workers = 3\nps = 1\nenv = {WORD = 'hello'}\n")
+    monkeypatch.chdir(tmp_path)
+    script = "test $WORD = hello && (test $JOB_NAME = worker || sleep 60)"
+    words = ["sh", "-c", script]
+    assert len(launcher.run(words, quiet=True).tasks) == 4
+    assert len(launcher.run(words, ps=0, workers=1, quiet=True).tasks) == 1
+    roles = launcher.run(words, workers=1, roles={"worker": 2}, quiet=True)
+    assert len(roles.tasks) == 2, "roles= has all numbers of tasks"
+
+
+def test_a_limit_of_silence():
+    with pytest.raises(TaskFailed) as caught:
+        launcher.run(["sleep", "60"], stall=1, grace=0, quiet=True)
+    assert caught.value.report.failure.reason is Reason.STALLED
+
+
+def test_lists_of_other_machines(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(InputError, match="sync=3"):
+        launcher.run("true", sync=3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--sync: the option is about other machines"):
+        launcher.run("true", sync=["a", "b"])
+    assert capfd.readouterr() == ("", "")

@@ -38,9 +38,10 @@ class TFNodeContext:
     """``ctx``, the second argument of a function: its place in the cluster. (TensorFlowOnSpark's class.)
 
     Attributes:
-        worker_num, executor_id: the number of this node among all, from 0: ps first, then chief, evaluator,
-            workers.
-        job_name, task_index: its role, and its number there, from 0.
+        worker_num: the number of this node among all, from 0: ps first, then chief, evaluator, workers.
+        executor_id: the same.
+        job_name: its role.
+        task_index: its number in the role, from 0.
         num_workers: how many nodes train: chief and workers.
         cluster_spec: addresses by role, ``{"worker": ["host:port", ...], ...}``.
         working_dir: the folder in which the process of the function runs.
@@ -121,8 +122,13 @@ class TFNodeContext:
         """Write a model for serving.
 
         Args:
-            model, tag_set, signatures: see `launcher.TFNode.export_saved_model`.
+            model: of Keras (2 or 3), or a ``tf.Module``.
             export_dir: the folder; a relative one is below the working folder.
+            tag_set: ignored: the format has one tag, ``serve``.
+            signatures: see ``tf.saved_model.save``.
+
+        Raises:
+            ValueError: the model is a session of TensorFlow 1.
         """
         TFNode.export_saved_model(model, self.absolute_path(export_dir), tag_set, signatures)
 
@@ -137,7 +143,8 @@ class TFNodeContext:
 
         Args:
             train_mode: ``False``: a result is given back for each row.
-            qname_in, qname_out: names of the feeds.
+            qname_in: the name of the feed, one of ``queues`` of `TFCluster.run`.
+            qname_out: ignored: results go back on the feed that their rows came from.
             input_mapping: names of columns, by the columns of the rows in their order; batches are dicts
                 then.
 
@@ -239,7 +246,8 @@ class TFNode:
 
         Args:
             mgr: ``ctx.mgr``.
-            args, kwargs: those of `TFNodeContext.get_data_feed`.
+            args: those of `TFNodeContext.get_data_feed`.
+            kwargs: the same, by name.
 
         Returns:
             The feed.
@@ -258,10 +266,13 @@ class compat:  # noqa: N801 - stands for a module of this name
         """Write a model for serving. All workers must call it; only the chief's model is kept.
 
         Args:
-            model: see `TFNode.export_saved_model`.
+            model: of Keras (2 or 3), or a ``tf.Module``.
             export_dir: the folder.
             is_chief: ``ctx.is_chief``. (In synchronous training all workers take part when a model is
                 written.)
+
+        Raises:
+            ValueError: the model is a session of TensorFlow 1.
         """
         if is_chief:
             TFNode.export_saved_model(model, export_dir)
@@ -282,7 +293,11 @@ class compat:  # noqa: N801 - stands for a module of this name
 
     @staticmethod
     def is_gpu_available() -> bool:
-        """Whether TensorFlow finds a GPU."""
+        """Whether TensorFlow finds a GPU.
+
+        Returns:
+            ``True``: there is one that the task may use.
+        """
         import tensorflow as tf
 
         return bool(tf.config.list_physical_devices("GPU"))

@@ -1,0 +1,93 @@
+"""Defaults of launches: ``launch.toml``, or the table ``[tool.launch]`` of ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.config.options import JobFile
+from launcher.errors import Fault, JobError
+
+if TYPE_CHECKING:  # most launches have no such file
+    from launcher.config.schema import Node, Section
+
+#: The files, and the keys that lead to their tables of defaults.
+_FILES = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}
+
+
+class Defaults(NamedTuple):
+    """The defaults of a launch."""
+
+    #: The settings, with those that only the command line has: see `launcher.config.jobfile.COUNTS`.
+    file: JobFile = JobFile()
+    #: Key -> ``workers=2 (pyproject.toml:14)``.
+    shown: Mapping[str, str] = {}
+    #: The folder that paths are relative to.
+    folder: str = ""
+
+
+def find_defaults(folders: Iterable[str], sections: Callable[[], Mapping[str, Section]]) -> Defaults:
+    """The defaults of the first folder that has any.
+
+    Args:
+        folders: where to look.
+        sections: returns those of `launcher.config.jobfile.parse_job`.
+
+    Raises:
+        JobError: a file can't be read; both files of a folder have defaults; or another user can have
+            written the file, as in /tmp.
+    """
+    for folder in folders:
+        paths = [path for name in _FILES if os.path.isfile(path := os.path.join(folder, name))]
+        found = [defaults for path in paths if (defaults := _read(path, sections())) is not None]
+        if len(found) > 1:
+            names = " and ".join(_FILES)
+            problem = f"{names} of {os.path.abspath(folder)!r} both have defaults"
+            raise JobError([Fault("", problem, "expected one of them")])
+        if found:
+            return found[0]
+    return Defaults()
+
+
+def _read(path: str, sections: Mapping[str, Section]) -> Defaults | None:
+    """The defaults of one file; ``None``: there are none."""
+    from launcher.config.jobfile import read_defaults
+    from launcher.config.schema import Faults, parse_toml, read_text, shown_path
+
+    table, shown, folder = (
+        _FILES[os.path.basename(path)],
+        shown_path(path),
+        os.path.dirname(os.path.abspath(path)),
+    )
+    text, faults = read_text(path, "file of defaults", JobError), Faults(shown)
+    if table and table[-1] not in text:  # faults of other programs' tables do not matter
+        return None
+    node = parse_toml(text, table, faults)
+    if node is None:
+        return Defaults(JobFile(faults=faults.all())) if faults else None
+    if _is_of_others(path):
+        problem = "another user has written these defaults, in a folder that all users can write to"
+        raise JobError([Fault(shown, problem, "expected --no-defaults, or a folder of your own")])
+    file = read_defaults(node, faults, sections, folder)
+    return Defaults(file, dict(_shown(node, file)), folder)
+
+
+def _is_of_others(path: str) -> bool:
+    """Whether any user could make this file, and another user has."""
+    mode = os.stat(os.path.dirname(os.path.abspath(path))).st_mode
+    return bool(mode & stat.S_IWOTH) and os.stat(path).st_uid not in (os.getuid(), 0)
+
+
+def _shown(node: Node, file: JobFile) -> Iterator[tuple[str, str]]:
+    """Each key with its value as it is written, and its source; of a table only the keys."""
+    for key, value in node.value.items():
+        if key in file.sources:
+            yield key, f"{key}={_text(value)} ({file.sources[key]})"
+
+
+def _text(node: Node) -> str:
+    if isinstance(node.value, (dict, list)):
+        return ",".join(item if isinstance(item, str) else _text(item) for item in node.value)
+    return str(node.value)

@@ -279,7 +279,7 @@ class _Reader:
     def _note_name(self, name: str, line: int) -> None:
         """Add a note on a name that is similar to one of TensorFlow's."""
         lower = name.lower()
-        meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES, 0.8)
+        meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES)
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
             problem = f'role {quoted(name)}: did you mean "{meant}"?'
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"

@@ -59,8 +59,8 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
 def nearest(written: str, known: Iterable[str]) -> str:
     """The known name of which ``written`` is a misspelling; empty if there is none.
 
-    A misspelling differs in case, dashes, underscores or a plural s; or by one letter that is added, left out,
-    replaced or swapped with the next one (two in names of 8 letters or more). In names of up to 4 letters no
+    A misspelling differs in case, dashes, underscores or a plural s; or by one letter that is added, left
+    out, replaced or swapped with the next one (two in names of 8 letters or more). In names of up to 4 letters no
     letter is replaced: that makes another word. The beginning of exactly one known name counts, too.
 
     Args:

@@ -51,7 +51,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     except OSError as error:
         expected = "expected to be in a folder that exists"
         raise JobError([Fault("", "the current folder is gone", expected)]) from error
-    faults: list[Fault] = []
+    faults: list[Fault] = list(args.faults)
     notes: list[str] = []
     file = JobFile()
     if job_file or args.roles_fd is not None:
@@ -76,7 +76,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     except InputError as error:
         faults += error.faults
     faults += _path_faults(args)
-    faults += _conflicts(args, named or bool(file.faults))
+    faults += _conflicts(args, named or bool(file.faults or args.faults))
     chosen = {}
     for name, transport in transports.transports().items():
         section = file.sections.get(name)
@@ -84,7 +84,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         faults += transport.faults(args, chosen[name])
     name = transports.selected(chosen)
     transport = transports.transports()[name]
-    if transport.in_containers and not named and "collect" in settings:
+    if transport.in_containers and not named and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault("--collect", problem, "expected --hosts, or --output-dirs"))
     if "sync" in settings and "sync" not in given and not named:
@@ -163,10 +163,11 @@ def _roles(args: argparse.Namespace, command: Sequence[str], faults: list[Fault]
     try:
         program = Program.of(command)
     except ValueError as error:
-        faults.append(Fault("", str(error), "launch --help shows how"))
+        if not args.faults:  # the program may be the value of a wrong option
+            faults.append(Fault("", str(error), "launch --help shows how"))
         return ()
     counts = _counts(args) or {"worker": 1}
-    if not any(counts.values()):
+    if not any(counts.values()) and not args.faults:
         expected = "expected --workers N, --ps N, --chief or --evaluator"
         faults.append(Fault(COMMAND_LINE, "the job has no tasks", expected))
     return tuple(

@@ -60,8 +60,9 @@ def nearest(written: str, known: Iterable[str]) -> str:
     """The known name of which ``written`` is a misspelling; empty if there is none.
 
     A misspelling differs in case, dashes, underscores or a plural s; or by one letter that is added, left
-    out, replaced or swapped with the next one (two in names of 8 letters or more). In names of up to 4 letters no
-    letter is replaced: that makes another word. The beginning of exactly one known name counts, too.
+    out, replaced or swapped with the next one (two in names of 8 letters or more). In names of up to 4
+    letters no letter is replaced: that makes another word. The beginning of exactly one known name counts,
+    too.
 
     Args:
         written: the misspelt name; only its first 80 characters are compared.

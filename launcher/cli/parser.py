@@ -149,6 +149,7 @@ class Parser(argparse.ArgumentParser):
                     break
                 faults.append(fault)
                 self._accept_all(error)
+                words = _without_arguments(words, error.message)
                 continue
             unknown = [*self.unknown, *(word for word in extras if word.startswith("-") and word != "--")]
             if not unknown:
@@ -232,6 +233,12 @@ class Parser(argparse.ArgumentParser):
         return all(
             name in self._option_string_actions for name in re.findall(r"(?<![\w-])--?[a-z-]+", answer)
         )
+
+
+def _without_arguments(words: list[str], message: str) -> list[str]:
+    """The words up to a wrong value that is a program: those after it are arguments of the program."""
+    value = message.partition(": ")[0].strip("'")
+    return words[: words.index(value) + 1] if value.endswith(".py") and value in words else words
 
 
 def _as_written(option: str, words: Sequence[str]) -> str:

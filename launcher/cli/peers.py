@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: A first word that other launchers have as a command -> what to type. Programs that users run with a launcher
+#: A first word that other launchers have as a command -> what to type. Programs that users launch
 #: (``hostname``, ``ls``, ``env``, ``top``) are not here.
 COMMANDS = {
     word: answer

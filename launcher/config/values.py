@@ -113,6 +113,8 @@ def image(text: str) -> str:
     """The name of a container image."""
     if one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
         raise ValueError("expected the name of an image")
+    if text.endswith(".py"):
+        raise ValueError(f"expected an image before the program: IMAGE {text}")
     return text
 
 

@@ -133,7 +133,7 @@ def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str
     """
     if args.program[:1] == ["--"] or not command:
         return
-    program = "the code" if args.code is not None else command[0] if args.module is None else command[1]
+    program = command[0] if args.module is None and args.code is None else " ".join(command[:2])
     for argument in command[1:]:
         option = argument.partition("=")[0]
         if option in _LAUNCH_OPTIONS and not getattr(args, option[2:].replace("-", "_")):

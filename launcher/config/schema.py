@@ -438,11 +438,8 @@ def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
     hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
     if "\t" in problem or "\\t" in problem:
         problem, hint = "it begins with a tab", "expected spaces"
-    elif "<block" in problem:
-        problem, hint = (
-            "its indentation does not fit the lines before it",
-            "expected the same number of spaces",
-        )
+    elif "<block" in problem and not hint:
+        problem, hint = "its indentation differs from the lines before it", "expected as many spaces"
     faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
 
 

@@ -89,7 +89,7 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         Peer(1, "logs and results are in the folder of the run: --run-dir {}"),
     ),
     ("--name --job-name -J --run-name", Peer(1, "launch names the run; its folder is --run-dir {}")),
-    ("--resume", Peer(0, "what your program restores is its own: write --resume after the program")),
+    ("--resume", Peer(0, "it is an option of your program: write it after the program")),
     ("--background --bg --daemon", Peer(0, "a job in the background is --detach")),
     ("--rm", Peer(0, _LEAVE_OUT + "containers are removed at the end; --keep leaves them")),
     ("-it -ti --tty --interactive", Peer(0, _LEAVE_OUT + "tasks have no terminal")),

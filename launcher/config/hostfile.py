@@ -303,7 +303,7 @@ def read_host_list(node: Node, faults: Faults) -> tuple[Host, ...]:
 def _read_list(node: Node, label: str, inventory: Inventory, defaults: Mapping[str, Any]) -> None:
     faults = inventory.faults
     if not isinstance(node.value, list):
-        faults.add_kind(node, label, "expected a list of hosts")
+        faults.add_kind(node, label, "expected a list of hosts, as in [node1, node2]")
         return
     for entry in node.value[: MOST_HOSTS + 1]:
         if not isinstance(entry.value, dict):

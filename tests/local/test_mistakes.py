@@ -43,7 +43,7 @@ COMMAND_LINE = [
     ("--name mnist train.py", "launch names the run; its folder is --run-dir mnist"),
     (
         "--resume train.py",
-        "--resume: what your program restores is its own: write --resume after the program",
+        "--resume: it is an option of your program: write it after the program",
     ),
     ("--background train.py", "--background: a job in the background is --detach"),
     ("--rm -it train.py", "-it: leave it out: tasks have no terminal"),
@@ -107,7 +107,7 @@ COMMAND_LINE = [
     ("stop", "nothing is running; `launch ps --all` lists earlier runs"),
     ("ps latest2", "no run 'latest2'"),
     ("attach", "no run"),
-    ("restart latest", "the following arguments are required: TASK (launch restart --help"),
+    ("restart", "the following arguments are required: RUN, TASK (launch restart --help"),
 ]
 
 #: Programs that are not there (127), or can't be run (126).
@@ -190,7 +190,7 @@ HOSTFILES = [
     ("h.yaml", "hosts: node1", 'hosts is "node1"; expected a list of hosts, as in [node1, node2]'),
     ("h.yaml", "hosts:\n- hostname: node1", 'h.yaml:2: unknown key "hostname"; expected "name"'),
     ("h.yaml", "hosts:\n- node1 slots=2", "expected a mapping, as in {name: node1, slots: 2}"),
-    ("h.yaml", "hosts:\n- name: node1\n user: a", "h.yaml:3: \"user: a\" is not YAML: its indentation differs"),
+    ("h.yaml", "hosts:\n- name: node1\n user: a", '3: "user: a" is not YAML: its indentation differs'),
     ("h.yaml", START, "this is a job file: launch"),
 ]  # fmt: skip
 
@@ -210,7 +210,7 @@ Answered = Callable[..., None]
 
 @pytest.fixture
 def answered(launch: Launch, tmp_path: Path) -> Answered:
-    """Runs a command line in a folder with a program, a job file and a hostfile; checks what is never said."""
+    """Runs a command line in a folder with a program, a job file and a hostfile."""
     (tmp_path / "train.py").touch(mode=0o755)
     (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
     (tmp_path / "job.yaml").write_text(START)
@@ -231,9 +231,7 @@ def answered(launch: Launch, tmp_path: Path) -> Answered:
 
 def _check_suggestions(text: str) -> None:
     """All options and keys that an answer suggests exist."""
-    for suggested in re.findall(
-        r"(?:did you mean|are|is|with|expected|type `launch) (--?[a-z][a-z-]*)", text
-    ):
+    for suggested in re.findall(r"(?:did you mean|are|is|with|expected|`launch) (--?[a-z][a-z-]*)", text):
         assert suggested in OPTIONS, suggested
     for suggested in re.findall(r'unknown key "[^"]*"; (?:did you mean|expected) "(\w+)"', text):
         assert suggested in KEYS, suggested
@@ -275,8 +273,8 @@ def test_all_faults_of_a_command_line(launch: Launch):
 def test_a_task_that_a_running_job_has_not(launch: Launch):
     assert launch("-d", "--workers", "2", "sleep", "60").code == 0
     ended = launch("restart", "latest", "wrker/0")
-    assert ended.code == 2 and 'did you mean "worker/0"?' in ended.err
     assert launch("stop").code == 0
+    assert ended.code == 2 and "expected ROLE or ROLE/INDEX of worker" in ended.err
 
 
 @pytest.mark.parametrize("words", [["run", "init"], ["--", "init"], ["./init"]])

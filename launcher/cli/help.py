@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from launcher.cli.completion import completes
 from launcher.cli.parser import COMMANDS, command_parser, no_command
 
 SUMMARY = "show how launch or one of its commands is used"
@@ -15,7 +16,9 @@ launch help logs     the options of a command, as launch logs --help"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch help``."""
-    parser.add_argument("topic", metavar="COMMAND", nargs="?", help="a command (default: launch itself)")
+    text = "a command (default: launch itself)"
+    topic = parser.add_argument("topic", metavar="COMMAND", nargs="?", help=text)
+    completes(topic, lambda: list(COMMANDS))
 
 
 def run(args: argparse.Namespace) -> int:

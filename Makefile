@@ -18,7 +18,7 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast soak lint types forks collected bench packages install uninstall clean \
+.PHONY: help venv dev demo test test-fast soak lint types forks collected bench man packages install uninstall clean \
 	python-ok
 
 help:  ## this list
@@ -60,6 +60,12 @@ types: $(VENV)/.dev  ## mypy
 
 bench: $(BENCH)/.installed  ## measure side by side with honcho, mpirun and torchrun
 	$(BENCH)/bin/python -m bench.run $(BENCH_ARGS)
+
+man: build/launch.1  ## the man page: man -l build/launch.1
+
+build/launch.1: $(SOURCES) $(VENV)/.demo
+	@mkdir -p $(@D)
+	$(BIN)/python -m launcher.cli.manpage > $@
 
 packages:
 	@PYTHON=$(PYTHON) .ci/packages test

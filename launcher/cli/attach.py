@@ -18,22 +18,24 @@ from launcher.runs.logs import GrowingLog
 from launcher.runs.run import Run, RunState, find, running
 from launcher.text import duration
 
-SUMMARY = "show the output of a run that goes on in the background, and how it ends"
+SUMMARY = "show the output of a run in the background, and how it ends"
 
 EXAMPLES = """\
 launch attach                 the newest run that is running
 launch attach k3f9m           a run by the last letters of its name
-launch attach -n 0            only lines from now on (launch logs shows all of them)
+launch attach -n 0            only lines from now on (launch logs shows all)
 
-Ctrl-C asks whether to stop the job or to leave it running; without a terminal it leaves it running.
-Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the job runs on."""
+Ctrl-C asks whether to stop the job or to leave it running; without a
+terminal it leaves it running.
+Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the
+job runs on."""
 
 _LEFT = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch attach``."""
-    which = "its name or a part of it, `latest`, or its folder (default: the newest that is running)"
+    which = "its name, a part of it, `latest`, or its folder (default: newest)"
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument(
         "-n", "--lines", metavar="N", type=argument(whole(0, 10**12)), default=10,

@@ -26,14 +26,16 @@ from launcher.transports import ssh
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 from launcher.transports.machines import is_here, this_machine
 
-SUMMARY = "check hosts, and the network between them, for faults that break jobs"
+SUMMARY = "check hosts and the network between them for faults"
 
 EXAMPLES = """\
 launch check                         this machine
-launch check hostfiles/lab.yaml      all of its hosts, and each connection between two of them
+launch check hostfiles/lab.yaml      its hosts, and connections between them
 launch check --json node1,node2      the same for programs
-launch check lab.yaml && launch --hosts lab.yaml train.py    (exit code: 0 no problem, 1 problems,
-                                     125 a host could not be checked, 2 bad input)"""
+launch check lab.yaml && launch --hosts lab.yaml train.py
+
+Exit code: 0 no problem; 1 problems; 125 a host could not be checked;
+2 bad input."""
 
 _COLUMNS = (
     "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lists.add_argument("--hosts", metavar="X", help="the same")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
-        "--python", metavar="PATH", default="", help="the Python of .py programs if the hostfile names none"
+        "--python", metavar="PATH", default="", help="the Python of .py files (default: the hostfile's)"
     )
     parser.add_argument(
         "--timeout", type=argument(positive_duration), default=_TIMEOUT, metavar="S",

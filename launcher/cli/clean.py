@@ -9,22 +9,20 @@ from launcher.errors import HostsError
 from launcher.job_run.notices import print_notice
 from launcher.transports import ssh, transports
 
-SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
+SUMMARY = "remove containers and networks that launches have left"
 
 EXAMPLES = """\
 launch clean                  remove them and list them
 launch clean --dry-run        only list them
 launch clean --hosts lab.yaml the same at the engines of these hosts
 
-Only containers and networks labelled by a launch of yours, on this machine, that has ended."""
+Only what is labelled by a launch of yours, on this machine, that has ended."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch clean``."""
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
-    parser.add_argument(
-        "--hosts", metavar="X", help="at the engines of these hosts: a hostfile, or host,... (default: here)"
-    )
+    parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
     ssh.add_connecting(parser)
 
 

@@ -12,8 +12,10 @@ SUMMARY = "print the completion script of a shell"
 
 EXAMPLES = """\
 launch completion bash > ~/.local/share/bash-completion/completions/launch
-launch completion zsh > ~/.zfunc/_launch      with fpath+=(~/.zfunc) before compinit in ~/.zshrc
-eval "$(launch completion bash)"              for this shell only"""
+launch completion zsh > ~/.zfunc/_launch
+eval "$(launch completion bash)"              for this shell only
+
+zsh needs fpath+=(~/.zfunc) before compinit in ~/.zshrc."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

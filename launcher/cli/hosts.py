@@ -13,7 +13,7 @@ from launcher.text import counted
 SUMMARY = "show the hosts of a hostfile or a list, and check it"
 
 EXAMPLES = """\
-launch hosts hostfiles/lab.yaml      a table of its hosts; every fault, if there are any
+launch hosts hostfiles/lab.yaml      a table of its hosts, or all its faults
 launch hosts 'node[01-16]:4'         the hosts of a list
 launch hosts --json lab.yaml         the same for programs"""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +45,11 @@ _UNCHECKED = (
     "commands_fd", "detach", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show",
     "timestamps", "tmux", "verbose",
 )  # fmt: skip
-#: Options for tasks and hosts: a note warns if they come after the program.
-_TASK_OPTIONS = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
+#: Options that few programs have: a note warns if they come after the program.
+_LAUNCH_OPTIONS = (
+    "--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker", "--restarts", "--timeout", "--sync",
+    "--detach", "--dry-run",
+)  # fmt: skip
 #: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know whether a
 #: job file names hosts.
 _HOST_OPTIONS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
@@ -66,7 +71,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     except OSError as error:
         expected = "expected to be in a folder that exists"
         raise JobError([Fault("", "the current folder is gone", expected)]) from error
-    faults: list[Fault] = []
+    faults: list[Fault] = list(args.faults)
     notes: list[str] = []
     own_roles = bool(job_file) or args.roles_fd is not None
     file = _job_file(job_file, args) if own_roles else JobFile()
@@ -103,7 +108,8 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     except InputError as error:
         faults += error.faults
     faults += _path_faults(args)
-    faults += _conflicts(args, named or bool(file.faults or defaults.file.faults))
+    faults += _host_as_program(args, command)
+    faults += _conflicts(args, named or bool(file.faults or defaults.file.faults or args.faults))
     chosen = {}
     sections = {**defaults.file.sections, **file.sections}
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
@@ -112,7 +118,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         faults += transport.faults(args, chosen[name])
     name = transports.selected(chosen)
     transport = transports.transports()[name]
-    if transport.in_containers and not named and "collect" in settings:
+    if transport.in_containers and not named and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
     if "sync" in file.settings and "sync" not in given and not named:
@@ -160,12 +166,13 @@ def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str
 
     ``--`` before the program prevents them: the program may have options of the same names.
     """
-    if args.program[:1] == ["--"]:
+    if args.program[:1] == ["--"] or not command:
         return
+    program = command[0] if args.module is None and args.code is None else " ".join(command[:2])
     for argument in command[1:]:
         option = argument.partition("=")[0]
-        if option in _TASK_OPTIONS and not getattr(args, option[2:]):
-            yield f"{option} is an argument of {command[0]}: the options of launch come before the program"
+        if option in _LAUNCH_OPTIONS and not getattr(args, option[2:].replace("-", "_")):
+            yield f"{option} is an argument of {program}: the options of launch come before the program"
 
 
 # ---------------------------------------------------------------------- the job
@@ -233,10 +240,11 @@ def _roles(
     try:
         program = Program.of(command)
     except ValueError as error:
-        faults.append(Fault("", str(error), "launch --help shows how"))
+        if not args.faults:  # the program may be the value of a wrong option
+            faults.append(Fault("", str(error), "launch --help shows how"))
         return ()
     counts = _counts(args, defaults.settings) or {"worker": 1}
-    if not any(counts.values()):
+    if not any(counts.values()) and not args.faults:
         expected = "expected --workers N, --ps N, --chief or --evaluator"
         faults.append(Fault(COMMAND_LINE, "the job has no tasks", expected))
     found = []
@@ -337,7 +345,18 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
     if not report or os.path.isdir(report):
         yield Fault("--report", f"{report!r} is not the name of a file")
     elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
-        yield Fault("--report", f"{report!r}: its folder does not exist")
+        yield Fault("--report", f"{report!r}: its folder does not exist", "expected a folder that exists")
+
+
+def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:
+    """The fault that the program is a host: ``--hosts node1 node2 train.py``."""
+    if args.hosts is None or len(command) < 2 or command[0].startswith("-"):
+        return
+    name, following = command[0], command[1]
+    is_program = os.path.exists(name) or shutil.which(name) or not re.fullmatch(r"[\w.:@\[\]-]+", name)
+    if not is_program and (following.endswith(".py") or shutil.which(following)):
+        problem = f"{name!r} would be the program, and {following!r} its argument"
+        yield Fault("--hosts", problem, f"several hosts are --hosts {args.hosts},{name}")
 
 
 def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:

@@ -24,10 +24,12 @@ from launcher.text import printable
 SUMMARY = "print the output of the tasks of a run"
 
 EXAMPLES = """\
-launch logs                        the newest run, each line with its task's name
-launch logs worker/0 > FILE        one task of it, byte for byte
-launch logs -f ps worker/1         all ps and one worker, until the run has ended; its exit code
-launch logs --lines 20 k3f9m       the last lines of each task of another run"""
+launch logs                    the newest run, each line with its task's name
+launch logs worker/0 > FILE    one task of it, byte for byte
+launch logs -f ps worker/1     all ps and one worker, until the run has ended
+launch logs --lines 20 k3f9m   the last lines of each task of another run
+
+Exit code: 0; with --follow that of the job."""
 
 #: Seconds between two looks at logs that grow.
 _PERIOD = 0.1
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch logs``."""
     selected = parser.add_argument(
         "selected", metavar="RUN | TASK", nargs="*",
-        help="the run (default: the newest), then tasks such as worker/0, or roles",
+        help="a run (default: the newest), then tasks (worker/0) or roles",
     )  # fmt: skip
     completes(selected, runs_and_tasks)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")

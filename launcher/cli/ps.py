@@ -27,10 +27,10 @@ from launcher.text import Waiting, byte_size, duration, printable
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
 EXAMPLES = """\
-launch ps             the runs that are running, with the CPU time and memory of their processes here
-launch ps --all       also the runs that have ended
-launch ps --json      the same for programs
-launch ps k3f9m       the tasks of a run: state, attempt, host, pid, address, memory, last line"""
+launch ps           the runs that are running, CPU and memory of their processes here
+launch ps --all     also the runs that have ended
+launch ps --json    the same for programs
+launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line"""
 
 #: CPU and memory are those of this machine. The name of a run has the time of its start.
 _HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command")
@@ -45,7 +45,7 @@ _MOST_NAMED = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch ps``."""
-    which = "list its tasks: its name or a part of it, `latest`, or its folder"
+    which = "list its tasks: its name, a part of it, `latest`, or its folder"
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument("-a", "--all", action="store_true", help="also runs that have ended")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

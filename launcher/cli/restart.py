@@ -18,11 +18,12 @@ from launcher.text import Waiting, listed
 SUMMARY = "stop tasks of a running job, and start them again"
 
 EXAMPLES = """\
-launch restart latest worker/1         one task; it does not count for --restarts
-launch restart k3f9m ps worker/0       all ps and one worker
+launch restart latest worker/1     one task; it does not count for --restarts
+launch restart k3f9m ps worker/0   all ps and one worker
 
-Exit code: 0 they run again; 124 not within --timeout; 2 there is no such run or task;
-125 one can't be started, the job ends, or the launcher can't be asked."""
+Exit code: 0 they run again; 124 not within --timeout; 2 there is no such run
+or task; 125 one can't be started, the job ends, or the launcher can't be
+asked."""
 
 #: Seconds between two looks at the tasks; the looks take at most this part of the launcher's time.
 _LOOK, _PART = 0.1, 0.1
@@ -32,13 +33,13 @@ _NOT_STARTED = (TaskState.PENDING, TaskState.STARTING)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch restart``."""
-    which = "its name or a part of it, `latest`, or its folder"
+    which = "its name, a part of it, `latest`, or its folder"
     completes(parser.add_argument("run", metavar="RUN", type=find, help=which), unfinished_runs)
     names = "tasks such as worker/0, or roles"
     completes(parser.add_argument("tasks", metavar="TASK", nargs="+", help=names), newest_tasks)
     parser.add_argument(
         "--timeout", metavar="S", type=argument(duration), default=60.0,
-        help="how long to wait until they run: seconds, or 90s, 5m (default: 60)",
+        help="time limit until they run: 90s, 5m (default: 60)",
     )  # fmt: skip
 
 

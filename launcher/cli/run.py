@@ -5,26 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import cast
 
 from launcher import __version__, transports
 from launcher.cli.launch_options import program_command, read_options
+from launcher.cli.parser import Parser
 from launcher.config import values
-from launcher.config.values import argument, whole
+from launcher.config.values import argument, common, whole
 from launcher.errors import Fault, JobError
 from launcher.job import MOST_TASKS, RESTART_CHOICES
 from launcher.job_run.interrupts import stop_at_end_of_file
 from launcher.job_run.run import run_job
 
-SUMMARY = "run a distributed TensorFlow job, show the output of its tasks, and report how each task ended"
+SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
 
 EXAMPLES = """\
 launch --ps 2 --workers 2 --flags train.py --epochs 3
-launch --chief --workers 3 --ps 1 -m mypackage.train
-launch --ps 1 --workers 2 train.py --ps_hosts={ps_hosts} --worker_hosts={worker_hosts} \\
-       --job_name={job_name} --task_index={task_index}
-launch --workers 4 --dry-run train.py            show the plan, start nothing
-launch --workers 3 -- sh -c 'echo task $TASK_INDEX'
-launch job.yaml                                  a job file with all settings"""
+launch --chief --workers 3 -m mypackage.train  run a module
+launch --workers 2 train.py --role={job_name} --index={task_index}
+launch --hosts node1:2,node2:2 --workers 4 train.py
+launch --docker IMAGE --workers 2 train.py     each task in a container
+launch --workers 4 --dry-run train.py          show the plan, start nothing
+launch job.yaml                                a job file with all settings"""
 
 
 class _Once(argparse.Action):
@@ -38,7 +40,7 @@ class _Once(argparse.Action):
         option: object = None,
     ) -> None:
         if getattr(namespace, self.dest) not in (None, value):
-            raise argparse.ArgumentError(self, "expected once; several hosts are host,host,...")
+            cast(Parser, parser).refused.append(f"{option}: expected once; several hosts are host,host,...")
         setattr(namespace, self.dest, value)
 
 
@@ -57,15 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_options(parser)
     program = parser.add_argument_group("program to run")
     program.add_argument(
-        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE",
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE [ARGS...]",
         help="a Python module and its arguments",
     )  # fmt: skip
     program.add_argument(
-        "-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="Python code and its arguments"
+        "-c",
+        dest="code",
+        nargs=argparse.REMAINDER,
+        metavar="CODE [ARGS...]",
+        help="Python code and its arguments",
     )
     program.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS...]",
-        help="a .py file (run with the task's Python), an executable, or a job file (.yaml)",
+        help="a .py file, an executable, or a job file (.yaml)",
     )  # fmt: skip
 
 
@@ -83,10 +89,13 @@ def run(args: argparse.Namespace) -> int:
     command = program_command(args)
     job_file = command[0] if command and command[0].endswith((".yaml", ".yml")) else ""
     if job_file and command[1:]:  # only options may follow a job file
+        before = args.faults
         args.parse(command[1:], namespace=args)
-        if extra := program_command(args):
+        args.faults = [*before, *args.faults]
+        extra = program_command(args)
+        if extra and not args.faults:
             raise JobError([Fault("", f"unexpected argument {extra[0]!r}", "only options follow a job file")])
-    options = read_options(args, command, job_file)
+    options = read_options(args, command, job_file)  # raises the faults of the command line, too
     if not options.detach or options.dry_run:
         return run_job(options)
     from launcher.job_run.detach import run_detached
@@ -94,123 +103,143 @@ def run(args: argparse.Namespace) -> int:
     return run_detached(options)
 
 
+class _HelpAll(argparse.Action):
+    """Prints the help with all options."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(cast(Parser, parser).help_text(common=False), end="")
+        parser.exit()
+
+
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a launch, without the program."""
+    """Add the options of a launch, without the program; `common` marks those that ``launch --help`` shows."""
     count = argument(whole(0, MOST_TASKS))
     tasks = parser.add_argument_group("tasks")
-    tasks.add_argument("--ps", type=count, metavar="N", help="parameter servers")
-    tasks.add_argument("--workers", type=count, metavar="N", help="workers (default: 1 if no role is given)")
-    tasks.add_argument("--chief", action="store_true", help="a chief")
-    tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
-    tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)")
-    tasks.add_argument(
-        "--hosts", action=_Once, metavar="X", help="a hostfile, or host[:slots],... (default: this machine)"
+    common(tasks.add_argument("--ps", type=count, metavar="N", help="number of parameter servers"))
+    common(
+        tasks.add_argument(
+            "--workers", type=count, metavar="N", help="number of workers (default: 1 if no role is given)"
+        )
+    )
+    common(tasks.add_argument("--chief", action="store_true", help="add a chief"))
+    common(tasks.add_argument("--evaluator", action="store_true", help="add an evaluator"))
+    common(tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)"))
+    common(
+        tasks.add_argument(
+            "--hosts",
+            action=_Once,
+            metavar="X",
+            help="a hostfile, or host[:slots],... (default: this machine)",
+        )
     )
 
     program = parser.add_argument_group("program")
-    program.add_argument(
-        "--flags", action="store_true", help="append --ps_hosts= --worker_hosts= --job_name= --task_index="
-    )
-    program.add_argument(
-        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
-        help="environment of the tasks; NAME alone and PRE* copy variables of launch; repeatable",
+    common(
+        program.add_argument(
+            "--flags", action="store_true",
+            help="add --ps_hosts --worker_hosts --job_name --task_index",
+        )
     )  # fmt: skip
-    program.add_argument(
-        "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
+    common(
+        program.add_argument(
+            "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
+            help="set a variable, or copy it (NAME, PRE*); repeatable",
+        )
+    )  # fmt: skip
+    common(
+        program.add_argument(
+            "--python", metavar="PATH", help="the Python that runs .py files (default: launch's own)"
+        )
     )
     program.add_argument(
-        "--preload", type=argument(values.modules), metavar="MODULE[,MODULE]",
-        help="import these once on each host (tensorflow), and fork the tasks' Pythons from that process",
+        "--preload", type=argument(values.modules), metavar="MODULE,...",
+        help="import once on each host, and fork the tasks from there",
     )  # fmt: skip
     program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
 
     others = parser.add_argument_group("other machines")
-    others.add_argument(
-        "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
-        help="copy this folder to every host, and run the tasks in the copy; repeatable",
+    common(
+        others.add_argument(
+            "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
+            help="copy a folder to the hosts, run there; repeatable",
+        )
     )  # fmt: skip
     others.add_argument(
         "--collect", action="append", default=[], metavar="[TASK=]PATH[:DIR]",
-        help="copy PATH from the tasks back here when the job ends; repeatable",
+        help="copy PATH of tasks to here at the end; repeatable",
     )  # fmt: skip
     others.add_argument(
-        "--no-check", action="store_true", help="do not check whether the hosts can connect to each other"
+        "--no-check", action="store_true", help="do not check that the hosts reach each other"
     )
     others.add_argument(
         "--relay", metavar="SOCKET",
-        help="forward a port on each host to this unix socket here; tasks find its address in LAUNCH_RELAY",
+        help="forward a port of each host here; see LAUNCH_RELAY",
     )  # fmt: skip
     for transport in transports.transports().values():
         transport.add_options(parser)
 
     again = parser.add_argument_group("failed tasks")
-    again.add_argument(
-        "--restarts", type=count, metavar="N",
-        help="start failed tasks again, those of a lost host on others, up to N times in all (default: 0)",
-    )  # fmt: skip
-    again.add_argument(
-        "--restart", choices=RESTART_CHOICES,
-        help="what starts again after a failure: the task, the job, or as the strategy needs it (auto)",
-    )  # fmt: skip
-    again.add_argument(
-        "--stall", metavar="S",
-        help="a task that prints nothing for so long has failed: end it, and show where it hangs: 90s, 10m; "
-        "0: no limit (default)",
-    )  # fmt: skip
-    end = parser.add_argument_group("end of the job")
-    end.add_argument(
-        "--on-failure", choices=("stop", "continue"),
-        help="stop the other tasks when one fails, or let them continue (default: stop)",
-    )  # fmt: skip
-    end.add_argument(
-        "--grace", metavar="S", help="time from SIGTERM to SIGABRT: seconds, or 10s, 5m, 0 (default: 10)"
+    common(
+        again.add_argument(
+            "--restarts", type=count, metavar="N", help="start failed tasks again, up to N times (default: 0)"
+        )
     )
+    again.add_argument(
+        "--restart", choices=RESTART_CHOICES, type=argument(values.choice(*RESTART_CHOICES)),
+        help="what starts again (default: auto, by the strategy)",
+    )  # fmt: skip
+    again.add_argument("--stall", metavar="S", help="a task silent for so long fails: 90s, 10m (default: 0)")
+    end = parser.add_argument_group("end of the job")
+    on_failure = ("stop", "continue")
+    end.add_argument(
+        "--on-failure", choices=on_failure, type=argument(values.choice(*on_failure)),
+        help="the other tasks if one fails (default: stop)",
+    )  # fmt: skip
+    end.add_argument("--grace", metavar="S", help="time from SIGTERM to SIGABRT: 10s, 5m (default: 10)")
     end.add_argument(
         "--drain", action="append", default=[], metavar="[ROLE=]S",
-        help="time for workers and evaluator, or a role, to end by themselves after the job is done: 60s, 5m "
-        "(default: 0); repeatable",
+        help="time for workers to end after the job (default: 0)",
     )  # fmt: skip
-    end.add_argument("--timeout", metavar="S", help="limit for the job: seconds, or 90s, 5m, 2h; 0: no limit")
+    common(
+        end.add_argument(
+            "--timeout", metavar="S", help="time limit of the job: 90s, 5m, 2h (default: 0, none)"
+        )
+    )
 
     output = parser.add_argument_group("output")
+    common(
+        output.add_argument(
+            "-d", "--detach", action="store_true", help="run in the background; launch attach comes back"
+        )
+    )
+    common(output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing"))
+    common(output.add_argument("--report", metavar="FILE", help="write a report (JSON) to this file, too"))
+    common(output.add_argument("-q", "--quiet", action="store_true", help="show failures only"))
     output.add_argument(
-        "-d", "--detach", action="store_true",
-        help="print the run's name when all tasks run, and go on without a terminal; see launch attach",
-    )  # fmt: skip
-    output.add_argument(
-        "--run-dir", metavar="DIR", help="folder of this run's files (default: below the XDG state folder)"
+        "--run-dir", metavar="DIR", help="folder of the run's files (default: in ~/.local/state)"
     )
     output.add_argument(
-        "--output-dirs", action="store_true",
-        help="give each task a folder, OUTPUT_DIR, whose content is in this run's output/ at the end",
-    )  # fmt: skip
-    output.add_argument("--report", metavar="FILE", help="write the report (JSON) to this file, too")
-    output.add_argument(
-        "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
+        "--output-dirs", action="store_true", help="give each task a folder for results, OUTPUT_DIR"
     )
-    output.add_argument(
-        "-v", "--verbose", action="store_true",
-        help="show TensorFlow's start-up notices and repeated tracebacks on a terminal, too",
-    )  # fmt: skip
+    common(
+        output.add_argument(
+            "-v", "--verbose", action="store_true", help="show start-up notices and repeated tracebacks, too"
+        )
+    )
     output.add_argument("--timestamps", action="store_true", help="begin each line of a task with the time")
-    output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
+    output.add_argument("--show", metavar="TASKS", help="show only these tasks: worker,ps/0,worker/2-5")
     output.add_argument(
-        "--no-last-lines", action="store_true", help="do not show the last lines of the task that failed"
+        "--no-last-lines", action="store_true", help="do not show the last lines of a failed task"
     )
     output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
-    output.add_argument(
-        "--tmux", action="store_true", help="show each task in a tmux pane; closing the session ends the job"
-    )
-    output.add_argument(
-        "--no-defaults", action="store_true",
-        help="ignore launch.toml, and [tool.launch] of pyproject.toml, beside the program",
-    )  # fmt: skip
-    output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
+    output.add_argument("--tmux", action="store_true", help="a tmux pane for each task; its end ends the job")
+    text = "ignore launch.toml and pyproject.toml beside the program"
+    output.add_argument("--no-defaults", action="store_true", help=text)
+    text = "show every option, and exit"
+    common(parser.add_argument("--help-all", action=_HelpAll, nargs=0, help=text))
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
-    output.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="version", version=version, help="show the version, and exit")
     # For programs that start `launch`: launcher.output.jsonl, launcher.config.jobfile,
     # launcher.job_run.interrupts.
-    output.add_argument("--events-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
-    output.add_argument("--commands-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
-    output.add_argument("--roles-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
-    output.add_argument("--until-eof-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
+    for name in ("--events-fd", "--commands-fd", "--roles-fd", "--until-eof-fd"):
+        output.add_argument(name, type=_descriptor, metavar="N", help=argparse.SUPPRESS)

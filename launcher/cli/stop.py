@@ -25,8 +25,8 @@ launch stop                   the run, if only one is running
 launch stop k3f9m             a run by the last letters of its name
 launch stop --now latest      without waiting for its --grace
 
-Exit code: 0 the run has ended, now or before; 124 it has not ended within --timeout; 2 there is no
-such run; 125 it can't be stopped from here."""
+Exit code: 0 the run has ended, now or before; 124 it has not ended within
+--timeout; 2 there is no such run; 125 it can't be stopped from here."""
 
 #: Seconds between the two SIGTERM that mean "at once" (the kernel merges equal pending signals), and between
 #: two looks at whether the launcher has handled the first one.
@@ -40,12 +40,12 @@ _TIMED_OUT = 124
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch stop``."""
-    which = "its name or a part of it, `latest`, or its folder"
+    which = "its name, a part of it, `latest`, or its folder"
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument("--now", action="store_true", help="kill its tasks at once")
     parser.add_argument(
         "--timeout", metavar="S", type=argument(duration), default=60.0,
-        help="how long to wait for its end: seconds, or 90s, 5m (default: 60)",
+        help="time limit for its end: 90s, 5m (default: 60)",
     )  # fmt: skip
 
 

@@ -72,6 +72,8 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
     Raises:
         ValueError: ``expected ...``.
     """
+    if "://" in text:
+        raise ValueError("expected a host without a scheme, as in user@node1; its port is a key")
     user, at, rest = text.rpartition("@")
     bracketed = _BRACKETED.fullmatch(rest)
     if bracketed:
@@ -108,6 +110,8 @@ def _host_names(text: str) -> tuple[str, ...]:
         if not _is_ipv6(text):
             raise ValueError('expected a name without ":", or an IPv6 address as in fe80::1%eth0')
         return (text,)
+    if " " in text:
+        raise ValueError("expected one host; several hosts have commas between them, or a line each")
     names = expand(text)
     for name in names:
         if re.fullmatch(r"[0-9]+(\.[0-9]+){3}", name) and not all(int(n) < 256 for n in name.split(".")):
@@ -228,8 +232,14 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     if not names_file(text) and (os.path.isdir(text) or not os.path.exists(text)):
         return parse_list(text, source)
     if not os.path.exists(text):
-        problem = f"{schema.shown_path(text)}: no such hostfile"
-        raise HostfileError([Fault(source, problem, "expected a file, or host[:slots],...")])
+        problem, meant = f"{schema.shown_path(text)}: no such hostfile", schema.similar_file(text)
+        expected = (
+            f"did you mean {schema.shown_path(meant)}?" if meant else "expected a file, or host[:slots],..."
+        )
+        raise HostfileError([Fault(source, problem, expected)])
+    if text.endswith(".py"):
+        problem = f"{schema.shown_path(text)} is a program, not a hostfile"
+        raise HostfileError([Fault(source, problem, f"expected --hosts X {schema.shown_path(text)}")])
     content = schema.read_text(text, "hostfile", HostfileError)
     try:
         return parse_hostfile(content, text)
@@ -256,7 +266,7 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
         HostfileError: with all faults of the file.
     """
     text, faults = text.removeprefix("\ufeff"), Faults(source)
-    if source.lower().endswith(_YAML_ENDINGS) or re.search(r"(?m)^hosts[ \t]*:(?=\s|$)", text):
+    if source.lower().endswith(_YAML_ENDINGS) or re.search(r"(?m)^(\{|hosts[ \t]*:(?=\s|$))", text):
         hosts = _read_yaml(text, faults)
     else:
         inventory = Inventory(faults)
@@ -299,18 +309,21 @@ def read_host_list(node: Node, faults: Faults) -> tuple[Host, ...]:
 def _read_list(node: Node, label: str, inventory: Inventory, defaults: Mapping[str, Any]) -> None:
     faults = inventory.faults
     if not isinstance(node.value, list):
-        faults.add_kind(node, label, "expected a list of hosts")
+        faults.add_kind(node, label, "expected a list of hosts, as in [node1, node2]")
         return
     for entry in node.value[: MOST_HOSTS + 1]:
         if not isinstance(entry.value, dict):
             text = text_of(entry, "a host", faults)
-            if text is not None:
+            if text is not None and "=" in text:
+                expected = "expected a mapping, as in {name: node1, slots: 2}"
+                faults.add(entry.line, f"host is {quoted(text)}", expected)
+            elif text is not None:
                 inventory.add(text, entry.line, None, defaults)
             continue
         settings = schema.read_mapping(entry, HOST, faults)
         if "name" in settings:
             inventory.add(settings.pop("name"), entry.line, settings, defaults)
-        elif "name" not in settings.nodes:
+        elif "name" not in settings.nodes and not settings.misspelt:
             faults.add(entry.line, 'a host without "name"', "expected name: and its name or address")
 
 
@@ -322,6 +335,8 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
         faults.add_kind(node, "the file", expected)
         return ()
     values = schema.read_mapping(node, HOSTFILE, faults)
+    if "hosts" not in values and values.misspelt:
+        return ()
     if "hosts" not in values:
         faults.add(values.line, '"hosts" is missing', expected)
         return ()
@@ -341,6 +356,9 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
         faults.add(number, quoted(name), 'expected "*/" at the end of the comment')
         return
     rest = line[len(name) :].lstrip()
+    if advice := _line_advice(name, rest):
+        faults.add(number, quoted(name), advice)
+        return
     while rest and not rest.startswith(_COMMENTS):
         match = _SETTING.match(rest)
         if match is None:
@@ -354,6 +372,19 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
         rest = rest[match.end() :].lstrip()
     settings = schema.read_mapping(Node(written, number), _PLAIN, faults)
     inventory.add(_unquoted(name), number, settings, bare=True)
+
+
+def _line_advice(name: str, rest: str) -> str:
+    """What to write instead of a line of another kind of file; empty: it may be a host."""
+    if name == "-":
+        return "expected a host; a list with dashes stands below hosts: in a file that ends with .yaml"
+    if re.fullmatch(r"\[[A-Za-z][\w:.-]*\]", name):
+        return "expected a host; leave out the groups of an inventory"
+    if name in ("Host", "HostName") and rest and "=" not in rest:
+        return "expected a host; launch reads ~/.ssh/config by itself"
+    if len(split_entries(name)) > 1:
+        return "expected one host a line"
+    return ""
 
 
 def _unquoted(text: str) -> str:

@@ -194,6 +194,8 @@ def _below_roles(key: str) -> str:
     role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
     if role:
         return f"expected it below roles:, as in {role}: 1"
+    if lower == "name":
+        return "leave it out: launch names the run"
     return "expected it in a role, below roles:" if key in ROLE else ""
 
 
@@ -289,6 +291,12 @@ class _Reader:
 
     # ------------------------------------------------------------------ roles
 
+    def _above_roles(self, key: str) -> str:
+        """For an unknown key of a role: where it belongs, if it is a key of the job; else empty."""
+        if key in ("image", "container"):
+            return "expected docker: at the top of the file, beside roles:"
+        return "expected it at the top of the file, beside roles:" if key in {*JOB, *self.sections} else ""
+
     def _roles(self) -> tuple[Role, ...]:
         """The roles that have tasks, in the order written; a job without tasks is a fault."""
         faults, top = self.faults, self.top
@@ -300,12 +308,15 @@ class _Reader:
             self._note_variables(top.nodes["command"].key_line, top["command"])
         found = []
         for name, written in node.value.items():
+            if ":" in name:  # {worker:2} is a key without a value
+                faults.add(written.key_line, f"role is {quoted(name)}", 'expected a blank after the ":"')
+                continue
             faults.check(written.key_line, "role", name, values.role_name)
             if not isinstance(written.value, (str, dict)):
                 expected = "expected a count, or a mapping with count:"
                 faults.add_kind(written, f"role {quoted(name)}", expected)
                 continue
-            keys = schema.read_mapping(_role_mapping(written), ROLE, faults, owner=f"of {name}")
+            keys = schema.read_mapping(_role_mapping(written), ROLE, faults, self._above_roles, f"of {name}")
             found.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in found if role.count)
         if faults:  # one of them may be the reason why something seems to be missing
@@ -358,7 +369,7 @@ class _Reader:
     def _note_name(self, name: str, line: int) -> None:
         """Add a note on a name that is similar to one of TensorFlow's."""
         lower = name.lower()
-        meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES, 0.8)
+        meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES)
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
             problem = f'role {quoted(name)}: did you mean "{meant}"?'
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"

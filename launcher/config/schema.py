@@ -7,13 +7,14 @@ could be gigabytes.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import Fault, InputError
-from launcher.text import did_you_mean, printable
+from launcher.text import did_you_mean, nearest, printable
 
 T = TypeVar("T")
 
@@ -74,6 +75,8 @@ class Faults:
         kind = "is a mapping" if isinstance(value, dict) else "is a list"
         if value is None or isinstance(value, str):
             kind = "has no value" if value is None else f"is {quoted(value)}"
+        if isinstance(value, str) and re.fullmatch(r"[\w-]+:\S+", value) and "mapping" in expected:
+            expected = 'expected a blank after the ":"'
         self.add(node.line, f"{label} {kind}", expected)
 
     def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
@@ -126,6 +129,39 @@ class Key(NamedTuple):
 
 Keys = dict[str, Key]
 
+#: Names of keys in files of other programs -> ours.
+_OTHER_NAMES = {
+    other: name
+    for name, others in {
+        "command": "cmd script entrypoint executable run main",
+        "count": "replicas num number instances nprocs size num_tasks",
+        "gpus": "num_gpus gpu_count gpus_per_task accelerators",
+        "env": "environment envs environ variables",
+        "workdir": "cwd wdir chdir working_dir working_directory directory",
+        "hosts": "hostfile nodes machines inventory",
+        "docker": "image container",
+        "timeout": "time_limit walltime",
+        "restarts": "max_restarts retries max_retries backoff_limit",
+        "mounts": "volumes binds",
+        "collect": "download artifacts outputs",
+        "roles": "tasks groups cluster",
+        "name": "host hostname",
+        "address": "ip addr ansible_host",
+        "user": "login ansible_user",
+        "port": "ssh_port ansible_port",
+    }.items()
+    for other in others.split()
+}
+_SSH_KEY = "expected IdentityFile for this host in ~/.ssh/config"
+_KUBERNETES = "this is a file of Kubernetes; expected command: and roles:, as in worker: 2"
+#: What to write instead of a key for which there is none of ours.
+_ADVICE = {
+    "args": 'expected the arguments in "command", as in [train.py, --epochs, 3]',
+    "module": 'expected "command", as in [-m, package.module]',
+    **dict.fromkeys(("identity_file", "identityfile", "ssh_key", "key", "private_key", "password"), _SSH_KEY),
+    **dict.fromkeys(("apiversion", "kind", "metadata", "spec"), _KUBERNETES),
+}
+
 
 def table(*keys: Key) -> Keys:
     """Keys by name."""
@@ -173,7 +209,7 @@ def read_mapping(
     for name, value in node.value.items():
         if name not in keys:
             # Suggestions take time, and a file with so many faults is of another kind.
-            hint = elsewhere(name) or (did_you_mean(name, tuple(keys)) if len(faults) < MOST_FAULTS else "")
+            hint = elsewhere(name) or (_suggestion(name, keys) if len(faults) < MOST_FAULTS else "")
             faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
             continue
@@ -188,6 +224,14 @@ def read_mapping(
         if found is not None:
             values[key] = found
     return values
+
+
+def _suggestion(name: str, keys: Keys) -> str:
+    """What to write instead of an unknown key."""
+    word = name.lower().replace("-", "_")
+    if _OTHER_NAMES.get(word) in keys:
+        return f'expected "{_OTHER_NAMES[word]}"'
+    return _ADVICE.get(word) or did_you_mean(name, tuple(keys))
 
 
 def text_of(node: Node, label: str, faults: Faults) -> str | None:
@@ -316,11 +360,23 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
             return data.decode("utf-8-sig")
         fault = Fault(shown, f"too large for a {kind}: more than {MOST_BYTES // 1024 // 1024} MB")
     except OSError as cause:
-        fault = Fault(shown, f"can't read the {kind}: {cause.strerror}")
+        meant = similar_file(path) if isinstance(cause, FileNotFoundError) else ""
+        expected = f"did you mean {shown_path(meant)}?" if meant else ""
+        fault = Fault(shown, f"can't read the {kind}: {cause.strerror}", expected)
     except UnicodeDecodeError as cause:
         problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
         fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
     raise error([fault])
+
+
+def similar_file(path: str) -> str:
+    """The path of a file with a similar name in the same folder; empty if there is none."""
+    folder, name = os.path.split(path)
+    try:
+        guess = nearest(name, os.listdir(os.path.expanduser(folder) or "."))
+    except OSError:
+        return ""
+    return os.path.join(folder, guess) if guess else ""
 
 
 def shown_path(path: str) -> str:
@@ -383,6 +439,10 @@ def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
     line = min(1 + (int(mark.line) if mark else before), len(lines))
     shown = lines[line - 1].strip(" ")
     hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
+    if "\t" in problem or "\\t" in problem:
+        problem, hint = "it begins with a tab", "expected spaces"
+    elif "<block" in problem and not hint:
+        problem, hint = "its indentation differs from the lines before it", "expected as many spaces"
     faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
 
 

@@ -33,6 +33,12 @@ def argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
     return argument_type
 
 
+def common(action: argparse.Action) -> argparse.Action:
+    """Mark an option as one that ``launch --help`` shows; ``launch --help-all`` shows every option."""
+    action.common = True  # type: ignore[attr-defined]  # where launcher.cli.help_text looks for it
+    return action
+
+
 def matching(pattern: str, expected: str) -> Callable[[str], str]:
     """A reader of texts that match a pattern as a whole."""
 
@@ -107,6 +113,8 @@ def image(text: str) -> str:
     """The name of a container image."""
     if one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
         raise ValueError("expected the name of an image")
+    if text.endswith(".py"):
+        raise ValueError(f"expected an image before the program: IMAGE {text}")
     return text
 
 

@@ -4,15 +4,19 @@ Agents on other machines check them when a task starts, with the same messages a
 """
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from launcher.config.schema import similar_file
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.job import Host, Placed, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.text import listed, nearest
+from launcher.text import listed
 from launcher.transports.machines import Planned
+
+_QUOTED = " (remove the quotes around the program and its arguments)"
 
 
 class _Missing(NamedTuple):
@@ -93,8 +97,7 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
         if unusable is not None:
             yield _Missing(where, "", unusable)
         if role.program.kind is ProgramKind.SCRIPT:
-            script = os.path.join(folder, role.program.name)
-            error = None if os.path.exists(script) else _not_there(role.program.name, folder)
+            error = _script_error(role.program.name, folder)
     if error is None:
         return
     if role.program_source == COMMAND_LINE:
@@ -114,6 +117,22 @@ def _python(options: Options, placed: Placed) -> tuple[str, str]:
     return options.sources.python, options.job.python or DEFAULT_PYTHON
 
 
+def _script_error(name: str, folder: str) -> LaunchError | None:
+    """Look for a script, which Python reads.
+
+    Args:
+        name: its path, relative to ``folder``.
+    """
+    script = os.path.join(folder, name)
+    if not os.path.exists(script):
+        return _not_there(name, folder)
+    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        return NotRunnableError(f"{name!r} is a folder, not a program")
+    if not os.access(script, os.R_OK):
+        return NotRunnableError(f"{name!r} can't be read: permission denied")
+    return None
+
+
 def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
     """Look for an executable as execvp(3) does.
 
@@ -129,7 +148,7 @@ def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
         if not os.access(file, os.X_OK):
             return NotRunnableError(f"{name!r} is not executable: chmod +x would make it so")
         return None
-    files = (os.path.join(folder, entry, name) for entry in path.split(os.pathsep))
+    files = [os.path.join(folder, entry, name) for entry in path.split(os.pathsep)]
     found = [file for file in files if os.path.isfile(file)]
     if any(os.access(file, os.X_OK) for file in found):
         return None
@@ -138,8 +157,10 @@ def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
     hint = ""
     if os.path.exists(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
-    elif os.path.exists(os.path.join(folder, name.split(" ")[0])):
-        hint = " (remove the quotes around the program and its arguments)"
+    elif any(os.path.exists(os.path.join(folder, file.split(" ")[0])) for file in (name, *files)):
+        hint = _QUOTED
+    elif name == "=":
+        hint = "; -x NAME=VALUE has no blanks around the ="
     elif name.isdigit():
         hint = "; --chief and --evaluator take no number"
     return ProgramError(f"program not found: {name!r} is nowhere along PATH{hint}")
@@ -147,12 +168,12 @@ def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
 
 def _not_there(name: str, folder: str) -> ProgramError:
     """The error for a path without a file."""
-    looked = "" if os.path.isabs(name) else f" (looked in {os.path.abspath(folder)!r})"
-    beside = os.path.dirname(os.path.join(folder, os.path.expanduser(name)))
-    try:
-        guess = nearest(os.path.basename(name), os.listdir(beside))
-    except OSError:
-        guess = ""
+    path = os.path.expanduser(name)
+    looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
+    first = path.split(" ")[0]
+    if first != path and (os.path.exists(os.path.join(folder, first)) or shutil.which(first)):
+        return ProgramError(f"program not found: {name!r}{_QUOTED}")
+    guess = os.path.basename(similar_file(os.path.join(folder, path)))
     meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""
     return ProgramError(f"program not found: {name!r}{looked}{meant}")
 

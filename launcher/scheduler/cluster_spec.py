@@ -48,8 +48,8 @@ JOB_PLACEHOLDERS = ("world_size", "cluster_spec")
 #: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
 _BRACES = r"(?a)\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 
-#: From this similarity on a name in braces is a misspelt placeholder (`launcher.text.nearest`).
-NEAR = 0.8
+#: Names of other launchers for our placeholders.
+_OTHER_NAMES = {"task_id": "task_index"}
 
 
 class ClusterSpec:
@@ -147,7 +147,7 @@ def fill_placeholders(
     def value(match: re.Match[str]) -> str:
         text = match["text"]
         if text:
-            ours = text in values or nearest(text, values, NEAR)
+            ours = text in values or _meant(text, values)
             return f"{{{text}}}" if ours else match[0]
         return values.get(match["name"], match[0])
 
@@ -182,9 +182,14 @@ def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
     for match in re.finditer(_BRACES, argument):
         name = match["name"]
-        meant = nearest(name, sorted(known), NEAR) if name and name not in known else ""
+        meant = _meant(name, sorted(known)) if name and name not in known else ""
         if meant:
             yield name, meant
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """The placeholder that a similar name stands for; empty: none."""
+    return nearest(name, known) or _OTHER_NAMES.get(name, "")
 
 
 def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:

@@ -30,7 +30,7 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         ([], "expected a program"),
         ([""], "expected a program"),
         (["-m"], "module"),
-        (["--image", "tf:1", "true"], "did you mean --docker?"),
+        (["--image", "tf:1", "true"], "--image tf:1: a container image is --docker tf:1"),
         (
             ["--hosts", "n1", "--hosts", "n2", "true"],
             "--hosts: expected once; several hosts are host,host,...",
@@ -160,7 +160,7 @@ def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
     [
         (["--worker", "3", "true"], "unrecognized option --worker; did you mean --workers? (launch --help"),
         (["--wrokers=3", "true"], "unrecognized option --wrokers; did you mean --workers? (launch --help"),
-        (["--zzz", "true"], "unrecognized option --zzz (launch --help shows all options)"),
+        (["--zzz", "true"], "unrecognized option --zzz (launch --help-all shows all options)"),
         (["--workers", "two", "true"], "--workers: 'two': expected a whole number from 0 to 10000 ("),
         (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help"),
     ],
@@ -186,7 +186,6 @@ def _not_run(launch: Launch, code: int, *words: str | Path, lines: int = 1, **se
         (["./nothing"], "'./nothing' (looked in"),
         (["nothing.py"], "'nothing.py' (looked in"),
         (["log"], "did you mean launch logs?"),
-        (["help"], "did you mean launch --help?"),
         (["--chief", "2", "true"], "'2' is nowhere along PATH; --chief and --evaluator take no number"),
         (
             ["--python", "no-python", "-m", "x"],

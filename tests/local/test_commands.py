@@ -15,18 +15,46 @@ import pytest
 from tests.conftest import Launch, Started, proc
 from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
-COMMANDS = ("hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "completion")
+COMMANDS = ("hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "completion", "help")
 
 
 # ---------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], *([name, "--help"] for name in COMMANDS)])
-def test_help_has_examples(launch: Launch, words: list[str]):
-    ended = launch(*words)
+@pytest.mark.parametrize("name", ["", "run", *COMMANDS])
+def test_help_has_examples_in_80_columns(launch: Launch, name: str):
+    ended = launch(*[name][: bool(name)], "--help")
     assert ended.code == 0
     assert ended.out.startswith("usage: launch") and "examples:" in ended.out
-    assert max(map(len, ended.out.splitlines())) <= 110
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert launch("help", *[name][: bool(name)]).out == ended.out
+
+
+def test_help_has_a_line_for_each_option_and_command(launch: Launch):
+    some, every = launch("-h").out, launch("--help-all").out
+    for text, options in ((some, ("--ps", "--workers", "--docker", "-d, --detach")), (every, ("--fanout",))):
+        assert max(map(len, text.splitlines())) <= 80
+        assert not re.search(r"(?m)^ {10,}(?!launch)", text), "no line goes on below itself"
+        assert all(re.search(rf"(?m)^  {option} .*  \w", text) for option in options)
+        assert all(re.search(rf"(?m)^  {name} +\w", text) for name in COMMANDS)
+        assert "exit codes:" in text and text.splitlines()[-1].startswith("documentation: ")
+    assert "  --fanout" not in some and "  --np" not in every and "  -hosts" not in every
+
+
+def test_launch_alone_shows_how_it_is_used(launch: Launch):
+    ended = launch()
+    assert (ended.code, ended.out) == (2, "")
+    assert "usage: launch [OPTIONS] PROGRAM" in ended.err and "`launch --help`" in ended.err
+
+
+def test_the_man_page_is_roff_and_has_every_option(launch: Launch, tmp_path: Path):
+    page = launch(command=(sys.executable, "-m", "launcher.cli.manpage")).out
+    options = re.findall(r"(?m)^  (--?[a-z][a-z-]*)", launch("--help-all").out)
+    assert all(option.replace("-", "\\-") in page for option in options)
+    if shutil.which("groff"):
+        command = ["groff", "-man", "-Tutf8", "-ww"]
+        done = subprocess.run(command, input=page.encode(), capture_output=True, check=True)
+        assert done.stderr == b"" and b"docs/ of the source" in done.stdout
 
 
 def test_version(launch: Launch):
@@ -248,6 +276,9 @@ printf '%s\\n' "${COMPREPLY[@]}"; }
     [
         (["launch", "lo"], ["logs"]),
         (["launch", "--work"], ["--workers", "--workdir"]),
+        (["launch", "he"], ["help"]),
+        (["launch", "help", "lo"], ["logs"]),
+        (["launch", "--nn"], []),  # an option of other launchers
         (["launch", "run", "--on-failure", ""], ["stop", "continue"]),
         (["launch", "stop", "--n"], ["--now"]),
         (["launch", "st"], ["stop", "steps.py"]),  # a program may stand where a command may

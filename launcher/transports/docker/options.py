@@ -118,31 +118,31 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about containers; `settings` reads them."""
     group = parser.add_argument_group("containers")
-    group.add_argument(
-        "--docker", metavar="IMAGE",
-        help="run each task in a container of its own; with --hosts, a container on each host",
+    values.common(
+        group.add_argument(
+            "--docker", metavar="IMAGE", type=values.argument(values.image),
+            help="run each task in a container of this image",
+        )
     )  # fmt: skip
     group.add_argument(
         "--mount", action="append", default=[], metavar="SRC[:DST][:ro]",
-        help="a further folder or file of the engine's machine that containers see; repeatable",
+        help="a further folder or file of containers; repeatable",
     )  # fmt: skip
     group.add_argument("--no-mount", action="store_true", help="do not mount the working folder")
     group.add_argument("--read-only", action="store_true", help="mount the working folder read-only")
     group.add_argument(
         "--memory", action="append", default=[], type=_of_role(values.memory), metavar="[ROLE=]SIZE",
-        help="a limit for each container: 512m, 2g; repeatable",
+        help="limit for each container: 512m, 2g; repeatable",
     )  # fmt: skip
     group.add_argument(
         "--cpus", action="append", default=[], type=_of_role(values.cpus), metavar="[ROLE=]N",
-        help="a limit for each container: 1.5; repeatable",
+        help="limit for each container: 1.5; repeatable",
     )  # fmt: skip
-    group.add_argument("--user", metavar="UID[:GID]", help="the user the tasks run as (default: you)")
+    group.add_argument("--user", metavar="UID[:GID]", help="user of the tasks (default: you)")
     group.add_argument(
         "--pull", choices=("missing", "always", "never"), help="when to pull the image (default: missing)"
     )
-    group.add_argument(
-        "--keep", action="store_true", help="leave the containers at the end; `launch clean` removes them"
-    )
+    group.add_argument("--keep", action="store_true", help="keep the containers; `launch clean` removes them")
 
 
 def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:

@@ -68,7 +68,7 @@ class SshTransport(Transport):
         group = parser.add_argument_group("connections to other machines")
         group.add_argument(
             "--lease", type=values.argument(_lease), metavar="S",
-            help=f"how long tasks run after a lost connection, at least {_LEAST_LEASE} s (default: 60)",
+            help=f"time tasks run unconnected, {_LEAST_LEASE}s or more (default: 60)",
         )  # fmt: skip
         add_connecting(group)
 
@@ -134,11 +134,11 @@ def commands(
 def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the options for connecting to hosts, the same for every command; `ssh_settings` reads them."""
     parser.add_argument(
-        "--accept-new-host-keys", action="store_true", help="add the keys of unknown hosts to known_hosts"
+        "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
     )
     parser.add_argument(
         "--connect-timeout", type=values.argument(values.positive_duration), metavar="S",
-        help="limit for each step of connecting to a host (default: 10)",
+        help="limit for each step of connecting (default: 10)",
     )  # fmt: skip
     parser.add_argument(
         "--fanout", type=values.argument(values.whole(1, _MOST_AT_ONCE)), metavar="N",

@@ -230,7 +230,7 @@ FAULTS = [
         'j:7: hosts of w is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
         'j:8: service of w is "1"; expected true or false',
     ),
-    (START + "hosts:", "j:3: hosts has no value; expected a list of hosts"),
+    (START + "hosts:", "j:3: hosts has no value; expected a list of hosts, as in [node1, node2]"),
     (
         START + "grace: -1\ntimeout: 1e3\non_failure: stp\nflags: 1\nprogams: x\nenv: {A B: c}",
         f'j:3: grace is "-1"; {DURATION}',

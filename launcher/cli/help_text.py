@@ -1,0 +1,68 @@
+"""The help text of a parser in 80 columns, with one line for each option."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+#: The width of help texts, and the last column where descriptions begin.
+COLUMNS, _DESCRIPTION = 80, 25
+
+
+class Row(NamedTuple):
+    """One line of a help text."""
+
+    #: As it is typed, with the name of its value: ``--ps N``.
+    name: str
+    description: str
+
+
+class Section(NamedTuple):
+    """Rows with a title."""
+
+    title: str
+    rows: Sequence[Row]
+
+
+def option_sections(parser: argparse.ArgumentParser, common: bool = False) -> Iterator[Section]:
+    """The options and arguments of a parser by group; those without a group of their own come last.
+
+    Args:
+        parser: of a command.
+        common: only the options marked by `launcher.config.values.common`, as one section.
+    """
+    groups = [group for group in parser._action_groups if group is not parser._optionals]
+    sections = []
+    for group in [*groups, parser._optionals]:
+        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        rows = [_row(action) for action in shown if not common or getattr(action, "common", False)]
+        if rows:
+            sections.append(Section(group.title or "", rows))
+    if common:
+        yield Section("common options", [row for section in sections for row in section.rows])
+    else:
+        yield from sections
+
+
+def _row(action: argparse.Action) -> Row:
+    value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if action.choices and action.metavar is None:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if not action.option_strings:
+        return Row(value, action.help or "")
+    if action.nargs == "?":
+        value = f"[{value}]"
+    names = ", ".join(action.option_strings)
+    return Row(names if action.nargs == 0 else f"{names} {value}", action.help or "")
+
+
+def section_text(section: Section) -> str:
+    """A title and its rows; a description that is too long goes on below itself."""
+    lines = [f"{section.title}:"]
+    column = min(_DESCRIPTION, 4 + max(len(row.name) for row in section.rows))
+    for name, description in section.rows:
+        row = f"  {name:{column - 4}}  {description}"
+        lines += textwrap.wrap(row, COLUMNS, subsequent_indent=" " * column)
+    return "\n".join(lines)

@@ -1,0 +1,54 @@
+"""Writes the man page of ``launch``: ``python -m launcher.cli.manpage > launch.1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcher import __version__
+from launcher.cli.help_text import Row, option_sections
+from launcher.cli.parser import COMMANDS, DOCUMENTATION, EXIT_CODES, SYNOPSIS, command_module, command_parser
+
+
+def man_page() -> str:
+    """The man page, launch(1), as roff: the content of ``launch --help-all`` and of each command's help."""
+    run = command_module("run")
+    lines = [f'.TH LAUNCH 1 "" "launch {__version__}" "User Commands"']
+    lines += [".SH NAME", f"launch \\- {_text(run.SUMMARY)}"]
+    lines += [".SH SYNOPSIS", *_verbatim(line.strip() for line in SYNOPSIS.split("\n")), ".SH OPTIONS"]
+    for section in option_sections(command_parser("run")):
+        lines += [f'.SS "{_text(section.title)}"', *_rows(section.rows)]
+    lines += [".SH EXAMPLES", *_verbatim(run.EXAMPLES.split("\n")), ".SH COMMANDS"]
+    for name in COMMANDS:
+        if name != "run":
+            lines += _command(name)
+    lines += [".SH EXIT STATUS", *_rows(EXIT_CODES.rows), ".SH DOCUMENTATION", _text(DOCUMENTATION)]
+    return "\n".join(lines) + "\n"
+
+
+def _command(name: str) -> list[str]:
+    parser, command = command_parser(name), command_module(name)
+    usage = parser.format_usage().removeprefix("usage: ").split()
+    lines = [f'.SS "launch {name}"', _text(parser.description or ""), ".PP", _text(" ".join(usage))]
+    for section in option_sections(parser):
+        lines += _rows(section.rows)
+    return [*lines, ".PP", *_verbatim(command.EXAMPLES.split("\n"))]
+
+
+def _rows(rows: Iterable[Row]) -> list[str]:
+    """A paragraph for each row, its name in bold."""
+    return [line for row in rows for line in (".TP", f"\\fB{_text(row.name)}\\fR", _text(row.description))]
+
+
+def _verbatim(lines: Iterable[str]) -> list[str]:
+    """Lines that are not filled."""
+    return [".nf", *map(_text, lines), ".fi"]
+
+
+def _text(text: str) -> str:
+    """Text with escapes for what roff interprets; an apostrophe and a hyphen stay as they are typed."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    return f"\\&{escaped}" if escaped.startswith(".") else escaped
+
+
+if __name__ == "__main__":
+    print(man_page(), end="")

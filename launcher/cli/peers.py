@@ -1,0 +1,135 @@
+"""Commands and options of other launchers, and what to type instead.
+
+They are mpirun (Open MPI, MPICH), torchrun, horovodrun, deepspeed, Ray, Slurm, Docker and Kubernetes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+#: A first word that other launchers have as a command -> what to type. Programs that users launch
+#: (``hostname``, ``ls``, ``env``, ``top``) are not here.
+COMMANDS = {
+    word: answer
+    for words, answer in (
+        ("status show list describe info get inspect job jobs runs queue monitor tasks", "launch ps"),
+        ("history", "launch ps --all"),
+        ("cancel kill down delete terminate abort shutdown", "launch stop"),
+        ("node nodes inventory", "launch hosts FILE_OR_LIST"),
+        ("wait connect resume", "launch attach"),
+        ("doctor validate verify", "launch check"),
+        ("plan", "launch --dry-run PROGRAM"),
+        ("submit", "launch --detach PROGRAM"),
+        ("exec start", "launch PROGRAM"),
+        ("up apply create deploy init config", "launch JOB.yaml"),
+        ("version", "launch --version"),
+        ("prune cleanup", "launch clean"),
+        ("usage", "launch help"),
+    )
+    for word in words.split()
+}
+
+
+class Peer(NamedTuple):
+    """An option of other launchers."""
+
+    #: Number of values after the option.
+    values: int
+    #: What to type; ``{}`` is the user's value.
+    answer: str
+    #: Whether the value may be secret: only the part before ``=`` is shown.
+    secret: bool = False
+
+    def fault(self, option: str, given: list[str]) -> str:
+        """The message for this option with these values."""
+        if self.secret:
+            given = [re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given]
+        return f"{' '.join([option, *given])}: {self.answer.format(*given or ['VALUE'])}"
+
+
+_LEAVE_OUT = "leave it out: "
+_RENDEZVOUS = _LEAVE_OUT + "launch chooses the addresses and ports, and each task has them in TF_CONFIG"
+_SLURM = _LEAVE_OUT + "it is an option of Slurm; launch runs on the hosts of --hosts"
+_KUBERNETES = _LEAVE_OUT + "it is an option of Kubernetes; launch runs on the hosts of --hosts"
+_MPI = _LEAVE_OUT + "it is an option of Open MPI"
+_PER_HOST = "--workers N is the number in all; the tasks of a host are its slots: --hosts node1:{0},node2:{0}"
+
+#: Names, then the answer; an option without a value has 0 before it.
+_TABLE: tuple[tuple[str, Peer], ...] = (
+    (
+        "-n -np --np --nproc -nproc --nprocs --ntasks --num-proc --num-processes --num-workers --nworkers",
+        Peer(1, "workers are --workers {}"),
+    ),
+    ("--num-ps --nps --parameter-servers --num-servers", Peer(1, "parameter servers are --ps {}")),
+    ("--nproc-per-node --ntasks-per-node --num-gpus -ppn --ppn -npernode --npernode", Peer(1, _PER_HOST)),
+    (
+        "-N --nnodes --nodes --num-nodes",
+        Peer(1, "hosts are --hosts node1,node2; their tasks are --workers N"),
+    ),
+    ("--master", Peer(0, "a chief is --chief")),
+    ("-e --env -env", Peer(1, "variables are -x {}", secret=True)),
+    ("-genv --genv", Peer(2, "variables are -x {0}=VALUE", secret=True)),
+    ("--env-file", Peer(1, "variables are -x NAME=VALUE, or env: in a job file")),
+    (
+        "--hostfile -hostfile --machinefile -machinefile --machines --inventory",
+        Peer(1, "a hostfile is --hosts {}"),
+    ),
+    ("-H --host -host --nodelist --address", Peer(1, "hosts are --hosts {}")),
+    (
+        "--max-restarts --retries --max-retries --backoff-limit",
+        Peer(1, "failed tasks start again with --restarts {}"),
+    ),
+    ("--gpus-per-task --gpus-per-worker --gpus-per-node --gres", Peer(1, "GPUs per task are --gpus N")),
+    ("--image --container --container-image", Peer(1, "a container image is --docker {}")),
+    ("--volume --volumes --bind -B", Peer(1, "folders of containers are --mount {}")),
+    ("--wdir -wdir --wd -wd --cwd --chdir --working-dir", Peer(1, "the working folder is --workdir {}")),
+    (
+        "--log-dir --logs --output-filename --output --output-dir -o",
+        Peer(1, "logs and results are in the folder of the run: --run-dir {}"),
+    ),
+    ("--name --job-name -J --run-name", Peer(1, "launch names the run; its folder is --run-dir {}")),
+    ("--resume", Peer(0, "it is an option of your program: write it after the program")),
+    ("--background --bg --daemon", Peer(0, "a job in the background is --detach")),
+    ("--rm", Peer(0, _LEAVE_OUT + "containers are removed at the end; --keep leaves them")),
+    ("-it -ti --tty --interactive", Peer(0, _LEAVE_OUT + "tasks have no terminal")),
+    (
+        "--oversubscribe -oversubscribe --overcommit",
+        Peer(0, _LEAVE_OUT + "a host without slots takes all tasks, --hosts node1:8 takes 8"),
+    ),
+    ("--allow-run-as-root -allow-run-as-root", Peer(0, _LEAVE_OUT + "launch runs as any user")),
+    (
+        "--rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --master-addr --master-port --node-rank "
+        "--machine-rank --coordinator-address -p --port --ports --publish",
+        Peer(1, _RENDEZVOUS),
+    ),
+    ("--standalone", Peer(0, _LEAVE_OUT + "without --hosts all tasks run on this machine")),
+    (
+        "--identity --identity-file --ssh-identity-file --ssh-key",
+        Peer(1, "the SSH key of a host is IdentityFile {} in ~/.ssh/config"),
+    ),
+    ("--ssh-port", Peer(1, "the SSH port of a host is port={} in its line of the hostfile of --hosts")),
+    ("--tag-output -tag-output --label -l", Peer(0, _LEAVE_OUT + "each line has the name of its task")),
+    ("--mca -mca", Peer(2, _MPI)),
+    (
+        "--bind-to -bind-to --map-by -map-by --rank-by",
+        Peer(1, _MPI + "; the order and slots of --hosts count"),
+    ),
+    ("--time --time-limit --walltime", Peer(1, "a time limit is --timeout, as in --timeout 30m")),
+    ("--mem", Peer(1, "a limit of memory is --memory {} with --docker IMAGE")),
+    ("--cpus-per-task", Peer(1, "a limit of CPUs is --cpus {} with --docker IMAGE")),
+    ("--partition --account --qos", Peer(1, _SLURM)),
+    ("--namespace --kubeconfig", Peer(1, _KUBERNETES)),
+    ("-f --file --filename --config --job", Peer(1, "a job file is an argument: launch {}")),
+    ("--script --program --command --cmd --entrypoint", Peer(1, "the program is an argument: launch {}")),
+    ("--module", Peer(1, "a module is -m {}")),
+    ("--no-python", Peer(0, _LEAVE_OUT + "only files that end with .py are run with Python")),
+    ("--log-level --loglevel", Peer(1, _LEAVE_OUT + "--json prints every event")),
+    ("--debug", Peer(0, _LEAVE_OUT + "--json prints every event")),
+)
+OPTIONS = {name: peer for names, peer in _TABLE for name in names.split()}
+
+
+def option(name: str) -> Peer | None:
+    """The option of another launcher with this name; underscores count as dashes."""
+    return OPTIONS.get(name.replace("_", "-"))

@@ -1,0 +1,303 @@
+"""A table of mistakes: each is answered with what to type instead, and nothing is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import peers
+from launcher.cli.parser import COMMANDS, command_parser
+from launcher.config.hostfile import HOST, HOSTFILE
+from launcher.config.jobfile import JOB, ROLE
+from tests.conftest import Launch
+
+#: What is typed after ``launch``, as in a shell; what the answer contains.
+COMMAND_LINE = [
+    ("", "expected a program, a job file or a command"),
+    # Options of other launchers.
+    ("-n 4 train.py", "-n 4: workers are --workers 4"),
+    ("-np 4 train.py", "-np 4: workers are --workers 4"),
+    ("--np=4 train.py", "--np 4: workers are --workers 4"),
+    ("--ntasks 4 train.py", "--ntasks 4: workers are --workers 4"),
+    ("--num_workers 3 train.py", "--num_workers 3: workers are --workers 3"),
+    ("--num-ps 2 train.py", "--num-ps 2: parameter servers are --ps 2"),
+    ("--nproc-per-node 2 train.py", "--hosts node1:2,node2:2"),
+    ("--nnodes=2 --nproc_per_node=1 train.py", "--nnodes 2: hosts are --hosts node1,node2"),
+    ("-e A=secret train.py", "-e A=...: variables are -x A=..."),
+    ("-env A=1 train.py", "-env A=...: variables are -x A=..."),
+    ("--hostfile lab train.py", "--hostfile lab: a hostfile is --hosts lab"),
+    ("-hostfile lab train.py", "-hostfile lab: a hostfile is --hosts lab"),
+    ("-machinefile lab train.py", "-machinefile lab: a hostfile is --hosts lab"),
+    ("-H node1:2 train.py", "-H node1:2: hosts are --hosts node1:2"),
+    ("--max-restarts 3 train.py", "failed tasks start again with --restarts 3"),
+    ("--gpus-per-task 1 train.py", "GPUs per task are --gpus N"),
+    ("--image tf:1 train.py", "a container image is --docker tf:1"),
+    ("--volume /data:/data train.py", "folders of containers are --mount /data:/data"),
+    ("-wdir /tmp train.py", "the working folder is --workdir /tmp"),
+    ("--log-dir logs train.py", "in the folder of the run: --run-dir logs"),
+    ("--name mnist train.py", "launch names the run; its folder is --run-dir mnist"),
+    (
+        "--resume train.py",
+        "--resume: it is an option of your program: write it after the program",
+    ),
+    ("--background train.py", "--background: a job in the background is --detach"),
+    ("--rm -it train.py", "-it: leave it out: tasks have no terminal"),
+    ("--oversubscribe train.py", "--oversubscribe: leave it out: a host without slots takes all tasks"),
+    ("--allow-run-as-root train.py", "--allow-run-as-root: leave it out"),
+    ("--rdzv-backend=c10d --rdzv_endpoint=n1:1 train.py", "--rdzv_endpoint n1:1: leave it out"),
+    ("--master-addr n1 train.py", "--master-addr n1: leave it out: launch chooses the addresses and ports"),
+    ("--standalone train.py", "without --hosts all tasks run on this machine"),
+    ("--identity key train.py", "IdentityFile key in ~/.ssh/config"),
+    ("--tag-output train.py", "each line has the name of its task"),
+    ("--mca btl tcp train.py", "it is an option of Open MPI"),
+    ("-f job.yaml", "a job file is an argument: launch job.yaml"),
+    # Commands of other launchers.
+    ("init", "no command 'init': type `launch JOB.yaml`; a program of that name: `launch run init`"),
+    ("status", "no command 'status': type `launch ps`; a program of that name: `launch run status`"),
+    ("submit train.py", "type `launch --detach PROGRAM`"),
+    ("cancel", "type `launch stop`"),
+    ("help nosuch", "no command 'nosuch': expected one of run, ps,"),
+    ("help log", "type `launch logs`"),
+    # Misspelt options and bad values.
+    ("--worker 2 train.py", "did you mean --workers?"),
+    ("-workers 2 train.py", "did you mean --workers?"),
+    ("-chief train.py", "did you mean --chief?"),
+    ("--wrokers=2 train.py", "did you mean --workers?"),
+    ("--output_dirs train.py", "did you mean --output-dirs?"),
+    ("--time 5 train.py", "a time limit is --timeout"),
+    ("--gpu 1 train.py", "did you mean --gpus?"),
+    ("--zzz train.py", "unrecognized option --zzz (launch --help-all shows all options)"),
+    ("ps --al", "did you mean --all? (launch ps --help shows all options)"),
+    ("--workers=two train.py", "--workers: 'two': expected a whole number"),
+    ("--workers 2.5 train.py", "--workers: '2.5': expected a whole number"),
+    ("--workers -1 train.py", "--workers: '-1': expected a whole number"),
+    ("--ps train.py --epochs 3", "--ps: 'train.py': expected a whole number"),
+    ("--workers", "--workers: expected a value"),
+    ("--chief=1 train.py", "--chief: '1': the option takes no value"),
+    ("--gpus all train.py", "--gpus: 'all': expected a whole number"),
+    ("--timeout 5x train.py", "'5x' is not a duration; expected seconds, or a number and s, m, h or d"),
+    ("--timeout '5 min' train.py", "'5 min' is not a duration"),
+    ("--drain soon train.py", "--drain: 'soon' is not a duration; expected seconds"),
+    ("--on-failure ignore train.py", "--on-failure: 'ignore': expected stop or continue"),
+    ("-x KEY = VALUE train.py", "-x KEY: KEY is not set here; expected NAME=VALUE"),
+    ("-x 'A B=1' train.py", "'A B' can't be set; expected a variable's name"),
+    ("--hosts node1 node2 train.py", "several hosts are --hosts node1,node2"),
+    ("--hosts 'node1 node2' train.py", "several hosts have commas between them"),
+    ("--hosts nofile.yaml train.py", "nofile.yaml: no such hostfile; expected a file, or host[:slots],..."),
+    ("--hosts lab.yml train.py", "lab.yml: no such hostfile; did you mean lab.yaml?"),
+    ("--hosts train.py", "train.py is a program, not a hostfile; expected --hosts X train.py"),
+    ("--hosts node1:x train.py", "expected slots from 1 to 1000000"),
+    ("--docker train.py", "expected an image before the program: IMAGE train.py"),
+    ("--docker train.py --epochs 3", "expected an image before the program: IMAGE train.py"),
+    ("--report no/report.json train.py", "its folder does not exist; expected a folder that exists"),
+    ("--run-dir used train.py", "expected a new or an empty folder"),
+    ("--show wroker train.py", "there is no task 'wroker'; did you mean \"worker\"?"),
+    ("--sync . train.py", "the option is about other machines, and none is named; expected --hosts"),
+    # Programs and job files.
+    ("job.yml", "job.yml: can't read the job file: No such file or directory; did you mean job.yaml?"),
+    ("job.yaml extra", "unexpected argument 'extra'; only options follow a job file"),
+    ("-m", "-m: expected"),
+    # Runs.
+    ("logs nosuch", "no run 'nosuch'; running: none (`launch ps --all` lists all)"),
+    ("stop", "nothing is running; `launch ps --all` lists earlier runs"),
+    ("ps latest2", "no run 'latest2'"),
+    ("attach", "no run"),
+    ("restart", "the following arguments are required: RUN, TASK (launch restart --help"),
+]
+
+#: Programs that are not there (127), or can't be run (126).
+PROGRAMS = [
+    ("trian.py", 127, "did you mean 'train.py'?"),
+    ("./trian.py", 127, "did you mean './train.py'?"),
+    ("/no/such/train.py", 127, "program not found: '/no/such/train.py'\n"),
+    ("~/nosuch.py", 127, "program not found: '~/nosuch.py'\n"),
+    ("'train.py --epochs 3'", 127, "(remove the quotes around the program and its arguments)"),
+    ("'python3 train.py'", 127, "(remove the quotes around the program and its arguments)"),
+    ("log", 127, "did you mean launch logs?"),
+    ("--chief 2 train.py", 127, "--chief and --evaluator take no number"),
+    ("folder.py", 126, "'folder.py' is a folder, not a program"),
+]
+
+START = "command: train.py\nroles: {worker: 2}\n"
+#: A job file, and what the answer contains: ``N:`` is the line.
+JOB_FILES = [
+    ("", "1: the file has no value; expected a mapping, with roles:"),
+    ("command: train.py", "1: no task in any role; expected at least one below roles:"),
+    ("roles: {worker: 2}", '1: role "worker" has no program; expected command: in the role'),
+    ("command: train.py\nworker: 2", '2: unknown key "worker"; expected it below roles:, as in worker: 1'),
+    ("command: train.py\nworkers: 2", '2: unknown key "workers"; expected it below roles:, as in worker: 1'),
+    ("command: train.py\nrole: {worker: 2}", '2: unknown key "role"; did you mean "roles"?'),
+    ("roles: {worker: 2}\ncmd: train.py", '2: unknown key "cmd"; expected "command"'),
+    ("roles: {worker: 2}\ncommand: trian.py", "2: worker/0: program not found: 'trian.py'"),
+    ("command: train.py\nroles: {worker: {replicas: 2}}", '2: unknown key "replicas"; expected "count"'),
+    ("command: train.py\nroles: {worker: {count: two}}", 'count of worker is "two"; expected a whole number'),
+    ("command: train.py\nroles: {worker: {count: -1}}", 'count of worker is "-1"; expected a whole number'),
+    ("command: train.py\nroles: {worker: {gpu: 1}}", '2: unknown key "gpu"; did you mean "gpus"?'),
+    (
+        "command: train.py\nroles: {worker: {image: tf}}",
+        '2: unknown key "image"; expected docker: at the top',
+    ),
+    ("command: train.py\nroles: {worker: {timeout: 5}}", "expected it at the top of the file, beside roles:"),
+    ("command: train.py\nroles: {worker:2}", '2: role is "worker:2"; expected a blank after the ":"'),
+    ("command: train.py\nroles:\n  worker:2", '3: roles is "worker:2"; expected a blank after the ":"'),
+    (
+        "command: train.py\nroles:\n\tworker: 2",
+        '3: "\\tworker: 2" is not YAML: it begins with a tab; expected spaces',
+    ),
+    ("command: train.py\nroles:\n  worker: 2\n ps: 1", '4: "ps: 1" is not YAML: its indentation differs'),
+    ("command: train.py\nroles:\nworker: 2", "2: roles has no value; expected a mapping, as in worker: 4"),
+    ("command: train.py\nroles: [worker]", "2: roles is a list; expected a mapping, as in worker: 4"),
+    ("command: train.py\nroles: {chief: 2}", '2: chief is "2"; expected at most 1'),
+    (START + "image: tf", '3: unknown key "image"; expected "docker"'),
+    (START + "timeout: 5 min", '3: timeout is "5 min"; expected seconds, or a number and s, m, h or d'),
+    (START + "retries: 3", '3: unknown key "retries"; expected "restarts"'),
+    (START + "environment: {A: 1}", '3: unknown key "environment"; expected "env"'),
+    (START + "env: [A=1]", "3: env is a list; expected NAME: VALUE lines"),
+    (START + "args: [x]", '3: unknown key "args"; expected the arguments in "command"'),
+    (START + "name: mnist", '3: unknown key "name"; leave it out: launch names the run'),
+    (START + "docker: {image: tf, volumes: [a]}", '3: unknown key "volumes"; expected "mounts"'),
+    (START + "flags: maybe", '3: flags is "maybe"; expected true or false'),
+    (START + "hosts: nofile.yaml", "nofile.yaml: no such hostfile; expected a file"),
+    (
+        "kind: TFJob\nspec: {}",
+        '1: unknown key "kind"; this is a file of Kubernetes; expected command: and roles:',
+    ),
+]
+
+#: The name of a hostfile, its content, and what the answer contains.
+HOSTFILES = [
+    ("lab", "", "lab: no hosts; expected at least one"),
+    ("lab", "node1 slot=2", 'lab:1: unknown key "slot"; did you mean "slots"?'),
+    ("lab", "node1 slots=two", 'lab:1: slots is "two"; expected a whole number'),
+    ("lab", "node1 slots 2", 'lab:1: "slots"; expected KEY=VALUE'),
+    ("lab", "node1,node2", 'lab:1: "node1,node2"; expected one host a line'),
+    ("lab", "- node1", "expected a host; a list with dashes stands below hosts:"),
+    ("lab", "[gpu]\nnode1 ansible_host=n", "lab:1: \"[gpu]\"; expected a host; leave out the groups"),
+    ("lab", "node1 ansible_host=n", 'lab:1: unknown key "ansible_host"; expected "address"'),
+    ("lab", "Host node1\n", "lab:1: \"Host\"; expected a host; launch reads ~/.ssh/config by itself"),
+    ("lab", "ssh://node1:22", "expected a host without a scheme, as in user@node1"),
+    ("lab", "node1 identity_file=key", "expected IdentityFile for this host in ~/.ssh/config"),
+    ("lab", "node1 gpus=all", 'lab:1: gpus is "all"; expected how many, or their ids'),
+    ("lab", "192.168.1.300", "expected an IPv4 address, four numbers from 0 to 255"),
+    ("lab", "node[1-", "expected brackets in pairs, as in node[01-16]"),
+    ("h.yaml", "- node1", "h.yaml:1: the file is a list; expected hosts: and a list of hosts"),
+    ("h.yaml", "nodes: [node1]", 'h.yaml:1: unknown key "nodes"; expected "hosts"'),
+    ("h.yaml", "hosts: node1", 'hosts is "node1"; expected a list of hosts, as in [node1, node2]'),
+    ("h.yaml", "hosts:\n- hostname: node1", 'h.yaml:2: unknown key "hostname"; expected "name"'),
+    ("h.yaml", "hosts:\n- node1 slots=2", "expected a mapping, as in {name: node1, slots: 2}"),
+    ("h.yaml", "hosts:\n- name: node1\n user: a", '3: "user: a" is not YAML: its indentation differs'),
+    ("h.yaml", START, "this is a job file: launch"),
+]  # fmt: skip
+
+#: Options that answers may name: those of all commands.
+OPTIONS = {
+    name
+    for command in COMMANDS
+    for action in command_parser(command)._actions
+    for name in action.option_strings
+}
+KEYS = {*JOB, *ROLE, *HOST, *HOSTFILE, "docker", "mounts", "worker"}
+
+
+#: Runs a command line, and checks the answer and the exit code.
+Answered = Callable[..., None]
+
+
+@pytest.fixture
+def answered(launch: Launch, tmp_path: Path) -> Answered:
+    """Runs a command line in a folder with a program, a job file and a hostfile."""
+    (tmp_path / "train.py").touch(mode=0o755)
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
+    (tmp_path / "job.yaml").write_text(START)
+    (tmp_path / "lab.yaml").write_text("hosts: [localhost]\n")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "report.json").touch()
+    (tmp_path / "folder.py").mkdir()
+
+    def run(words: str, message: str, code: int = 2) -> None:
+        ended = launch(*shlex.split(words), cwd=tmp_path)
+        assert message in ended.err
+        assert (ended.code, ended.out, "Traceback" in ended.err) == (code, "", False), ended.err
+        assert not [*launch.state.glob("*")], "something was started"
+        _check_suggestions(ended.err)
+
+    return run
+
+
+def _check_suggestions(text: str) -> None:
+    """All options and keys that an answer suggests exist."""
+    for suggested in re.findall(r"(?:did you mean|are|is|with|expected|`launch) (--?[a-z][a-z-]*)", text):
+        assert suggested in OPTIONS, suggested
+    for suggested in re.findall(r'unknown key "[^"]*"; (?:did you mean|expected) "(\w+)"', text):
+        assert suggested in KEYS, suggested
+    for suggested in re.findall(r"`launch ([a-z]+)`", text):
+        assert suggested in COMMANDS, suggested
+
+
+@pytest.mark.parametrize(("words", "message"), COMMAND_LINE, ids=[words for words, _ in COMMAND_LINE])
+def test_command_lines(answered: Answered, words: str, message: str):
+    answered(words, message)
+
+
+@pytest.mark.parametrize(("words", "code", "message"), PROGRAMS, ids=[words for words, _, _ in PROGRAMS])
+def test_programs(answered: Answered, words: str, code: int, message: str):
+    answered(words, message, code)
+
+
+@pytest.mark.parametrize(("text", "message"), JOB_FILES)
+def test_job_files(answered: Answered, tmp_path: Path, text: str, message: str):
+    (tmp_path / "job.yaml").write_text(text)
+    answered("job.yaml", message, 127 if "not found" in message else 2)
+
+
+@pytest.mark.parametrize(("name", "text", "message"), HOSTFILES)
+def test_hostfiles(answered: Answered, tmp_path: Path, name: str, text: str, message: str):
+    (tmp_path / name).write_text(text)
+    answered(f"--hosts ./{name} true", message)
+
+
+def test_all_faults_of_a_command_line(launch: Launch):
+    ended = launch(*shlex.split("-np 2 --zzz 3 --workers two --wrokers=3 --grace soon -x A train.py --yyy"))
+    starts = ("--workers: 'two'", "-np 2: ", "unrecognized option --zzz ", "unrecognized option --wrokers;")
+    lines = [line.removeprefix("launch: ") for line in ended.err.splitlines()]
+    assert ended.code == 2 and len(lines) == 6
+    for start in (*starts, "-x A: A is not set", "--grace: 'soon' is not a duration"):
+        assert any(line.startswith(start) for line in lines), start
+
+
+def test_a_task_that_a_running_job_has_not(launch: Launch):
+    assert launch("-d", "--workers", "2", "sleep", "60").code == 0
+    ended = launch("restart", "latest", "wrker/0")
+    assert launch("stop").code == 0
+    assert ended.code == 2 and "expected ROLE or ROLE/INDEX of worker" in ended.err
+
+
+@pytest.mark.parametrize("words", [["run", "init"], ["--", "init"], ["./init"]])
+def test_a_program_that_is_called_as_a_command_of_others(launch: Launch, tmp_path: Path, words: list[str]):
+    program = tmp_path / "init"
+    program.write_text("#!/bin/sh\necho the program of the user\n")
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert "the program of the user" in launch(*words, cwd=tmp_path, env={"PATH": path}).out
+    assert launch("init", cwd=tmp_path, env={"PATH": path}).code == 2
+
+
+def test_options_of_others_are_not_ours():
+    """An answer names options that there are, and no option of ours is refused."""
+    ours = {name for action in command_parser("run")._actions for name in action.option_strings}
+    assert not ours & peers.OPTIONS.keys()
+    assert not {*COMMANDS} & peers.COMMANDS.keys()
+    for peer in peers.OPTIONS.values():
+        assert {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", peer.answer)} <= ours
+    for answer in peers.COMMANDS.values():
+        word = answer.split()[1]
+        assert word in COMMANDS or word in ours or not word.islower(), answer
+
+
+def test_there_are_more_than_76():
+    assert len(COMMAND_LINE) >= 45 and len(PROGRAMS) + len(JOB_FILES) >= 18 and len(HOSTFILES) >= 13

@@ -14,6 +14,9 @@ MOST_SLOTS = 1_000_000
 #: The longest duration in days: timers of the system end at about 292 years.
 MOST_DAYS = 10_000
 
+#: Endings of programs: no image has such a name.
+_PROGRAMS = (".py", ".sh", ".yaml", ".yml")
+
 _T = TypeVar("_T")
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -111,9 +114,9 @@ def program_path(text: str) -> str:
 
 def image(text: str) -> str:
     """The name of a container image."""
-    if one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
+    if not text or one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
         raise ValueError("expected the name of an image")
-    if text.endswith(".py"):
+    if text.endswith(_PROGRAMS):
         raise ValueError(f"expected an image before the program: IMAGE {text}")
     return text
 

@@ -162,8 +162,8 @@ def test_no_permission(launch: Launch, tmp_path: Path):
         ("--docker x --mount /a:b:c:d", "this is not a mount"),
         ("--docker x --sync .", "the option is about other machines, and none is named"),
         ("--docker x --no-mount --read-only", "the working folder, which is not mounted"),
-        ("--docker=", "'' can't be the name of an image"),
-        ("--docker train.py", "'train.py' is a program, not an image; expected --docker IMAGE train.py"),
+        ("--docker=", "--docker: '': expected the name of an image"),
+        ("--docker train.py", "--docker: 'train.py': expected an image before the program: IMAGE train.py"),
         ("--docker x --workdir /", "the root folder can't be mounted"),
     ],
 )

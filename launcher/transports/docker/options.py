@@ -20,8 +20,6 @@ _N = TypeVar("_N", int, float)
 _RESERVED = (
     "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
 )  # fmt: skip
-#: Endings of programs: no image has such a name.
-_PROGRAMS = (".py", ".sh", ".yaml", ".yml")
 
 
 #: Settings of both command line and job file, where the command line's replaces the job file's.
@@ -199,10 +197,5 @@ def faults(args: argparse.Namespace, settings: DockerOptions | None) -> Iterator
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
         return
-    if not settings.image or settings.image.startswith("-"):
-        yield Fault("--docker", f"{settings.image!r} can't be the name of an image")
-    elif settings.image.endswith(_PROGRAMS):
-        problem = f"{settings.image!r} is a program, not an image"
-        yield Fault("--docker", problem, f"expected --docker IMAGE {settings.image}")
     if settings.no_mount and settings.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")

@@ -38,13 +38,14 @@ class Peer(NamedTuple):
     values: int
     #: What to type; ``{}`` is the user's value.
     answer: str
-    #: Whether the value may be secret: only the part before ``=`` is shown.
+    #: Whether the values are a variable, which may be secret: only its name is shown.
     secret: bool = False
 
     def fault(self, option: str, given: list[str]) -> str:
         """The message for this option with these values."""
         if self.secret:
-            given = [re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given]
+            first, *others = (re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given)
+            given = [first, *("..." for _ in others)]
         return f"{' '.join([option, *given])}: {self.answer.format(*given or ['VALUE'])}"
 
 
@@ -68,8 +69,8 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         Peer(1, "hosts are --hosts node1,node2; their tasks are --workers N"),
     ),
     ("--master", Peer(0, "a chief is --chief")),
-    ("-e --env -env", Peer(1, "variables are -x {}", secret=True)),
-    ("-genv --genv", Peer(2, "variables are -x {0}=VALUE", secret=True)),
+    ("-e --env", Peer(1, "variables are -x {}", secret=True)),
+    ("-env -genv --genv", Peer(2, "variables are -x {0}=VALUE", secret=True)),
     ("--env-file", Peer(1, "variables are -x NAME=VALUE, or env: in a job file")),
     (
         "--hostfile -hostfile --machinefile -machinefile --machines --inventory",
@@ -80,7 +81,8 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         "--max-restarts --retries --max-retries --backoff-limit",
         Peer(1, "failed tasks start again with --restarts {}"),
     ),
-    ("--gpus-per-task --gpus-per-worker --gpus-per-node --gres", Peer(1, "GPUs per task are --gpus N")),
+    ("--gpus-per-task --gpus-per-worker", Peer(1, "GPUs per task are --gpus {}")),
+    ("--gpus-per-node --gres", Peer(1, "GPUs per task are --gpus N")),
     ("--image --container --container-image", Peer(1, "a container image is --docker {}")),
     ("--volume --volumes --bind -B", Peer(1, "folders of containers are --mount {}")),
     ("--wdir -wdir --wd -wd --cwd --chdir --working-dir", Peer(1, "the working folder is --workdir {}")),

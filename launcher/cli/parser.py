@@ -31,6 +31,8 @@ COMMANDS = {
     "completion": "launcher.cli.completion",
     "help": "launcher.cli.help",
 }
+#: The largest number of attempts to parse a command line; each finds at least one fault.
+_MOST_ATTEMPTS = 50
 #: Where the documentation is.
 DOCUMENTATION = "docs/ of the source; `make docs` builds the site"
 
@@ -135,8 +137,9 @@ class Parser(argparse.ArgumentParser):
         self._guard_names()
         faults: list[str] = []
         extras: list[str] = []
-        while True:
-            self.refused, self.unknown = [], []
+        unknown: list[str] = []
+        for _ in range(_MOST_ATTEMPTS):
+            self.refused, self.unknown, unknown = [], [], []
             attempt = argparse.Namespace(**vars(namespace))
             try:
                 extras = self.parse_known_args(words, attempt)[1]
@@ -159,6 +162,7 @@ class Parser(argparse.ArgumentParser):
             kept = [each for each in value if each is not None] if isinstance(value, list) else value
             setattr(namespace, name, kept)
         faults += self.refused
+        faults += [f"unrecognized option {word} {self._hint()}" for word in unknown]
         arguments = [word for word in extras if word != "--"]
         if arguments and not faults:
             faults = [f"unexpected argument {' '.join(arguments)!r} {self._hint()}"]

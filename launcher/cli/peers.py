@@ -44,8 +44,8 @@ class Peer(NamedTuple):
     def fault(self, option: str, given: list[str]) -> str:
         """The message for this option with these values."""
         if self.secret:
-            first, *others = (re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given)
-            given = [first, *("..." for _ in others)]
+            names = [re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given[:1]]
+            given = names + ["..."] * len(given[1:])
         return f"{' '.join([option, *given])}: {self.answer.format(*given or ['VALUE'])}"
 
 

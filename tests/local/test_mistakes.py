@@ -29,6 +29,7 @@ COMMAND_LINE = [
     ("--nproc-per-node 2 train.py", "--hosts node1:2,node2:2"),
     ("--nnodes=2 --nproc_per_node=1 train.py", "--nnodes 2: hosts are --hosts node1,node2"),
     ("-e A=secret train.py", "-e A=...: variables are -x A=..."),
+    ("-env", "-env: variables are -x VALUE=VALUE"),
     ("-env A 1 train.py", "-env A ...: variables are -x A=VALUE"),
     ("--hostfile lab train.py", "--hostfile lab: a hostfile is --hosts lab"),
     ("-hostfile lab train.py", "-hostfile lab: a hostfile is --hosts lab"),

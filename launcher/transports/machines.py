@@ -122,6 +122,23 @@ class LaunchHosts(Protocol):
     def relay(self, socket: str) -> Mapping[str, int]:
         """Forward a port on the loopback address of each host to a unix socket here; the ports by host."""
 
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int | None:
+        """A port of this machine's loopback address that leads to a port of the host's loopback address.
+
+        A later call makes the same port lead to another host. Does not block.
+
+        Args:
+            host: its name.
+            port: there.
+            preferred: ports of this machine to try first.
+
+        Returns:
+            The port; ``None``: the host is a container that this machine reaches by its address.
+
+        Raises:
+            TransportError: the transport forwards no ports, or this machine has no port.
+        """
+
     def kept(self) -> Sequence[str]:
         """Lines about containers or files that stay after the job, at the user's request."""
 
@@ -264,6 +281,11 @@ class Connecting(Connections, AbstractContextManager[Any], Protocol):
 
     def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
         """See `LaunchHosts.relay`."""
+
+    def local_port(
+        self, host: str, port: int, preferred: Sequence[int], notice: Callable[[str], None]
+    ) -> int:
+        """See `LaunchHosts.local_port`."""
 
 
 class Machines:
@@ -421,6 +443,12 @@ class Machines:
         """See `LaunchHosts.relay`."""
         connections = self._connections
         return {} if connections is None else connections.relay(socket, self._launch.notice)
+
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
+        """See `LaunchHosts.local_port`."""
+        if self._connections is None or host in self._launch.planned.local:
+            return port
+        return self._connections.local_port(host, port, preferred, self._launch.notice)
 
     def kept(self) -> Sequence[str]:
         """See `LaunchHosts.kept`."""

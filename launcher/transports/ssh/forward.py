@@ -22,8 +22,8 @@ from launcher.transports.ssh.program import close_channel, close_socket, join_bo
 
 #: Largest number of connections at a time; further ones are closed at once.
 MOST_CONNECTIONS = 32
-#: Seconds for the host to open a connection.
-_OPEN_LIMIT = 10.0
+#: Seconds for the host to open a connection; before the next one is accepted after a failure.
+_OPEN_LIMIT, _RETRY = 10.0, 0.25
 _LOOPBACK = "127.0.0.1"
 
 
@@ -51,7 +51,7 @@ class Forward:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._notified = False
-        self._closed = False
+        self._closing = threading.Event()
         try:
             self._listener = first_free(preferred, _listen) or _listen(0)
         except OSError as error:
@@ -61,26 +61,29 @@ class Forward:
 
     def close(self) -> None:
         """End all connections, and close the port."""
-        with self._lock:
-            self._closed = True
-            open_here = list(self._open)
+        self._closing.set()
         close_socket(self._listener)
+        with self._lock:
+            open_here = list(self._open)
         for sock in open_here:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
-        with suppress(OSError):  # `close` was called
-            while True:
+        while not self._closing.is_set():
+            try:
                 sock, _ = self._listener.accept()
-                with self._lock:
-                    accepted = len(self._open) < MOST_CONNECTIONS and not self._closed
-                    if accepted:
-                        self._open.add(sock)
+            except OSError:  # `close` was called, or no descriptor is left
+                self._closing.wait(_RETRY)
+                continue
+            with self._lock:
+                accepted = len(self._open) < MOST_CONNECTIONS and not self._closing.is_set()
                 if accepted:
-                    start_thread("ssh forward", self._serve, sock)
-                else:
-                    sock.close()
+                    self._open.add(sock)
+            if accepted:
+                start_thread("ssh forward", self._serve, sock)
+            else:
+                sock.close()
 
     def _serve(self, sock: socket.socket) -> None:
         """Serve one connection to the port."""

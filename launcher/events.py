@@ -233,6 +233,8 @@ class HoldPorts(NamedTuple):
 
     host: str
     tasks: Tuple[TaskId, ...]
+    #: Ports to try first for a task, in this order.
+    preferred: Mapping[TaskId, Tuple[int, ...]] = {}
 
 
 class Preload(NamedTuple):

@@ -279,6 +279,8 @@ class Plan(NamedTuple):
     cluster: Mapping[str, tuple[str, ...]]
     #: The roles that are sidecars.
     sidecars: tuple[str, ...] = ()
+    #: The URL of TensorBoard; ``None``: there is none.
+    tensorboard: str | None = None
 
 
 class RunPaths(NamedTuple):

@@ -174,6 +174,8 @@ class Report(NamedTuple):
     schema: int = REPORT_SCHEMA
     #: How often tasks were started again; tasks that were started together count once.
     restarts: int = 0
+    #: The URL of TensorBoard while the job ran; ``None``: there was none.
+    tensorboard: Optional[str] = None
 
 
 _Record = TypeVar("_Record", Report, TaskReport, Failure, Attempt)

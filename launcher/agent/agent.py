@@ -188,7 +188,7 @@ class Agent:
         if not self._spawner.limits.make_room(len(command.tasks)):
             self._exits.enabled = False  # ports and output come first
         try:
-            held = {task: self._ports.hold(task) for task in command.tasks}
+            held = {task: self._ports.hold(task, command.preferred.get(task, ())) for task in command.tasks}
         except OSError as error:
             self._ports.release(command.tasks)
             self._send(events.PortsRefused("", events.now(), ports.explain_refusal(error)))

@@ -18,7 +18,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.task_id import TaskId
 
@@ -34,14 +34,19 @@ class PortKeeper:
     def __init__(self) -> None:
         self._held: Dict[TaskId, socket.socket] = {}
 
-    def hold(self, task: TaskId) -> int:
+    def hold(self, task: TaskId, preferred: Sequence[int] = ()) -> int:
         """Bind a port for ``task`` and keep it; the same port if the task has one already.
+
+        Args:
+            task: of this host.
+            preferred: ports to try first.
 
         Raises:
             OSError: no port is free.
         """
         if task not in self._held:
-            holder = dual_stack_socket(lambda sock, address: sock.bind((address, 0)))
+            holder = first_free(preferred, lambda port: dual_stack_socket(_bind_to(port, reuse=True)))
+            holder = holder or dual_stack_socket(_bind_to(0))
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._held[task] = holder
         return int(self._held[task].getsockname()[1])
@@ -64,6 +69,34 @@ def explain_refusal(error: OSError) -> str:
     return f"{why} ({advice})" if advice else why
 
 
+def first_free(ports: Iterable[int], bind: Callable[[int], socket.socket]) -> Optional[socket.socket]:
+    """A socket bound to the first of these ports that is free; ``None``: none of them is.
+
+    A port counts as free while only old connections to 127.0.0.1 have it (TIME_WAIT): an earlier TensorBoard
+    leaves them for a minute.
+
+    Args:
+        ports: to try.
+        bind: makes a socket with SO_REUSEADDR, so that ``bind`` fails only if a socket listens on the port.
+    """
+    for port in ports:
+        try:
+            # Fails if another launch holds the port: its socket is bound to all addresses, this one, too.
+            _bound(socket.AF_INET, "127.0.0.2", _bind_to(port)).close()
+            return bind(port)
+        except OSError:
+            continue
+    return None
+
+
+def _bind_to(port: int, reuse: bool = False) -> Callable[[socket.socket, str], None]:
+    def bind(sock: socket.socket, address: str) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        sock.bind((address, port))
+
+    return bind
+
+
 def dual_stack_socket(bind: Callable[[socket.socket, str], None]) -> socket.socket:
     """A TCP socket for IPv6 and IPv4, or for IPv4 alone on a host without IPv6.
 
@@ -75,7 +108,9 @@ def dual_stack_socket(bind: Callable[[socket.socket, str], None]) -> socket.sock
     """
     try:
         return _bound(socket.AF_INET6, "::", bind)
-    except OSError:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
+    except OSError as error:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
+        if error.errno == errno.EADDRINUSE:
+            raise
         return _bound(socket.AF_INET, "0.0.0.0", bind)
 
 

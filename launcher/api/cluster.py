@@ -30,7 +30,6 @@ _OTHER_QUEUES = ("output", "error", "control")
 #: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
 #: chief, which with parameter servers may be servers themselves and never return.
 _EVALUATOR, _WORKERS, _WORKERS_WITH_PS = "10m", "10m", "5s"
-_BOARD = "tensorboard"
 
 #: The clusters of this process that were not shut down yet; a fork of it has none.
 _open: set[TFCluster] = set()
@@ -174,11 +173,9 @@ class TFCluster:
             faults.append(Fault(_RUN, f"input_mode={input_mode!r}", expected))
         roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, faults)
         check_function(_RUN, map_fun, tf_args, faults)
-        if tensorboard:  # on this machine other machines do not see it
-            here = job is None and options.get("hosts") is None and options.get("docker") is None
-            bind = ["--host", "{task_host}"] if here else ["--bind_all"]
-            argv = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true", *bind]
-            roles[_BOARD] = {"count": 1, "sidecar": True, "command": [*argv, "--port", "{task_port}"]}
+        if tensorboard:
+            more = [*(options.get("options") or ()), f"--tensorboard={log_dir or ''}"]
+            options = {**options, "options": more}
         function, arguments = dumps(_RUN, {"map_fun": map_fun, "tf_args": tf_args})
         work = {"function": function, "arguments": arguments}
         feeds: list[str] = []
@@ -189,8 +186,6 @@ class TFCluster:
         cluster = TFCluster(nodes)
         try:
             nodes.wait_for_all(reservation_timeout)
-            if tensorboard:
-                nodes.explain(f"TensorBoard: {cluster.tensorboard_url()}")
         except BaseException:
             cluster._close()
             raise
@@ -293,17 +288,18 @@ class TFCluster:
         ]
 
     def tensorboard_url(self) -> str | None:
-        """The address of TensorBoard.
+        """The URL of TensorBoard on this machine.
 
         Returns:
-            ``http://host:port``; ``None``: the cluster was started without ``tensorboard=True``.
+            ``http://localhost:6006/``; ``None``: the cluster was started without ``tensorboard=True``.
         """
-        task = self._planned().get(f"{_BOARD}/0")
-        return None if task is None else f"http://{task['address']}"
+        return self._plan().get("tensorboard")
 
     def _planned(self) -> dict[str, Any]:
-        plan = json_of(RunPaths(self.run_dir).plan) if self.run_dir else None
-        return {task["task"]: task for task in plan["tasks"]} if plan else {}
+        return {task["task"]: task for task in self._plan().get("tasks", ())}
+
+    def _plan(self) -> Mapping[str, Any]:
+        return (json_of(RunPaths(self.run_dir).plan) if self.run_dir else None) or {}
 
     # ------------------------------------------------------------------ its end
 

@@ -1,18 +1,21 @@
-"""``launch hosts``: show and check an inventory."""
+"""``launch hosts``: show and check an inventory, or this machine."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
 from launcher.text import counted
+from launcher.transports.machines import this_machine
 
-SUMMARY = "show the hosts of a hostfile or a list, and check it"
+SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
 
 EXAMPLES = """\
+launch hosts                         this machine, with the GPUs that tasks get
 launch hosts hostfiles/lab.yaml      a table of its hosts, or all its faults
 launch hosts 'node[01-16]:4'         the hosts of a list
 launch hosts --json lab.yaml         the same for programs"""
@@ -25,7 +28,8 @@ _HEADERS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch hosts``."""
-    parser.add_argument("hosts", metavar="FILE_OR_LIST", help="a hostfile, or host[:slots],...")
+    help_text = "a hostfile, or host[:slots],... (default: this machine)"
+    parser.add_argument("hosts", metavar="FILE_OR_LIST", nargs="?", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -35,13 +39,16 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         HostfileError: with all faults.
     """
-    hosts = read_hosts(args.hosts)
+    hosts = (this_machine(os.environ),) if args.hosts is None else read_hosts(args.hosts)
     if args.json:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])
-    slots, gpus = sum(host.slots or 1 for host in hosts), sum(len(host.gpus or ()) for host in hosts)
-    print(f"\n{counted(len(hosts), 'host')}, {counted(slots, 'slot')}, {counted(gpus, 'GPU')}")
+    slots = counted(sum(host.slots or 1 for host in hosts), "slot")
+    gpus = sum(len(host.gpus or ()) for host in hosts)
+    if args.hosts is None:
+        slots = "any number of tasks"
+    print(f"\n{counted(len(hosts), 'host')}, {slots}, {counted(gpus, 'GPU')}")
     return 0
 
 

@@ -30,13 +30,15 @@ from launcher.job import (
     Role,
 )
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
+from launcher.job_run.tensorboard import ROLE as TENSORBOARD
+from launcher.job_run.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_program_args
 from launcher.transports.machines import this_machine
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
     "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "preload", "python", "restart",
-    "restarts", "run_dir", "stall", "sync", "timeout", "workdir",
+    "restarts", "run_dir", "stall", "sync", "tensorboard", "timeout", "workdir",
 )  # fmt: skip
 #: Role -> its option.
 _COUNT_OPTIONS = {"chief": "chief", "worker": "workers", "ps": "ps", "evaluator": "evaluator"}
@@ -118,6 +120,10 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         faults += transport.faults(args, chosen[name])
     name = transports.selected(chosen)
     transport = transports.transports()[name]
+    logdir = settings.get("tensorboard")
+    if logdir is not None:
+        own_container = transport.in_containers and not named
+        job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
     if transport.in_containers and not named and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
@@ -134,6 +140,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         transport_name=name,
         settings=chosen,
         check=not args.no_check,
+        tensorboard=logdir,
         sync=tuple(settings.get("sync", ())) if named else (),
         collect=tuple(settings.get("collect", ())),
         run_dir=settings.get("run_dir"),
@@ -303,6 +310,18 @@ def _job(
         preload=settings.get("preload", ()),
         output_dirs=output_dirs,
     )
+
+
+def _with_tensorboard(
+    job: JobSpec, logdir: str, own_container: bool, source: str, faults: list[Fault]
+) -> JobSpec:
+    """The job with TensorBoard as a sidecar; a role of the same name is a fault."""
+    twin = next((role for role in job.roles if role.name == TENSORBOARD), None)
+    if twin is not None:
+        problem = f'the job has a role "{TENSORBOARD}" of its own'
+        faults.append(Fault(source, problem, f"expected one of them: remove the role ({twin.source})"))
+        return job
+    return job._replace(roles=(*job.roles, tensorboard_role(logdir, own_container, source)))
 
 
 def _absolute(path: str) -> str:

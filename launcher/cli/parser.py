@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from launcher.cli import peers
 from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
+from launcher.cli.logdir import with_logdir
 from launcher.errors import Fault, InputError
 from launcher.text import nearest
 
@@ -133,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         Each fault is found in an attempt of its own: after it, its option takes any value, and an unknown
         option is known. The last attempt has no new fault.
         """
-        words = list(args)
+        words = with_logdir(args, self._option_string_actions)
         self._guard_names()
         faults: list[str] = []
         extras: list[str] = []

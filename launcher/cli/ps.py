@@ -33,7 +33,7 @@ launch ps --json    the same for programs
 launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line"""
 
 #: CPU and memory are those of this machine. The name of a run has the time of its start.
-_HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command")
+_HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
 #: States of a task that has processes.
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
@@ -89,6 +89,8 @@ def _print_tasks(run: Run, as_json: bool) -> int:
         print("\n".join(map(printable, result_table(now.report).splitlines())))
     else:
         print_table(_TASK_HEADERS, map(_task_row, records), crop=True)
+        if now.report.tensorboard:
+            print(f"TensorBoard: {printable(now.report.tensorboard)}")
     return 0
 
 
@@ -130,6 +132,7 @@ def _record(run: Run, state: RunState) -> dict[str, Any]:
         "pid": pid,
         **_usage(pid),
         "machine": owner.machine if owner else None,
+        "tensorboard": plan.get("tensorboard"),
         "command": _command(plan),
         "run_dir": run.paths.root,
     }
@@ -151,6 +154,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         f"{len(hosts)} hosts" if len(hosts) > _MOST_NAMED else ", ".join(hosts),
         duration(record["cpu_s"]) if record["processes"] else "",
         byte_size(record["rss"]) if record["processes"] else "",
+        str(record["tensorboard"] or "") if record["state"] == RunState.RUNNING.value else "",
         shlex.join(record["command"]),
     ]
 

@@ -156,6 +156,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="import once on each host, and fork the tasks from there",
     )  # fmt: skip
     program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
+    common(
+        program.add_argument(
+            "--tensorboard",
+            nargs="?",
+            const="",
+            metavar="LOGDIR",
+            help="run TensorBoard (default: on the working folder)",
+        )
+    )
 
     others = parser.add_argument_group("other machines")
     common(

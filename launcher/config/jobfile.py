@@ -70,6 +70,14 @@ def _duration(text: str) -> str:
     return text
 
 
+def _logdir(text: str) -> str | None:
+    """The folder; empty for ``true``: the default; ``None`` for ``false``."""
+    try:
+        return "" if values.flag(text) else None
+    except ValueError:
+        return values.one_line(text)
+
+
 _FLAG, _DURATION, _PATH = single(values.flag), single(_duration), single(values.one_line)
 _COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
 _COMMAND = Key("command", _COMMAND_HELP, _program)
@@ -101,6 +109,7 @@ _ON_FAILURE = single(values.choice("stop", "continue"))
 _RESTART = single(values.choice(*RESTART_CHOICES))
 _FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
 _PRELOAD_HELP = "Modules that a process on each host imports once; tasks are forked from it."
+_TENSORBOARD_HELP = "Run TensorBoard on this folder; true: on the folder that the tasks run in."
 _SYNC_HELP = "Folders of this machine that are copied to the hosts before the job starts."
 #: Settings of the launch; options of the same names override them.
 _SETTINGS = table(
@@ -122,6 +131,7 @@ _SETTINGS = table(
     Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
     Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
     Key("sync", _SYNC_HELP, several(values.one_line)),
+    Key("tensorboard", _TENSORBOARD_HELP, single(_logdir)),
     Key("collect", "Paths that are copied from the hosts when the job ends.", several(values.one_line)),
 )
 _INVENTORY = Key("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile.")

@@ -36,6 +36,8 @@ class Options(NamedTuple):
     settings: Mapping[str, Any] = {"ssh": SshSettings()}
     #: Whether the hosts connect to each other before the job starts.
     check: bool = True
+    #: The folder of ``--tensorboard``; empty: the default; ``None``: the job runs no TensorBoard.
+    tensorboard: str | None = None
     #: A unix socket that tasks on other machines can connect to.
     relay: str | None = None
     #: The values of ``--sync`` and ``--collect``.

@@ -22,6 +22,7 @@ from launcher.job_run.display import JobDisplay
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import write_plan
+from launcher.job_run.tensorboard import PORTS, TASK, Board
 from launcher.output.base import Opening, Shown
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
@@ -92,6 +93,7 @@ class Orchestrator:
         check: let the hosts connect to each other before the tasks start.
         commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
         moves: how tasks move; ``None``: they do not.
+        board: TensorBoard; ``None``: the job has none.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Orchestrator:
         check: bool,
         commands_fd: int | None = None,
         moves: Moves | None = None,
+        board: Board | None = None,
     ) -> None:
         self._job = job
         self._placement = placement
@@ -119,6 +122,7 @@ class Orchestrator:
         self._commands_fd = commands_fd
         self._partial_command = b""
         self._moves = moves
+        self._board = board
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
         self._machine = Machine(job, planned, opening.job, check, tasks_end=tasks_end)
         self._selector = selectors.DefaultSelector()
@@ -185,7 +189,8 @@ class Orchestrator:
     def _report(self) -> Report:
         """The report of the job as it is now."""
         opening = self._opening
-        return self._machine.report(opening.started_at, events.now(), opening.paths.root)
+        report = self._machine.report(opening.started_at, events.now(), opening.paths.root)
+        return report if self._board is None else report._replace(tensorboard=self._board.url or None)
 
     # ------------------------------------------------------------------ the loop
 
@@ -250,6 +255,9 @@ class Orchestrator:
         hint = "" if self._hints is None else self._hints.observe(event)
         if hint:
             self._show(events.Tell(hint, urgent=True))
+        advice = "" if self._board is None else self._board.observe(event)
+        if advice:
+            self._show(events.Tell(advice, urgent=True))
         self._execute(self._machine.handle(event))
 
     def _execute(self, commands: Sequence[events.Command]) -> None:
@@ -386,7 +394,8 @@ class Orchestrator:
         """Let a host import modules while it holds ports and the plan is made."""
         for preload in preloads(self._job, self._placement, command.host):
             self._send(preload._replace(env={**preload.env, **self._mark(preload.tasks[0])}))
-        self._send(command)
+        preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PORTS}
+        self._send(command._replace(preferred=preferred))
 
     def _start(self, command: events.StartTask) -> None:
         self._send(command._replace(env={**command.env, **self._mark(command.task)}))
@@ -427,6 +436,11 @@ class Orchestrator:
 
     def _make_plan(self, command: events.MakePlan) -> None:
         self.plan = make_plan(self._job, self._placement, command.ports)
+        if self._board is not None:
+            line = self._board.reach(self.plan)
+            self.plan = self.plan._replace(tensorboard=self._board.url or None)
+            if line:
+                self._show(events.Tell(line))
         for host in self._connections:
             self._send(events.SetCluster(host, self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.planned(self.plan))

@@ -50,7 +50,7 @@ def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
     tasks = [_task_as_dict(task) for task in completed(plan)]
     command = _without_values(sys.argv)
     head = {"schema": PLAN_SCHEMA, "job": job, "command": command, "restarts": restarts}
-    return {**head, "tasks": tasks, "cluster": plan.cluster}
+    return {**head, "tasks": tasks, "cluster": plan.cluster, "tensorboard": plan.tensorboard}
 
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:

@@ -221,3 +221,13 @@ class CommandHosts:
             TransportError: a command line forwards no port.
         """
         raise TransportError("--relay: this transport forwards no ports; use SSH")
+
+    def local_port(
+        self, host: str, port: int, preferred: Sequence[int], notice: Callable[[str], None]
+    ) -> int:
+        """See `launcher.transports.ssh.hosts.SshHosts.local_port`.
+
+        Raises:
+            TransportError: a command line forwards no port.
+        """
+        raise TransportError("this transport forwards no ports")

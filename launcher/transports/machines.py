@@ -6,9 +6,10 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.errors import Fault, HostsError, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
 from launcher.scheduler.placement import place
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
 #: Those that are not for a host or a log.
 _OTHER_DESCRIPTORS = 256
+#: A folder with an entry for each GPU.
+_DRIVER = "/proc/driver/nvidia/gpus"
 #: Seconds for agents that are not needed, or not any more, to end.
 _LAST_WAIT = 10.0
 
@@ -121,6 +124,23 @@ class LaunchHosts(Protocol):
 
     def relay(self, socket: str) -> Mapping[str, int]:
         """Forward a port on the loopback address of each host to a unix socket here; the ports by host."""
+
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int | None:
+        """A port of this machine's loopback address that leads to a port of the host's loopback address.
+
+        A later call makes the same port lead to another host. Does not block.
+
+        Args:
+            host: its name.
+            port: there.
+            preferred: ports of this machine to try first.
+
+        Returns:
+            The port; ``None``: the host is a container that this machine reaches by its address.
+
+        Raises:
+            TransportError: the transport forwards no ports, or this machine has no port.
+        """
 
     def kept(self) -> Sequence[str]:
         """Lines about containers or files that stay after the job, at the user's request."""
@@ -232,16 +252,29 @@ def this_machine(environ: Mapping[str, str]) -> Host:
     """This machine as a host without a limit of slots, with its GPUs.
 
     Its GPUs are those of ``CUDA_VISIBLE_DEVICES``; as in CUDA, an id below 0 hides itself and all after it.
-    Without that variable they are those of the driver.
+    Without that variable they are those of the driver, or those that ``nvidia-smi`` lists.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus: tuple[str, ...] | None = None
     if visible is not None:
         ids = map(str.strip, visible.split(","))
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
-    elif os.path.isdir("/proc/driver/nvidia/gpus"):
-        gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+    elif os.path.isdir(_DRIVER):
+        gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_DRIVER)))
+    if visible is None and not gpus and has_nvidia_smi():  # the driver of WSL has no such folder
+        gpus = _listed_gpus() or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
+
+
+def _listed_gpus() -> tuple[str, ...]:
+    """The numbers of the GPUs that ``nvidia-smi`` lists; empty also if it fails, or takes too long."""
+    import subprocess
+
+    command = (*NVIDIA_SMI, "--query-gpu=index")
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=GPU_SECONDS)
+        return read_gpus(done.stdout) if done.returncode == 0 else ()
+    return ()
 
 
 def is_here(host: Host) -> bool:
@@ -264,6 +297,11 @@ class Connecting(Connections, AbstractContextManager[Any], Protocol):
 
     def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
         """See `LaunchHosts.relay`."""
+
+    def local_port(
+        self, host: str, port: int, preferred: Sequence[int], notice: Callable[[str], None]
+    ) -> int:
+        """See `LaunchHosts.local_port`."""
 
 
 class Machines:
@@ -421,6 +459,12 @@ class Machines:
         """See `LaunchHosts.relay`."""
         connections = self._connections
         return {} if connections is None else connections.relay(socket, self._launch.notice)
+
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
+        """See `LaunchHosts.local_port`."""
+        if self._connections is None or host in self._launch.planned.local:
+            return port
+        return self._connections.local_port(host, port, preferred, self._launch.notice)
 
     def kept(self) -> Sequence[str]:
         """See `LaunchHosts.kept`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 from tests.conftest import Launch
@@ -11,6 +12,7 @@ from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import DockerHost, Site, docker_on
 from tests.docker.test_job import BOTH, FETCH, SERVE
+from tests.local.board import FOLDER, page_of, url_of
 from tests.local.seeing import last_run
 
 #: Binds a port as any program would.
@@ -55,6 +57,20 @@ def test_the_engine_sees_no_secrets_and_the_agents_hold_the_ports(
     assert port is not None
     taken = hosts[0].host.run(["python3", "-c", BIND, port[1]], check=False)
     assert b"Address already in use" in taken.stderr
+    started.send(2)
+    assert started.wait(40).code == 130
+
+
+def test_tensorboard_is_seen_through_the_connection(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
+):
+    work = tmp_path / "work"
+    shutil.copytree(FOLDER, work)
+    options = ["--sync", ".", "--tensorboard", "logs", "--", "sleep", "200"]
+    started = launch.start(*docker_on(hostfile, *options), cwd=work)
+    url = url_of(started)
+    assert url.startswith("http://localhost:")
+    assert page_of(url).endswith("/work/logs")
     started.send(2)
     assert started.wait(40).code == 130
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
+from tests.local.board import FOLDER, page_of, url_of, waits_for
 from tests.local.seeing import last_run
 from tests.local.test_stall import comes_back_detached
 
@@ -150,3 +152,16 @@ def test_kept_containers_and_how_they_are_removed(docker: Engine, image: str, la
     assert cleaned.code == 0, cleaned.err
     assert f"removed container {name}" in cleaned.out
     assert left_of(docker, job) == []
+
+
+def test_tensorboard_listens_in_its_own_container(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    work = tmp_path / "work"
+    shutil.copytree(FOLDER, work)
+    done = waits_for(work / "done")
+    started = launch.start("--docker", image, "--output-dirs", "--tensorboard", "--", *done, cwd=work)
+    url = url_of(started)
+    assert "localhost" not in url
+    (output,) = launch.state.glob("*/output")
+    assert page_of(url) == f"<title>TensorBoard</title>{output.resolve()}"
+    (work / "done").touch()
+    assert started.wait(60).code == 0

@@ -67,7 +67,7 @@ def job_file_of_the_documents() -> str:
 def test_the_job_file_in_the_documents_is_right():
     found = parse_job(job_file_of_the_documents(), "docs/jobfile.md")
     assert not found.faults
-    names = ["chief", "worker", "ps", "dispatcher", "evaluator", "board"]
+    names = ["chief", "worker", "ps", "dispatcher", "evaluator", "metrics"]
     assert [role.name for role in found.roles] == names
 
 

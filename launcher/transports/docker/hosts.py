@@ -158,6 +158,10 @@ class DockerHosts:
         """See `LaunchHosts.relay`."""
         return {} if self._machines is None else self._machines.relay(socket)
 
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int | None:
+        """See `LaunchHosts.local_port`: a container on another machine has the network of its host."""
+        return None if self._machines is None else self._machines.local_port(host, port, preferred)
+
     def kept(self) -> Sequence[str]:
         """See `LaunchHosts.kept`."""
         if not self._docker.keep:

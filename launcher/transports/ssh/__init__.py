@@ -8,6 +8,7 @@
     connection   a socket or a gateway -> an authenticated connection
     program      a program of ours on a host: its input and output, its stderr, its exit status
     relay        ports on the hosts that are forwarded to a socket of this machine
+    forward      a port of this machine that is forwarded to a port of a host
     hosts        the connections to all hosts of a launch, made in parallel
 
 This package uses only the public interface of paramiko: `paramiko.Transport` with a socket-like object and a

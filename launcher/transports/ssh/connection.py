@@ -32,7 +32,7 @@ logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
 #: Seconds that a read of paramiko's thread blocks at least.
 _LOOK = 5.0
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
-_PROHIBITED = 1
+PROHIBITED = 1
 #: Message numbers of RFC 4254: the confirmation of a channel, and messages on a channel.
 _OPEN_CONFIRMATION, _WINDOW_ADJUST, _CLOSE, _REQUEST = 91, 93, 97, 98
 
@@ -302,7 +302,7 @@ def _gateway_channel(gateway: Connection, place: Place, seconds: float) -> Chann
     except (SSHException, EOFError, OSError) as error:
         reason = reason_of(error)
         if isinstance(error, ChannelException):
-            if error.code == _PROHIBITED:
+            if error.code == PROHIBITED:
                 text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"
                 raise HostFailure(text) from error
             reason = error.text.lower()

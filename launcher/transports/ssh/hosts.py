@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from launcher.transports.ssh.sockets import ProxyCommand, tcp_socket
 
 if TYPE_CHECKING:  # they import paramiko
     from launcher.transports.ssh.connection import Connection, Connector
+    from launcher.transports.ssh.forward import Forward
     from launcher.transports.ssh.program import SshProgram
     from launcher.transports.ssh.relay import Relay
 
@@ -78,6 +79,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
         self._relay: Relay | None = None
+        self._forward: Forward | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -86,6 +88,8 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         """End all connections, and all attempts to connect."""
         if self._relay is not None:
             self._relay.close()
+        if self._forward is not None:
+            self._forward.close()
         self._closed.set()
         if self._connector is not None:
             self._connector.close()
@@ -280,3 +284,24 @@ class SshHosts(AbstractContextManager["SshHosts"]):
 
         self._relay = Relay(path, notice)
         return self._relay.open(self._connections, self._notice)
+
+    def local_port(
+        self, host: str, port: int, preferred: Sequence[int], notice: Callable[[str], None]
+    ) -> int:
+        """A port of this machine that leads to a port of a host's loopback address, until `close`.
+
+        Args:
+            host: its name.
+            port: there.
+            preferred: ports of this machine to try first.
+            notice: gets a line if a connection fails; called by any thread.
+
+        Raises:
+            TransportError: this machine has no port.
+        """
+        from launcher.transports.ssh.forward import Forward
+
+        if self._forward is None:
+            self._forward = Forward(self.connection, preferred, notice)
+        self._forward.target = (host, port)
+        return self._forward.port

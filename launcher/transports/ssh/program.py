@@ -151,6 +151,23 @@ def receive_into(
     return False
 
 
+def join_both(name: str, sock: socket.socket, channel: Channel) -> None:
+    """Move bytes between a socket and a channel, until both directions have ended.
+
+    Args:
+        name: of the second thread.
+        sock: blocking.
+        channel: open; not of a program.
+
+    Raises:
+        OSError: the socket was closed.
+    """
+    sender = start_thread(name, send_from, sock, channel)
+    if receive_into(channel, sock, sender):
+        sock.shutdown(socket.SHUT_WR)
+        channel.recv_exit_status()  # waits until both directions have ended
+
+
 def start_thread(name: str, function: Callable[..., object], *arguments: object) -> threading.Thread:
     """Start a daemon thread."""
     thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)

@@ -18,7 +18,7 @@ from paramiko import Channel, SSHException
 from launcher.transports.base import for_each
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import reason_of
-from launcher.transports.ssh.program import close_channel, close_socket, receive_into, send_from, start_thread
+from launcher.transports.ssh.program import close_channel, close_socket, join_both, start_thread
 
 #: Largest number of connections through one host; further ones are closed at once.
 MOST_CONNECTIONS = 64
@@ -102,10 +102,7 @@ class Relay:
                 text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
                 self._notify_once(f"{host}: {text}")
             elif self._is_connected(here, host):
-                sender = start_thread("ssh relay", send_from, here, channel)
-                if receive_into(channel, here, sender):
-                    here.shutdown(socket.SHUT_WR)
-                    channel.recv_exit_status()  # waits until both directions have ended
+                join_both("ssh relay", here, channel)
         except OSError:  # the program here has closed the connection
             pass
         finally:

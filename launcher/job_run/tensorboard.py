@@ -1,0 +1,104 @@
+"""``--tensorboard``: TensorBoard as a sidecar of the job, and its URL on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+
+from launcher.errors import TransportError
+from launcher.events import AgentReady, Event, TaskOutput
+from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, Program, ProgramKind, Role
+from launcher.task_id import TaskId
+
+ROLE = "tensorboard"
+TASK = TaskId.of(ROLE, 0)
+#: Ports that it gets if one of them is free.
+PORTS = tuple(range(6006, 6016))
+
+_LOOPBACK = "127.0.0.1"
+#: Without TensorFlow's notices about this machine's processor.
+_QUIET = (("TF_CPP_MIN_LOG_LEVEL", "2"),)
+#: What Python prints if it has no TensorBoard.
+_MISSING = re.compile(rb"No module named '?tensorboard(\.main)?'?\s*\)?\s*$", re.MULTILINE)
+
+
+def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
+    """The role that runs TensorBoard.
+
+    Args:
+        logdir: the folder of its event files; empty: the working folder of the tasks.
+        own_address: whether it listens on the address of its host (a container), not on the loopback address.
+        source: the option or ``file:line``, for messages.
+    """
+    bind = "{task_host}" if own_address else _LOOPBACK
+    args = ("--logdir", logdir or ".", "--host", bind, "--port", "{task_port}", "--reload_multifile=true")
+    program = Program(ProgramKind.MODULE, "tensorboard.main", args)
+    return Role(ROLE, 1, program, env=_QUIET, service=True, sidecar=True, flags=False, source=source)
+
+
+class Board:
+    """TensorBoard in a job.
+
+    Args:
+        logdir: see `tensorboard_role`.
+        local_port: see `launcher.transports.machines.LaunchHosts.local_port`.
+    """
+
+    def __init__(
+        self, logdir: str, local_port: Callable[[str, int, Sequence[int]], int | None] | None = None
+    ) -> None:
+        self._logdir, self._local_port = logdir, local_port
+        #: Its URL for a browser on this machine; empty: not known yet, or there is none.
+        self.url = ""
+        self._addresses: dict[str, str] = {}
+        self._advised = False
+
+    def settled(self, placement: Placement) -> Placement:
+        """The placement; with ``--output-dirs`` the default folder is that of the output folders."""
+        tasks = (self._settled(placed) if placed.task == TASK else placed for placed in placement.tasks)
+        return placement._replace(tasks=tuple(tasks))
+
+    def _settled(self, placed: Placed) -> Placed:
+        own_folder = dict(placed.env).get(OUTPUT_DIR)
+        if self._logdir or own_folder is None:
+            return placed
+        program = placed.role.program
+        args = (program.args[0], os.path.dirname(own_folder), *program.args[2:])
+        return placed._replace(role=placed.role._replace(program=program._replace(args=args)))
+
+    def reach(self, plan: Plan) -> str:
+        """Make TensorBoard reachable from this machine.
+
+        Returns:
+            A line with its URL, or why there is none; empty: the URL is the same as before.
+        """
+        assert self._local_port is not None
+        before = self.url
+        task = next(task for task in plan.tasks if task.task == TASK)
+        try:
+            port = self._local_port(task.host, task.port, PORTS)
+        except (TransportError, OSError) as error:
+            self.url = ""
+            return f"TensorBoard listens on {_LOOPBACK}:{task.port} of {task.host}: {error}"
+        address = self._addresses.get(task.host, task.host)
+        self.url = f"http://{address}:{task.port}/" if port is None else f"http://localhost:{port}/"
+        return "" if self.url == before else f"TensorBoard: {self.url}"
+
+    def observe(self, event: Event) -> str:
+        """Advice for the user if this event shows that the Python has no TensorBoard; else empty."""
+        if isinstance(event, AgentReady):
+            self._addresses[event.host] = _first_address(event.facts.get("addresses")) or event.host
+        elif isinstance(event, TaskOutput) and event.task == TASK and not self._advised:
+            self._advised = _MISSING.search(event.data) is not None
+            if self._advised:
+                return "TensorBoard is not installed for the Python of the tasks: pip install tensorboard"
+        return ""
+
+
+def _first_address(found: object) -> str:
+    """The first address that a host reports, for a URL; empty: it reports none."""
+    address = str(found[0]) if isinstance(found, list) and found else ""
+    if not re.fullmatch(r"[0-9a-fA-F.:]+", address):
+        return ""
+    return f"[{address}]" if ":" in address else address

@@ -12,7 +12,7 @@ _SEVERAL = re.compile(r"^( +)(\w+(?:, \w+)+):(.*(?:\n\1 +.*)*)", re.M)
 
 
 class Forms(griffe.Extension):
-    """``#:`` comments above or behind an attribute are its docstring; ``a, b: text`` is a text for each name."""
+    """``#:`` comments beside an attribute are its docstring; ``a, b: text`` is a text for each name."""
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
         """Split entries for several names."""
@@ -24,7 +24,7 @@ class Forms(griffe.Extension):
         if attr.docstring is not None or attr.lineno is None or isinstance(attr.filepath, list):
             return
         lines = attr.lines_collection[attr.filepath]
-        comments = []
+        comments: list[str] = []
         line = attr.lineno - 1  # the one above, from 1
         while line > 0 and (found := re.match(r"\s*#: ?(.*)", lines[line - 1])):
             comments.insert(0, found[1])

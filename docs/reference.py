@@ -12,7 +12,8 @@ import griffe
 
 import launcher
 from launcher import testing, transports
-from launcher.cli.main import COMMANDS, _parser as command_parser
+from launcher.cli.main import COMMANDS
+from launcher.cli.main import _parser as command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
 from launcher.config.schema import Key
@@ -51,28 +52,27 @@ def pages() -> dict[str, str]:
 def commands_page() -> str:
     """Every command with every option."""
     parts = ["# Commands and options", "`launch PROGRAM` is short for `launch run PROGRAM`."]
-    rows = [
-        f"[`launch {name}`](#launch-{name})\n:   {_sentence(importlib.import_module(module).SUMMARY)}"
-        for name, module in COMMANDS.items()
-    ]
-    parts += rows
-    for name, module in COMMANDS.items():
+    modules = {name: importlib.import_module(module) for name, module in COMMANDS.items()}
+    for name, module in modules.items():
+        parts.append(f"[`launch {name}`](#launch-{name})\n:   {_sentence(module.SUMMARY)}")
+    for name, module in modules.items():
         parser = command_parser(name)
-        usage = parser.format_usage().removeprefix("usage: ")
-        parts += [f"## launch {name}", _sentence(importlib.import_module(module).SUMMARY)]
-        parts += [_code(usage, "text")]
+        usage = parser.format_usage().removeprefix("usage: ").replace(f"\n{' ' * 7}", "\n")
+        parts += [f"## launch {name}", _sentence(module.SUMMARY), _code(usage, "text")]
         for group in parser._action_groups:
             actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
             if actions:
                 parts.append(f"**{_sentence(group.title or '')[:-1]}**")
                 parts += map(_action, actions)
-        parts += ["**Examples**", _code(importlib.import_module(module).EXAMPLES, "text")]
+        parts += ["**Examples**", _code(module.EXAMPLES, "text")]
     return _page(parts)
 
 
 def _action(action: argparse.Action) -> str:
     """An option or an argument, and its description."""
-    metavar = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest)
+    metavar = action.metavar or (
+        f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest
+    )
     value = "" if action.nargs == 0 else str(metavar if isinstance(metavar, str) else " ".join(metavar))
     names = ", ".join(f"{name} {value}".rstrip() for name in action.option_strings) or value
     text = (action.help or "") % {**vars(action), "prog": "launch"}
@@ -88,7 +88,7 @@ def hostfile_page() -> str:
     return _page(
         [
             "# Hostfile",
-            "`launch --hosts FILE` reads the hosts of a job. [All forms of hostfiles](../../hostfiles/README.md).",
+            "`launch --hosts FILE` reads the hosts of a job. [All forms](../../hostfiles/README.md).",
             _code(example, "yaml"),
             "## Keys of the file",
             *_keys(HOSTFILE.values()),
@@ -133,10 +133,15 @@ def _keys(keys: Iterable[Key]) -> Iterator[str]:
 
 def python_page() -> str:
     """Every public name, which mkdocstrings documents from the source."""
-    missing = [*undocumented("launcher", launcher.__all__), *undocumented("launcher.testing", testing.__all__)]
+    missing = [
+        *undocumented("launcher", launcher.__all__),
+        *undocumented("launcher.testing", testing.__all__),
+    ]
     groups = {title: names.split() for title, names in GROUPS.items()}
     grouped = [name for names in groups.values() for name in names]
-    missing += [f"launcher.{name}: not in GROUPS of {__file__}" for name in launcher.__all__ if name not in grouped]
+    missing += [
+        f"launcher.{name}: not in GROUPS of {__file__}" for name in launcher.__all__ if name not in grouped
+    ]
     if missing:
         raise ValueError("public names without documentation:\n  " + "\n  ".join(missing))
     parts = ["# Python names", "[The Python API](../python-api.md) shows how they are used."]

@@ -1,4 +1,4 @@
-"""Extension of griffe: reads two forms of documentation that griffe itself does not know."""
+"""Extension of griffe: reads forms of documentation that griffe itself does not know."""
 
 from __future__ import annotations
 
@@ -9,15 +9,33 @@ import griffe
 
 #: ``ps, workers: text`` with the lines of its text.
 _SEVERAL = re.compile(r"^( +)(\w+(?:, \w+)+):(.*(?:\n\1 +.*)*)", re.M)
+#: The mark of an example, a line of its own.
+_EXAMPLE = re.compile(r"^ *::\n\n?", re.M)
 
 
 class Forms(griffe.Extension):
-    """``#:`` comments beside an attribute are its docstring; ``a, b: text`` is a text for each name."""
+    """Makes Google's form of docstrings of ours.
+
+    ``a, b: text`` is a text for each name. ``::`` before an example is left out. ``#:`` comments of an
+    attribute, and its text below ``Attributes:`` of its class, are its docstring.
+    """
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
-        """Split entries for several names."""
+        """Split entries for several names, and remove ``::``."""
         if obj.docstring is not None:
-            obj.docstring.value = _SEVERAL.sub(_entries, obj.docstring.value)
+            text = _SEVERAL.sub(_entries, obj.docstring.value)
+            obj.docstring.value = _EXAMPLE.sub("", text)
+
+    def on_class_members(self, *, cls: griffe.Class, **others: Any) -> None:
+        """Give attributes the text that the docstring of their class has for them."""
+        sections = cls.docstring.parse("google", warnings=False) if cls.docstring is not None else []
+        for section in sections:
+            if isinstance(section, griffe.DocstringSectionAttributes):
+                for entry in section.value:
+                    if entry.name not in cls.members:
+                        cls.set_member(entry.name, griffe.Attribute(entry.name, lineno=cls.lineno))
+                    member = cls.members[entry.name]
+                    member.docstring = griffe.Docstring(entry.description, parent=member)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **others: Any) -> None:
         """Give an attribute without a docstring the text of its comments."""

@@ -189,6 +189,7 @@ def _parameters(path: str, function: griffe.Function, *documented: Any) -> Itera
         for section in sections
         if isinstance(section, (griffe.DocstringSectionParameters, griffe.DocstringSectionAttributes))
         for entry in section.value
+        if entry.description
     }
     for parameter in function.parameters:
         if parameter.name not in {"self", "cls", *known}:

@@ -12,8 +12,7 @@ import griffe
 
 import launcher
 from launcher import testing, transports
-from launcher.cli.main import COMMANDS
-from launcher.cli.main import _parser as command_parser
+from launcher.cli.parser import COMMANDS, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
 from launcher.config.schema import Key

@@ -15,8 +15,7 @@ import pytest
 
 import launcher
 from launcher import testing, transports
-from launcher.cli.main import COMMANDS
-from launcher.cli.main import _parser as command_parser
+from launcher.cli.parser import COMMANDS, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
 from launcher.transports.docker.options import keys as docker_keys

@@ -34,8 +34,7 @@ class Forms(griffe.Extension):
                 for entry in section.value:
                     if entry.name not in cls.members:
                         cls.set_member(entry.name, griffe.Attribute(entry.name, lineno=cls.lineno))
-                    member = cls.members[entry.name]
-                    member.docstring = griffe.Docstring(entry.description, parent=member)
+                    cls.members[entry.name].docstring = griffe.Docstring(entry.description)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **others: Any) -> None:
         """Give an attribute without a docstring the text of its comments."""

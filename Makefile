@@ -18,8 +18,8 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast soak lint types forks collected bench man packages install uninstall clean \
-	python-ok
+.PHONY: help venv dev demo test test-fast soak lint types docs picture forks collected bench man packages install uninstall \
+	clean python-ok
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,8 +33,8 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
-test: packages $(VENV)/.dev  ## install what is missing; ruff, mypy, import-linter and all tests
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types
+test: packages $(VENV)/.dev  ## install what is missing; ruff, mypy, import-linter, the site and all tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types docs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" --ignore tests/soak/test_survival.py $(PYTEST_ARGS)
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
@@ -58,6 +58,15 @@ lint: $(VENV)/.dev  ## ruff and import-linter
 types: $(VENV)/.dev  ## mypy
 	$(BIN)/mypy
 
+# No advertisement of the theme. With --quiet mkdocs would not count warnings as errors.
+docs: $(VENV)/.dev  ## build the documentation as a site in site/; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
+
+picture: $(VENV)/.dev  ## record docs/terminal.svg from a training
+	$(BIN)/python examples/mnist_dist/data.py
+	$(BIN)/python docs/picture.py
+
 bench: $(BENCH)/.installed  ## measure side by side with honcho, mpirun and torchrun
 	$(BENCH)/bin/python -m bench.run $(BENCH_ARGS)
 
@@ -77,7 +86,7 @@ uninstall:  ## the opposite
 	$(PYTHON) $(PIP) --quiet uninstall -y tf-launcher
 
 clean:  ## remove environments, caches and what building leaves
-	rm -rf $(VENV) $(BENCH) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python-ok:
@@ -107,7 +116,7 @@ $(VENV)/.demo: $(PACKAGING) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
-	$(call install,launch$(comma) TensorFlow and the tools of the tests,tensorflow$(comma)dev)
+	$(call install,launch$(comma) TensorFlow and the tools of the tests,tensorflow$(comma)dev$(comma)docs)
 	@touch $@ $(VENV)/.demo
 
 # Not editable: what is measured is what a user installs.

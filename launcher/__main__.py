@@ -37,6 +37,13 @@ def main() -> NoReturn:
     The process ends by `os._exit`: all output is written by then, and shutting down the interpreter takes
     time.
     """
+    if sys.platform != "linux":
+        print(
+            f"launch: this system is {sys.platform}, and launch needs Linux; "
+            "on macOS: a Linux container, virtual machine or host; on Windows: WSL2",
+            file=sys.stderr,
+        )
+        sys.exit(_LAUNCHER_FAILED)
     gc.disable()  # imports make no garbage, and the collector would take a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
     _open_standard_streams()

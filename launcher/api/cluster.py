@@ -93,6 +93,9 @@ class TFCluster:
 
     As a context manager it is shut down at the end of the block, or ended if the block raises. It belongs to
     the process that made it: in a fork of that process it does nothing.
+
+    Args:
+        nodes: made by `TFCluster.run`.
     """
 
     InputMode = InputMode

@@ -136,6 +136,9 @@ class Job(_Waits):
     def begin(self, seconds: float) -> None:
         """Wait until all its tasks are started, or will not be.
 
+        Args:
+            seconds: the longest time to wait.
+
         Raises:
             CannotStart: it ended before one of its tasks was started.
             WaitFailed: it takes longer.
@@ -163,7 +166,10 @@ class Job(_Waits):
         return self.driver.job
 
     def task(self, name: str) -> Task:
-        """The task of this name, ``worker/0``.
+        """One task of the job.
+
+        Args:
+            name: the name of the task, ``worker/0``.
 
         Raises:
             KeyError: there is none.
@@ -249,7 +255,11 @@ class Job(_Waits):
         return f"job {self.name}: {text}\n{self.tails(5)}"
 
     def tails(self, lines: int = 20) -> str:
-        """The last lines of the launcher and of all tasks, for the report of a failed test."""
+        """The last lines of the launcher and of all tasks, for the report of a failed test.
+
+        Args:
+            lines: how many of each.
+        """
         own = (line for line in self.output.split("\n") if not _OF_TASK.match(line))
         parts = {"launch": shown_lines("\n".join(own), lines)}
         for task in self.tasks[:_TASKS]:
@@ -352,7 +362,11 @@ class Task(_Waits):
         return self.log.splitlines()
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines that it has printed, without control characters."""
+        """The last lines that it has printed, without control characters.
+
+        Args:
+            count: how many.
+        """
         return last_lines(self._job.paths.root, self.name, count)
 
     def until_prints(self, text: str | re.Pattern[str], timeout: float = 30.0) -> str:

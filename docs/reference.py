@@ -1,0 +1,211 @@
+"""The pages of the reference that are made from the source: commands, hostfile, job file, Python names."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+import launcher
+from launcher import testing, transports
+from launcher.cli.parser import COMMANDS, command_parser
+from launcher.config.hostfile import HOST, HOSTFILE
+from launcher.config.jobfile import JOB, ROLE
+from launcher.config.schema import Key
+from launcher.transports.docker.options import keys as docker_keys
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Title -> the names of `launcher` below it, in this order.
+GROUPS = {
+    "Run a program": "run",
+    "Run functions": "TFCluster TFParallel InputMode",
+    "In the function": "TFNodeContext DataFeed TFNode compat",
+    "Data": "TextFiles CsvFiles TFRecordFiles partitions rows",
+    "Reports": "Report TaskReport Failure Reason TaskState ExitStatus TaskId",
+    "Errors": "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout",
+}
+
+
+def pages() -> dict[str, str]:
+    """The pages, by path.
+
+    Raises:
+        ValueError: public names, methods or parameters without documentation; the message names all of them.
+    """
+    return {
+        "reference/commands.md": commands_page(),
+        "reference/hostfile.md": hostfile_page(),
+        "reference/jobfile.md": jobfile_page(),
+        "reference/python.md": python_page(),
+    }
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def commands_page() -> str:
+    """Every command with every option."""
+    parts = ["# Commands and options", "`launch PROGRAM` is short for `launch run PROGRAM`."]
+    modules = {name: importlib.import_module(module) for name, module in COMMANDS.items()}
+    for name, module in modules.items():
+        parts.append(f"[`launch {name}`](#launch-{name})\n:   {_sentence(module.SUMMARY)}")
+    for name, module in modules.items():
+        parser = command_parser(name)
+        usage = parser.format_usage().removeprefix("usage: ").replace(f"\n{' ' * 7}", "\n")
+        parts += [f"## launch {name}", _sentence(module.SUMMARY), _code(usage, "text")]
+        for group in parser._action_groups:
+            actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+            if actions:
+                parts.append(f"**{_sentence(group.title or '')[:-1]}**")
+                parts += map(_action, actions)
+        parts += ["**Examples**", _code(module.EXAMPLES, "text")]
+    return _page(parts)
+
+
+def _action(action: argparse.Action) -> str:
+    """An option or an argument, and its description."""
+    metavar = action.metavar or (
+        f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest
+    )
+    value = "" if action.nargs == 0 else str(metavar if isinstance(metavar, str) else " ".join(metavar))
+    names = ", ".join(f"{name} {value}".rstrip() for name in action.option_strings) or value
+    text = (action.help or "") % {**vars(action), "prog": "launch"}
+    return f"`{names}`\n:   {_sentence(text)}"
+
+
+# ---------------------------------------------------------------------- keys of files
+
+
+def hostfile_page() -> str:
+    """Every key of a hostfile."""
+    example = (ROOT / "hostfiles" / "lab.yaml").read_text(encoding="utf-8")
+    return _page(
+        [
+            "# Hostfile",
+            "`launch --hosts FILE` reads the hosts of a job. [All forms](../../hostfiles/README.md).",
+            _code(example, "yaml"),
+            "## Keys of the file",
+            *_keys(HOSTFILE.values()),
+            "## Keys of a host",
+            "Lines of a plain hostfile have all keys but `name` and `env`.",
+            *_keys(HOST.values()),
+        ]
+    )
+
+
+def jobfile_page() -> str:
+    """Every key of a job file."""
+    page = (ROOT / "docs" / "jobfile.md").read_text(encoding="utf-8")
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    sections = [Key(name, section.help) for name, section in transports.sections().items()]
+    return _page(
+        [
+            "# Keys of the job file",
+            "`launch job.yaml` runs a job with these settings. [How they work together](../jobfile.md).",
+            _code(example, "yaml"),
+            "## Keys of the job",
+            *_keys([*JOB.values(), *sections]),
+            "## Keys of a role",
+            "A role below `roles:` is a number of tasks, or a mapping with these keys.",
+            *_keys(ROLE.values()),
+            "## Keys of docker",
+            "`docker:` is an image, or a mapping with these keys. [Containers](../docker.md).",
+            *_keys(docker_keys().values()),
+        ]
+    )
+
+
+def _keys(keys: Iterable[Key]) -> Iterator[str]:
+    """A definition of each key."""
+    for key in keys:
+        synonym = f" (synonym of `{key.same_as}`)" if key.same_as else ""
+        yield f"`{key.name}`\n:   {key.help}{synonym}"
+
+
+# ---------------------------------------------------------------------- Python
+
+
+def python_page() -> str:
+    """Every public name, which mkdocstrings documents from the source."""
+    missing = [
+        *undocumented("launcher", launcher.__all__),
+        *undocumented("launcher.testing", testing.__all__),
+    ]
+    groups = {title: names.split() for title, names in GROUPS.items()}
+    grouped = [name for names in groups.values() for name in names]
+    missing += [
+        f"launcher.{name}: not in GROUPS of {__file__}" for name in launcher.__all__ if name not in grouped
+    ]
+    if missing:
+        raise ValueError("public names without documentation:\n  " + "\n  ".join(missing))
+    parts = ["# Python names", "[The Python API](../python-api.md) shows how they are used."]
+    for title, names in groups.items():
+        parts += [f"## {title}", *(f"::: launcher.{name}" for name in names)]
+    parts += ["## Tests", "[The pytest fixture `cluster`](../testing.md) is a `Cluster`."]
+    parts += [f"::: launcher.testing.{name}" for name in testing.__all__]
+    return _page(parts)
+
+
+def undocumented(module: str, names: Iterable[str]) -> Iterator[str]:
+    """The public names of a module, their methods and their parameters that have no documentation."""
+    extensions = griffe.load_extensions(str(ROOT / "docs" / "docstrings.py"), "unpack_typeddict")
+    package = griffe.load("launcher", docstring_parser="google", extensions=extensions)
+    for name in names:
+        path = f"{module}.{name}"
+        found = package[path.removeprefix("launcher.")]
+        assert isinstance(found, griffe.Alias)
+        yield from _undocumented(path, found.final_target)
+
+
+def _undocumented(path: str, found: griffe.Object) -> Iterator[str]:
+    """An object, its public methods and its parameters that have no documentation."""
+    if found.docstring is None:
+        yield path
+    if isinstance(found, griffe.Function):
+        yield from _parameters(path, found, found)
+    if not isinstance(found, griffe.Class):
+        return
+    for name, member in {**found.inherited_members, **found.members}.items():
+        method = member.final_target if isinstance(member, griffe.Alias) else member
+        if not isinstance(method, griffe.Function):
+            continue
+        if name == "__init__":
+            yield from _parameters(path, method, found, method.parent)
+        elif not name.startswith("_"):
+            yield from _undocumented(f"{path}.{name}", method)
+
+
+def _parameters(path: str, function: griffe.Function, *documented: Any) -> Iterator[str]:
+    """The parameters of a function that none of the objects documents."""
+    sections = [section for found in documented if found.docstring for section in found.docstring.parsed]
+    known = {
+        entry.name.lstrip("*")
+        for section in sections
+        if isinstance(section, (griffe.DocstringSectionParameters, griffe.DocstringSectionAttributes))
+        for entry in section.value
+        if entry.description
+    }
+    for parameter in function.parameters:
+        if parameter.name not in {"self", "cls", *known}:
+            yield f"{path}({parameter.name})"
+
+
+# ---------------------------------------------------------------------- Markdown
+
+
+def _page(parts: Iterable[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+def _code(text: str, language: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def _sentence(text: str) -> str:
+    """``text`` with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

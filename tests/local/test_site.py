@@ -1,0 +1,136 @@
+"""The site of ``make docs`` has every option, every key and every public name; its faults are errors."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launcher
+from launcher import testing, transports
+from launcher.cli.parser import COMMANDS, command_parser
+from launcher.config.hostfile import HOST, HOSTFILE
+from launcher.config.jobfile import JOB, ROLE
+from launcher.transports.docker.options import keys as docker_keys
+
+TOP = Path(__file__).resolve().parents[2]
+#: What pages are made from, or link to.
+FOLDERS = ("docs", "launcher", "hostfiles", "examples", "bench")
+
+
+def build(top: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(top)}
+    argv = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]
+    return subprocess.run(argv, cwd=top, env=environ, capture_output=True, text=True, timeout=150)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site that ``make docs`` has built; a new one, if a source is newer."""
+    suffixes = (".md", ".py", ".yaml", ".svg", ".css")
+    sources = [path for name in FOLDERS for path in (TOP / name).rglob("*") if path.suffix in suffixes]
+    newest = max(path.stat().st_mtime for path in [*sources, TOP / "mkdocs.yml"])
+    built = TOP / "site" / "index.html"
+    if built.exists() and built.stat().st_mtime > newest:
+        return built.parent
+    folder = tmp_path_factory.mktemp("site")
+    done = build(TOP, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def terms(page: Path) -> str:
+    """The terms that a page of the reference defines."""
+    return html.unescape("\n".join(re.findall(r"<dt>(.*?)</dt>", page.read_text(encoding="utf-8"), re.S)))
+
+
+def test_the_reference_has_every_option_of_every_command(site: Path):
+    page = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    missing = []
+    for name in COMMANDS:
+        section = page.partition(f'id="launch-{name}"')[2].partition("<h2")[0]
+        for action in command_parser(name)._actions:
+            if action.help != argparse.SUPPRESS:
+                missing += [
+                    f"launch {name} {option}"
+                    for option in action.option_strings
+                    if not re.search(rf"<code>[^<]*(?<![\w-]){option}(?![\w-])", section)
+                ]
+    assert missing == []
+
+
+def test_the_reference_has_every_key(site: Path):
+    host, job = (terms(site / "reference" / page) for page in ("hostfile.html", "jobfile.html"))
+    docker = docker_keys()
+    missing = [key for key in (*HOSTFILE, *HOST) if f"<code>{key}</code>" not in host]
+    missing += [
+        key for key in (*JOB, *ROLE, *transports.sections(), *docker) if f"<code>{key}</code>" not in job
+    ]
+    assert missing == []
+
+
+def test_the_reference_has_every_public_name(site: Path):
+    page = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    names = [f"launcher.{name}" for name in launcher.__all__]
+    names += [f"launcher.testing.{name}" for name in testing.__all__]
+    assert [name for name in names if f'id="{name}"' not in page] == []
+
+
+def test_pages_of_the_site_request_nothing_from_other_servers(site: Path):
+    loaded = re.compile(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"?(https?://[^\s\">]+)")
+    found = {url for page in site.rglob("*.html") for url in loaded.findall(page.read_text(encoding="utf-8"))}
+    assert found == set()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the sources of the site, to be changed."""
+    top = tmp_path / "top"
+    top.mkdir()
+    for path in TOP.iterdir():
+        if path.name in ("docs", "launcher"):
+            shutil.copytree(path, top / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy(path, top)
+        elif path.name != "site":
+            (top / path.name).symlink_to(path)
+    return top
+
+
+def test_dead_links_and_anchors_fail_the_build(copy: Path, tmp_path: Path):
+    page = copy / "docs" / "check.md"
+    dead = ("nowhere.md", "errors.md#nowhere", "../examples/nowhere.py", "reference/commands.md#nowhere")
+    links = "\n".join(f"[dead]({link})" for link in dead)
+    page.write_text(page.read_text(encoding="utf-8") + "\n" + links, encoding="utf-8")
+    done = build(copy, tmp_path / "site")
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    for text in ("'nowhere.md'", "errors.md#nowhere", "examples/nowhere.py", "commands.md#nowhere"):
+        assert text in said
+
+
+def test_public_names_without_documentation_fail_the_build(copy: Path, tmp_path: Path):
+    module = copy / "launcher" / "api" / "run.py"
+    text = module.read_text(encoding="utf-8")
+    module.write_text(text.replace("        check: raise", "        chek: raise"), encoding="utf-8")
+    module = copy / "launcher" / "errors.py"
+    text = module.read_text(encoding="utf-8")
+    module.write_text(re.sub(r'(class FeedError\(.*\n) +"""[^"]*"""', r"\1    ...", text), encoding="utf-8")
+    done = build(copy, tmp_path / "site")
+    assert done.returncode == 1
+    found = (done.stdout + done.stderr).splitlines()
+    assert "  launcher.run(check)" in found and "  launcher.FeedError" in found
+
+
+def test_another_system_is_named_before_anything_is_started():
+    code = "import sys, launcher.__main__ as main; sys.platform = 'darwin'; main.main()"
+    done = subprocess.run([sys.executable, "-c", code, "true"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 125
+    assert done.stderr.startswith("launch: this system is darwin, and launch needs Linux")

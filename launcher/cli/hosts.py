@@ -15,7 +15,7 @@ from launcher.transports.machines import this_machine
 SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
 
 EXAMPLES = """\
-launch hosts                         this machine, with the GPUs that tasks get
+launch hosts                         this machine, with its GPUs
 launch hosts hostfiles/lab.yaml      a table of its hosts, or all its faults
 launch hosts 'node[01-16]:4'         the hosts of a list
 launch hosts --json lab.yaml         the same for programs"""

@@ -161,7 +161,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             "--tensorboard",
             nargs="?",
             const="",
-            metavar="LOGDIR",
+            metavar="DIR",
             help="run TensorBoard (default: on the working folder)",
         )
     )

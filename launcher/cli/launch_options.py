@@ -169,13 +169,17 @@ def _is_given(args: argparse.Namespace, name: str) -> bool:
 
 
 def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str]:
-    """Notes on arguments of the program that look like options of launch.
+    """Notes on an empty program, and on its arguments that look like options of launch.
 
     ``--`` before the program prevents them: the program may have options of the same names.
     """
     if args.program[:1] == ["--"] or not command:
         return
-    program = command[0] if args.module is None and args.code is None else " ".join(command[:2])
+    program = command[0] if args.code is None else "the code"
+    if args.module is not None:
+        program = " ".join(command[:2])
+    elif program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
+        yield f"{program} is empty: its tasks do nothing"
     for argument in command[1:]:
         option = argument.partition("=")[0]
         if option in _LAUNCH_OPTIONS and not getattr(args, option[2:].replace("-", "_")):

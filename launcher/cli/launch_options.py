@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -375,6 +374,8 @@ def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterat
     """The fault that the program is a host: ``--hosts node1 node2 train.py``."""
     if args.hosts is None or len(command) < 2 or command[0].startswith("-"):
         return
+    import shutil  # 4 ms, needed only with --hosts
+
     name, following = command[0], command[1]
     is_program = os.path.exists(name) or shutil.which(name) or not re.fullmatch(r"[\w.:@\[\]-]+", name)
     if not is_program and (following.endswith(".py") or shutil.which(following)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -60,6 +59,8 @@ def _row(action: argparse.Action) -> Row:
 
 def section_text(section: Section) -> str:
     """A title and its rows; a description that is too long goes on below itself."""
+    import textwrap
+
     lines = [f"{section.title}:"]
     column = min(_DESCRIPTION, 4 + max(len(row.name) for row in section.rows))
     for name, description in section.rows:

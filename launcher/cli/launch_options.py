@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,13 +168,17 @@ def _is_given(args: argparse.Namespace, name: str) -> bool:
 
 
 def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str]:
-    """Notes on arguments of the program that look like options of launch.
+    """Notes on an empty program, and on its arguments that look like options of launch.
 
     ``--`` before the program prevents them: the program may have options of the same names.
     """
     if args.program[:1] == ["--"] or not command:
         return
-    program = command[0] if args.module is None and args.code is None else " ".join(command[:2])
+    program = command[0] if args.code is None else "the code"
+    if args.module is not None:
+        program = " ".join(command[:2])
+    elif program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
+        yield f"{program} is empty: its tasks do nothing"
     for argument in command[1:]:
         option = argument.partition("=")[0]
         if option in _LAUNCH_OPTIONS and not getattr(args, option[2:].replace("-", "_")):
@@ -371,6 +374,8 @@ def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterat
     """The fault that the program is a host: ``--hosts node1 node2 train.py``."""
     if args.hosts is None or len(command) < 2 or command[0].startswith("-"):
         return
+    import shutil  # 4 ms, needed only with --hosts
+
     name, following = command[0], command[1]
     is_program = os.path.exists(name) or shutil.which(name) or not re.fullmatch(r"[\w.:@\[\]-]+", name)
     if not is_program and (following.endswith(".py") or shutil.which(following)):

@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
@@ -261,6 +260,8 @@ def _has_value(option: str, words: Sequence[str]) -> bool:
     following = words[index + 1 : index + 3]
     if len(following) < 2 or following[0].startswith("-"):
         return False
+    import shutil  # 4 ms, needed only for a fault
+
     word = following[0]
     return not (os.path.splitext(word)[1] or os.path.isfile(word) or shutil.which(word))
 

@@ -27,7 +27,7 @@ from launcher.text import Waiting, byte_size, duration, printable
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
 EXAMPLES = """\
-launch ps           the runs that are running, with CPU time and memory here
+launch ps           the runs that are running, with CPU and memory here
 launch ps --all     also the runs that have ended
 launch ps --json    the same for programs
 launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line"""

@@ -4,7 +4,6 @@ Agents on other machines check them when a task starts, with the same messages a
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -170,6 +169,8 @@ def _not_there(name: str, folder: str) -> ProgramError:
     """The error for a path without a file."""
     path = os.path.expanduser(name)
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
+    import shutil  # 4 ms, needed only for a fault
+
     first = path.split(" ")[0]
     if first != path and (os.path.exists(os.path.join(folder, first)) or shutil.which(first)):
         return ProgramError(f"program not found: {name!r}{_QUOTED}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -260,6 +261,24 @@ def test_job_files(answered: Answered, tmp_path: Path, text: str, message: str):
 def test_hostfiles(answered: Answered, tmp_path: Path, name: str, text: str, message: str):
     (tmp_path / name).write_text(text)
     answered(f"--hosts ./{name} true", message)
+
+
+def test_notes_on_what_starts_anyway(launch: Launch, tmp_path: Path):
+    (tmp_path / "train.py").touch()
+    ended = launch("train.py", "--workers", "2", "--dry-run", "--hosts=a", cwd=tmp_path)
+    assert ended.code == 0 and "train.py is empty: its tasks do nothing" in ended.err
+    for option in ("--workers", "--dry-run", "--hosts"):
+        assert (
+            f"{option} is an argument of train.py: the options of launch come before the program" in ended.err
+        )
+
+
+def test_a_program_that_can_not_be_read(launch: Launch, tmp_path: Path):
+    """Root may read all, so without its capabilities."""
+    (tmp_path / "train.py").touch(mode=0o200)
+    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "launcher")
+    ended = launch.start("train.py", cwd=tmp_path, command=command).wait(20)
+    assert (ended.code, "'train.py' can't be read: permission denied" in ended.err) == (126, True)
 
 
 def test_all_faults_of_a_command_line(launch: Launch):

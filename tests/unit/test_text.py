@@ -45,3 +45,39 @@ def test_suggestions():
     assert text.did_you_mean("zzz", ["count", "env"]) == "expected one of count, env"
     assert text.did_you_mean("zzz", ["count"], "expected a key") == "expected a key"
     assert text.nearest("x" * 100_000, ["count"]) == ""
+
+
+OPTIONS = (
+    "ps",
+    "grace",
+    "lease",
+    "report",
+    "restart",
+    "restarts",
+    "stall",
+    "relay",
+    "output-dirs",
+    "workers",
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("name", ""), ("resume", ""), ("np", ""), ("n", ""), ("restore", ""), ("retry", "")]
+    + [
+        ("restarts", "restarts"),
+        ("restar", "restart"),
+        ("out", "output-dirs"),
+        ("output_dirs", "output-dirs"),
+    ]
+    + [("worker", "workers"), ("wrokers", "workers"), ("Workers", "workers"), ("rep", "report"), ("re", "")],
+)
+def test_only_a_misspelling_is_a_suggestion(written: str, meant: str):
+    assert text.nearest(written, OPTIONS) == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("trian.py", "train.py"), ("b.py", ""), ("job.yml", "job.yaml")]
+)
+def test_files_with_similar_names(written: str, meant: str):
+    assert text.nearest(written, ["train.py", "a.py", "job.yaml"]) == meant

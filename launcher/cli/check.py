@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         HostfileError: all faults of the list of hosts.
     """
     text = args.where if args.hosts is None else args.hosts
-    hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
+    hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
     with (
         ssh.commands(hosts, ssh.ssh_settings(args), print_notice) as (commands, unreached),
         ExitStack() as stack,

@@ -9,6 +9,7 @@ import os
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
+from launcher.job_run.notices import print_notice
 from launcher.text import counted
 from launcher.transports.machines import this_machine
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         HostfileError: with all faults.
     """
-    hosts = (this_machine(os.environ),) if args.hosts is None else read_hosts(args.hosts)
+    hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
     if args.json:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0

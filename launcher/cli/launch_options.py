@@ -28,6 +28,7 @@ from launcher.job import (
     ProgramKind,
     Role,
 )
+from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
@@ -344,7 +345,7 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
         faults: new faults are appended.
     """
     if given is None:
-        return (this_machine(os.environ),)
+        return (this_machine(os.environ, print_notice),)
     if not isinstance(given, str):
         return tuple(given)
     from launcher.config.hostfile import read_hosts

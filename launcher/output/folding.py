@@ -43,10 +43,10 @@ class Folding:
         """One line about all notices; empty if there were none."""
         if not self._notices:
             return ""
-        lines, tasks = counted(self._notices, "line"), counted(len(self._tasks), "task")
+        notices, tasks = counted(self._notices, "start-up notice"), counted(len(self._tasks), "task")
         verb = "is" if self._notices == 1 else "are"
         where = f"{verb} in the logs only; --verbose shows them"
-        return f"{lines} of TensorFlow's start-up notices ({tasks}) {where}"
+        return f"{notices} of TensorFlow ({tasks}) {where}"
 
 
 class TaskFolding:

@@ -27,6 +27,8 @@ _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
 _OTHER_DESCRIPTORS = 256
 #: A folder with an entry for each GPU.
 _DRIVER = "/proc/driver/nvidia/gpus"
+#: Seconds without a word to the user.
+_SILENT = 2.0
 #: Seconds for agents that are not needed, or not any more, to end.
 _LAST_WAIT = 10.0
 
@@ -248,11 +250,15 @@ class CommandTransport(Transport):
 # ---------------------------------------------------------------------- machines
 
 
-def this_machine(environ: Mapping[str, str]) -> Host:
+def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> Host:
     """This machine as a host without a limit of slots, with its GPUs.
 
     Its GPUs are those of ``CUDA_VISIBLE_DEVICES``; as in CUDA, an id below 0 hides itself and all after it.
     Without that variable they are those of the driver, or those that ``nvidia-smi`` lists.
+
+    Args:
+        environ: of the launcher.
+        notice: prints that ``nvidia-smi`` is slow, or fails.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus: tuple[str, ...] | None = None
@@ -262,18 +268,30 @@ def this_machine(environ: Mapping[str, str]) -> Host:
     elif os.path.isdir(_DRIVER):
         gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_DRIVER)))
     if visible is None and not gpus and has_nvidia_smi():  # the driver of WSL has no such folder
-        gpus = _listed_gpus() or gpus
+        gpus = _listed_gpus(notice) or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
-def _listed_gpus() -> tuple[str, ...]:
+def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
     """The numbers of the GPUs that ``nvidia-smi`` lists; empty also if it fails, or takes too long."""
     import subprocess
 
-    command = (*NVIDIA_SMI, "--query-gpu=index")
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=GPU_SECONDS)
-        return read_gpus(done.stdout) if done.returncode == 0 else ()
+    command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
+    output = b""
+    with (
+        suppress(OSError),
+        subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing) as process,
+    ):
+        try:
+            output = process.communicate(timeout=_SILENT)[0]
+        except subprocess.TimeoutExpired:
+            notice("waiting for nvidia-smi, which counts the GPUs")
+            with suppress(subprocess.TimeoutExpired):
+                output = process.communicate(timeout=GPU_SECONDS - _SILENT)[0]
+            process.kill()
+        if process.returncode == 0:
+            return read_gpus(output)
+    notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
     return ()
 
 

@@ -66,9 +66,7 @@ def test_a_small_window_and_one_that_changes(terminal: Open, tmp_path: Path):
 
 NOTICE = "This TensorFlow binary is optimized to use available CPU instructions"
 CRASH = f"print('{NOTICE}', flush=True); raise ValueError('no such thing')"
-FOLDED = (
-    "launch: 2 lines of TensorFlow's start-up notices (2 tasks) are in the logs only; --verbose shows them"
-)
+FOLDED = "launch: 2 start-up notices of TensorFlow (2 tasks) are in the logs only; --verbose shows them"
 
 
 def test_the_verdict_is_last(terminal: Open, tmp_path: Path):

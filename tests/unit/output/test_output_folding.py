@@ -59,7 +59,7 @@ def test_the_options_of_a_session_end_with_an_empty_line():
     fold, other = folds(folding)
     assert fed(fold, first + options + "}\nloss: 1\n") == "}\nloss: 1\n"
     assert fed(other, first + "device_count {\nmy line\nvalue: 1\n") == "my line\nvalue: 1\n"
-    assert folding.summary().startswith("9 lines of TensorFlow's start-up notices (2 tasks) are in the logs")
+    assert folding.summary().startswith("9 start-up notices of TensorFlow (2 tasks) are in the logs")
 
 
 def test_only_the_start_of_a_task_has_notices():

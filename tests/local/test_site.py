@@ -20,6 +20,10 @@ from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
 from launcher.transports.docker.options import keys as docker_keys
 
+#: Limit for a build of the site, which takes 5 s of a processor while other tests use it.
+_SECONDS = 400
+pytestmark = pytest.mark.timeout(_SECONDS + 30)
+
 TOP = Path(__file__).resolve().parents[2]
 #: What pages are made from, or link to.
 FOLDERS = ("docs", "launcher", "hostfiles", "examples", "bench")
@@ -28,7 +32,7 @@ FOLDERS = ("docs", "launcher", "hostfiles", "examples", "bench")
 def build(top: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(top)}
     argv = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]
-    return subprocess.run(argv, cwd=top, env=environ, capture_output=True, text=True, timeout=150)
+    return subprocess.run(argv, cwd=top, env=environ, capture_output=True, text=True, timeout=_SECONDS)
 
 
 @pytest.fixture(scope="module")

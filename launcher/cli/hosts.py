@@ -46,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])
     slots = counted(sum(host.slots or 1 for host in hosts), "slot")
-    gpus = sum(len(host.gpus or ()) for host in hosts)
+    known = [len(host.gpus) for host in hosts if host.gpus is not None]
+    gpus = counted(sum(known), "GPU") if known else "GPUs not known"
     if args.hosts is None:
         slots = "any number of tasks"
-    print(f"\n{counted(len(hosts), 'host')}, {slots}, {counted(gpus, 'GPU')}")
+    print(f"\n{counted(len(hosts), 'host')}, {slots}, {gpus}")
     return 0
 
 

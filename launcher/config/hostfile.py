@@ -57,8 +57,8 @@ _ALIASES = {
 
 
 def split_entries(text: str) -> list[str]:
-    """Cut at the commas that are not in brackets, and strip the entries."""
-    return [entry.strip() for entry in re.split(r",(?![^\[\]]*\])", text)]
+    """Cut at the commas and ends of lines that are not in brackets, and strip the entries."""
+    return [entry.strip() for entry in re.split(r"[,\n](?![^\[\]]*\])", text)]
 
 
 def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -281,7 +281,7 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 
 
 def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
-    """The hosts of a list such as ``h1:2,user@h2,node[01-16],[fe80::1]:2``.
+    """The hosts of a list such as ``h1:2,user@h2,node[01-16],[fe80::1]:2``; ends of lines are commas, too.
 
     Raises:
         HostfileError: with all faults of the list.

@@ -137,6 +137,7 @@ def test_hosts(launch: Launch):
     ended = launch("hosts", "hostfiles/ranges.yaml")
     assert ended.code == 0
     assert re.search(r"\d+ hosts", ended.out)
+    assert "2 hosts, 2 slots, GPUs not known" in launch("hosts", "h1,h2").out
     hosts = json.loads(launch("hosts", "--json", "h[1-3]:2").out)
     assert [host["name"] for host in hosts] == ["h1", "h2", "h3"]
 

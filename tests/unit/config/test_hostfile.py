@@ -88,6 +88,7 @@ def test_ranges_that_are_wrong(texts: str, expected: str):
         ("127.0.0.1,010,a_b.c-d.", [Host("127.0.0.1"), Host("010"), Host("a_b.c-d.")]),
         ("n[01-02]:2,m[1,3]", [Host("n01", slots=2), Host("n02", slots=2), Host("m1"), Host("m3")]),
         ("10.0.0.[9-10]", [Host("10.0.0.9"), Host("10.0.0.10")]),
+        ("n1\nn[2-3]:2\n  n4", [Host("n1"), Host("n2", slots=2), Host("n3", slots=2), Host("n4")]),
         ("x" * 253, [Host("x" * 253)]),
     ],
 )  # fmt: skip

@@ -100,14 +100,11 @@ def hostfile_page() -> str:
 
 def jobfile_page() -> str:
     """Every key of a job file."""
-    page = (ROOT / "docs" / "jobfile.md").read_text(encoding="utf-8")
-    example = page.partition("```yaml\n")[2].partition("```")[0]
     sections = [Key(name, section.help) for name, section in transports.sections().items()]
     return _page(
         [
             "# Keys of the job file",
-            "`launch job.yaml` runs a job with these settings. [How they work together](../jobfile.md).",
-            _code(example, "yaml"),
+            "`launch job.yaml` runs a job with these settings. [An example, and how they work](../jobfile.md).",
             "## Keys of the job",
             *_keys([*JOB.values(), *sections]),
             "## Keys of a role",

@@ -104,7 +104,7 @@ def jobfile_page() -> str:
     return _page(
         [
             "# Keys of the job file",
-            "`launch job.yaml` runs a job with these settings. [An example, and how they work](../jobfile.md).",
+            "`launch job.yaml` runs a job with these settings. [Example and rules](../jobfile.md).",
             "## Keys of the job",
             *_keys([*JOB.values(), *sections]),
             "## Keys of a role",

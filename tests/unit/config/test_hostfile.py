@@ -105,7 +105,7 @@ def test_lists(text: str, expected: list[Host]):
         ("-l@h", f'host is "-l@h"; {USER}'),
         ("..", f'host is ".."; {NAME}'),
         ("a/b", f'host is "a/b"; {NAME}'),
-        ("a\nb", f'host is "a\\nb"; {NAME}'),
+        ("a\tb", f'host is "a\\tb"; {NAME}'),
         ("^h", 'host is "^h"; expected a host to use; remove excluded hosts ("^host") from the list'),
         ("h:0", f'host is "h:0"; {COLON}'),
         ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),

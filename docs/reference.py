@@ -31,6 +31,10 @@ GROUPS = {
 }
 
 
+#: In searches the options come early.
+_EARLY = "---\nsearch: {boost: 10}\n---"
+
+
 def pages() -> dict[str, str]:
     """The pages, by path.
 
@@ -50,7 +54,7 @@ def pages() -> dict[str, str]:
 
 def commands_page() -> str:
     """Every command with every option."""
-    parts = ["# Commands and options", "`launch PROGRAM` is short for `launch run PROGRAM`."]
+    parts = [_EARLY, "# Commands and options", "`launch PROGRAM` is short for `launch run PROGRAM`."]
     modules = {name: importlib.import_module(module) for name, module in COMMANDS.items()}
     for name, module in modules.items():
         parts.append(f"[`launch {name}`](#launch-{name})\n:   {_sentence(module.SUMMARY)}")

@@ -154,7 +154,7 @@ class Parser(argparse.ArgumentParser):
                 self._accept_all(error)
                 words = _without_arguments(words, error.message)
                 continue
-            unknown = [*self.unknown, *(word for word in extras if word.startswith("-") and word != "--")]
+            unknown = [*self.unknown, *(word for word in extras if word.startswith("-") and word.strip("-"))]
             if not unknown:
                 break
             self._add_unknown(unknown[0], words)
@@ -166,7 +166,7 @@ class Parser(argparse.ArgumentParser):
         arguments = [word for word in extras if word != "--"]
         if arguments and not faults:
             faults = [f"unexpected argument {' '.join(arguments)!r} {self._hint()}"]
-        namespace.faults = [Fault("", fault) for fault in faults]
+        namespace.faults = [Fault("", fault) for fault in dict.fromkeys(faults)]
         return namespace
 
     def _hint(self) -> str:

@@ -30,7 +30,9 @@ _CORE = "tag:yaml.org,2002:"
 #: Characters that can't be in arguments or environments of programs.
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
 #: A line of TOML that begins a table, or has a key.
-_TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""\s*([\w.'" -]+?)\s*=""")
+_TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""([\w.'" \t-]+)=""")
+#: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
+_MOST_KEYS = 10
 
 
 class Node(NamedTuple):
@@ -460,12 +462,20 @@ def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
 
     lines = _toml_lines(text)
     try:
-        value: Any = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return _toml_table(tomllib.loads(text), table, lines, faults)
+    except RecursionError:
+        faults.add(0, "nested too deep", "expected a few levels")
+    except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError
         problem, _, position = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", position)
         faults.add(int(found[1]) if found else len(text.splitlines()), f"not TOML: {problem}")
-        return None
+    return None
+
+
+def _toml_table(
+    value: Any, table: Sequence[str], lines: Mapping[tuple[str, ...], int], faults: Faults
+) -> Node | None:
+    """See `parse_toml`."""
     for number, key in enumerate(table, 1):
         value = value.get(key)
         if value is None:
@@ -497,18 +507,21 @@ def _texts(node: Node) -> Iterator[tuple[int, str]]:
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key and table, found by its look: tomllib gives no lines."""
+    """The line of each key and table, found by its look: tomllib gives no lines.
+
+    A key is a path of at most `_MOST_KEYS` names.
+    """
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
-        header, key = _TOML_TABLE.match(line), _TOML_KEY.match(line)
+        header, key = _TOML_TABLE.match(line), _TOML_KEY.match(line.strip())
         if header:
             table = path = _toml_path(header[1])
         elif key:
             path = (*table, *_toml_path(key[1]))
         else:
             continue
-        for length in range(1, len(path) + 1):
+        for length in range(1, min(len(path), _MOST_KEYS) + 1):
             found.setdefault(path[:length], number)
     return found
 

@@ -163,6 +163,9 @@ def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
         (["--zzz", "true"], "unrecognized option --zzz (launch --help-all shows all options)"),
         (["--workers", "two", "true"], "--workers: 'two': expected a whole number from 0 to 10000 ("),
         (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help"),
+        (["ps", "RUN", "-", "-="], "unrecognized option -= (launch ps --help"),
+        (["completion", "bash", "-"], "unexpected argument '-' (launch completion --help"),
+        (["--hosts", "a", "--hosts", "b", "--hosts", "c", "true"], "--hosts: expected once; several"),
     ],
 )
 def test_an_unknown_option_is_one_line(launch: Launch, words: Words, message: str):

@@ -136,6 +136,9 @@ def test_settings_for_some_launches_only(launch: Launch, project: Path):
         ("workdir = 'no'", ["launch.toml:1: there is no working folder"]),
         ("python = 'no/python'", ["launch.toml:1: program not found: ", "no/python"]),
         ('sync = ["a\\u0000b"]', ['launch.toml:1: "a\\x00b" contains a NUL']),
+        ("a." * 5000 + "b = 1", ["launch.toml"]),
+        ("workers = " + "1" * 5000, ["launch.toml:1: not TOML: Exceeds the limit"]),
+        (" " * 20_000 + "ps\nps = -1", ["launch.toml:1: not TOML: "]),
     ],
 )
 def test_faults(launch: Launch, project: Path, text: str, faults: list[str]):

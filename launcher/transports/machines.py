@@ -278,17 +278,15 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
 
     command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
     output = b""
-    with (
-        suppress(OSError),
-        subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing) as process,
-    ):
+    with suppress(OSError):
+        process = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
         try:
             output = process.communicate(timeout=_SILENT)[0]
         except subprocess.TimeoutExpired:
             notice("waiting for nvidia-smi, which counts the GPUs")
             with suppress(subprocess.TimeoutExpired):
                 output = process.communicate(timeout=GPU_SECONDS - _SILENT)[0]
-            process.kill()
+            process.kill()  # without a wait for its end: in a driver that hangs, no signal ends it
         if process.returncode == 0:
             return read_gpus(output)
     notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")

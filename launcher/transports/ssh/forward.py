@@ -80,18 +80,23 @@ class Forward:
                 accepted = len(self._open) < MOST_CONNECTIONS and not self._closing.is_set()
                 if accepted:
                     self._open.add(sock)
-            if accepted:
-                start_thread("ssh forward", self._serve, sock)
-            else:
-                sock.close()
+            try:
+                if accepted:
+                    start_thread("ssh forward", self._serve, sock)
+                    continue
+            except RuntimeError:  # no thread is left
+                with self._lock:
+                    self._open.discard(sock)
+            sock.close()
 
     def _serve(self, sock: socket.socket) -> None:
         """Serve one connection to the port."""
-        channel = self._channel()
+        channel = None
         try:
+            channel = self._channel()
             if channel is not None:
                 join_both("ssh forward", sock, channel)
-        except OSError:  # the browser has closed the connection
+        except (OSError, RuntimeError):  # the browser has closed the connection, or no thread is left
             pass
         finally:
             with self._lock:

@@ -42,12 +42,13 @@ def find_defaults(folders: Iterable[str], sections: Callable[[], Mapping[str, Se
     for folder in folders:
         paths = [path for name in _FILES if os.path.isfile(path := os.path.join(folder, name))]
         found = [defaults for path in paths if (defaults := _read(path, sections())) is not None]
-        if len(found) > 1:
+        faulty = [defaults for defaults in found if defaults.file.faults]
+        if len(found) > 1 and not faulty:
             names = " and ".join(_FILES)
             problem = f"{names} of {os.path.abspath(folder)!r} both have defaults"
             raise JobError([Fault("", problem, "expected one of them")])
         if found:
-            return found[0]
+            return (faulty or found)[0]
     return Defaults()
 
 
@@ -77,7 +78,8 @@ def _read(path: str, sections: Mapping[str, Section]) -> Defaults | None:
 def _is_of_others(path: str) -> bool:
     """Whether any user could make this file, and another user has."""
     mode = os.stat(os.path.dirname(os.path.abspath(path))).st_mode
-    return bool(mode & stat.S_IWOTH) and os.stat(path).st_uid not in (os.getuid(), 0)
+    owners = {os.stat(path).st_uid, os.lstat(path).st_uid}  # of the file, and of a link to it
+    return bool(mode & stat.S_IWOTH) and not owners <= {os.getuid(), 0}
 
 
 def _shown(node: Node, file: JobFile) -> Iterator[tuple[str, str]]:

@@ -183,6 +183,8 @@ def test_two_files(launch: Launch, project: Path):
     assert ended.err == (
         f"launch: launch.toml and pyproject.toml of '{project}' both have defaults; expected one of them\n"
     )
+    (project / "pyproject.toml").write_text("[project]\nname = = launch\n")  # perhaps it has none
+    assert launch("true", cwd=project).err == "launch: pyproject.toml:2: not TOML: Invalid value\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -196,3 +198,10 @@ def test_a_file_of_another_user_in_a_folder_of_all(launch: Launch, project: Path
     ended = launch("true", cwd=project)
     assert ended.code == 2 and "launch.toml: another user has written these defaults" in ended.err
     assert launch("--no-defaults", "true", cwd=project).code == 0
+    own = project / "src" / "launch.toml"
+    file.rename(own)
+    os.chown(own, 0, 0)
+    file.symlink_to(own)
+    assert launch("true", cwd=project).code == 0
+    os.lchown(file, 65534, 65534)  # its paths would be relative to the folder of all
+    assert launch("true", cwd=project).code == 2

@@ -15,7 +15,7 @@ from launcher.cli import peers
 from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
 from launcher.cli.logdir import with_logdir
 from launcher.errors import Fault, InputError
-from launcher.text import nearest
+from launcher.text import nearest, printable
 
 #: Command -> module, imported when it is used. Any other first argument belongs to ``run``.
 COMMANDS = {
@@ -166,7 +166,7 @@ class Parser(argparse.ArgumentParser):
         arguments = [word for word in extras if word != "--"]
         if arguments and not faults:
             faults = [f"unexpected argument {' '.join(arguments)!r} {self._hint()}"]
-        namespace.faults = [Fault("", fault) for fault in dict.fromkeys(faults)]
+        namespace.faults = [Fault("", printable(fault)) for fault in dict.fromkeys(faults)]
         return namespace
 
     def _hint(self) -> str:
@@ -225,7 +225,9 @@ class Parser(argparse.ArgumentParser):
             values = "?" if equals or peer.values == 1 else peer.values
             self._add_hidden([name], values, peer.fault)
             return
-        known = {name.lstrip("-"): name for name in self._long_names()}
+        negated = name.startswith("--no-")  # --no-verbose is not a misspelt --verbose
+        names = (name for name in self._long_names() if not negated or name.startswith("--no-"))
+        known = {name.lstrip("-"): name for name in names}
         meant = known.get(nearest(name.lstrip("-"), known), "")
         takes_value = self._option_string_actions[meant].nargs != 0 if meant else _has_value(name, words)
         guess = f"; did you mean {meant}?" if meant else ""

@@ -302,6 +302,9 @@ class Decoder:
             if "host" in record._fields:
                 given["host"] = self._host
             values = _read_fields(record, given)
+            wrong = [port for port in given.get("ports", {}).values() if not 0 < port < 65536]
+            if wrong:
+                raise ProtocolError(f"there is no port {wrong[0]}")
         except (ValueError, RecursionError, ProtocolError) as error:
             raise ProtocolError(f"{record.__name__}: {error}: {fields[:200]!r}") from error
         named = [given["task"]] if "task" in given else [*given.get("ports", ()), *given.get("memory", ())]

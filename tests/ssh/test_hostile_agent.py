@@ -62,13 +62,14 @@ while data := os.read(0, 1 << 16):
         ("send(TaskGone('', now(), 'ps/9', 1))", "'ps/9', which is no task of"),
         ("send(TaskExited('', now(), task, 1, 'zero', None, 0, 0.0, ''))", "code is not"),
         ("send(AgentReady('', float('nan'), 1, {}))", "at is not float"),
+        ("send(PortsHeld('', now(), {task: -5}))", "there is no port -5"),
         ("send(StopTasks('', (task,), ()))", "StopTasks is not for this direction"),
         ("raw(b'\\xff' * 1000)", "a message of type 255"),
         ("raw(b'\\x05\\0\\0\\0\\x80' + bytes(1 << 20))", "a message of type 5"),
         ("while True: flood(TaskOutput('', task, 1, bytes(60000)))", ""),
         ("while True: flood(TaskSignalled('', now(), task, 1, 15, 1))", ""),
     ],
-    ids=["other", "unknown", "type", "nan", "direction", "code", "size", "output", "events"],
+    ids=["other", "unknown", "type", "nan", "port", "direction", "code", "size", "output", "events"],
 )  # fmt: skip
 def test_a_hostile_agent(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, code: str, text: str):
     root = str(Path(__file__).parents[2])

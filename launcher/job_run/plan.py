@@ -19,12 +19,11 @@ PLAN_SCHEMA = 1
 #: First port of a dry run: its ports are examples.
 _FIRST_PORT = 20_000
 
-#: Variables that launch sets, in the order shown; first those of the ClusterSpec.
 #: Of larger jobs a dry run shows one of the tasks that are alike, and of words at most so many characters.
 _MANY, _LONGEST_WORD = 20, 200
 #: Variables in which tasks that are alike differ.
 _OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
-
+#: Variables that launch sets, in the order shown; first those of the ClusterSpec.
 _CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC")
 OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 

@@ -7,7 +7,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -42,6 +42,12 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] JOB.yaml
        launch COMMAND ..."""
 
+#: The options that ``launch --help`` shows; ``launch --help-all`` shows every option.
+COMMON = (
+    "--ps", "--workers", "--chief", "--evaluator", "--gpus", "--hosts", "--flags", "-x", "--python",
+    "--tensorboard", "--sync", "--docker", "--restarts", "--timeout", "--detach", "--dry-run", "--report",
+    "--quiet", "--verbose", "--help-all",
+)  # fmt: skip
 EXIT_CODES = Section(
     "exit codes",
     [
@@ -102,11 +108,10 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help text: of ``launch`` itself with the common options only."""
-        common = any(getattr(action, "common", False) for action in self._actions)
-        return self.help_text(common)
+        return self.help_text(COMMON if self.usage is not None else ())
 
-    def help_text(self, common: bool) -> str:
-        """The help text, perhaps with the common options only."""
+    def help_text(self, common: Collection[str] = ()) -> str:
+        """The help text, with these options only; default: all."""
         parts = [self.format_usage().rstrip(), self.description or ""]
         parts += map(section_text, option_sections(self, common))
         if self.usage is not None:  # launch itself
@@ -158,6 +163,8 @@ class Parser(argparse.ArgumentParser):
             if not unknown:
                 break
             self._add_unknown(unknown[0], words)
+        else:
+            faults.append(f"too many faults {self._hint()}")
         for name, value in vars(attempt).items():
             kept = [each for each in value if each is not None] if isinstance(value, list) else value
             setattr(namespace, name, kept)

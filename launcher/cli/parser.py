@@ -159,7 +159,10 @@ class Parser(argparse.ArgumentParser):
                 self._accept_all(error)
                 words = _without_arguments(words, error.message)
                 continue
-            unknown = [*self.unknown, *(word for word in extras if word.startswith("-") and word != "--")]
+            unknown = [
+                *self.unknown,
+                *(word for word in extras if word[:1] == "-" and word not in ("-", "--")),
+            ]
             if not unknown:
                 break
             self._add_unknown(unknown[0], words)
@@ -257,7 +260,7 @@ def _as_written(option: str, words: Sequence[str]) -> str:
     if option in words:
         return option
     name = option.partition("=")[0]
-    starts = (word for word in words if len(word) > 1 and name.startswith(word.partition("=")[0]))
+    starts = (w for w in words if len(start := w.partition("=")[0]) > 1 and name.startswith(start))
     return next(starts, option)
 
 

@@ -139,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         option is known. The last attempt has no new fault.
         """
         words = with_logdir(args, self._option_string_actions)
-        self._guard_names()
+        self._refuse_one_dash()
         faults: list[str] = []
         extras: list[str] = []
         unknown: list[str] = []
@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
             try:
                 extras = self.parse_known_args(words, attempt)[1]
             except argparse.ArgumentError as error:
-                if error.message.startswith(_AMBIGUOUS):  # of the guard's names
+                if error.message.startswith(_AMBIGUOUS):  # of names with one dash
                     self._add_unknown(error.message.removeprefix(_AMBIGUOUS).split()[0], words)
                     continue
                 fault = self._fault(error)
@@ -159,10 +159,8 @@ class Parser(argparse.ArgumentParser):
                 self._accept_all(error)
                 words = _without_arguments(words, error.message)
                 continue
-            unknown = [
-                *self.unknown,
-                *(word for word in extras if word[:1] == "-" and word not in ("-", "--")),
-            ]
+            options = (word for word in extras if word.startswith("-") and word not in ("-", "--"))
+            unknown = [*self.unknown, *options]
             if not unknown:
                 break
             self._add_unknown(unknown[0], words)
@@ -211,9 +209,9 @@ class Parser(argparse.ArgumentParser):
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [name for action in shown for name in action.option_strings if name.startswith("--")]
 
-    def _guard_names(self) -> None:
+    def _refuse_one_dash(self) -> None:
         """Make ``-hosts`` unknown: argparse reads it as ``-h`` and ``osts``, ``-chief`` as ``-c hief``."""
-        self.conflict_handler = "resolve"  # an option that is added later takes its name from the guard
+        self.conflict_handler = "resolve"  # an option that is added later replaces one of the same name
         self._refusing = self.add_argument_group()
         names = {name[1:] for name in self._long_names()}
         names |= {name for name in peers.OPTIONS if not name.startswith("--") and len(name) > 2}

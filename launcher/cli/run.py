@@ -178,7 +178,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     on_failure = ("stop", "continue")
     end.add_argument(
         "--on-failure", choices=on_failure, type=argument(values.choice(*on_failure)),
-        help="the other tasks if one fails (default: stop)",
+        help="stop or continue if a task fails (default: stop)",
     )  # fmt: skip
     end.add_argument("--grace", metavar="S", help="time from SIGTERM to SIGABRT: 10s, 5m (default: 10)")
     end.add_argument(

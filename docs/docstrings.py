@@ -14,7 +14,7 @@ _EXAMPLE = re.compile(r"^ *::\n\n?", re.M)
 
 
 class Forms(griffe.Extension):
-    """Makes Google's form of docstrings of ours.
+    """Turns our docstrings into Google's form.
 
     ``a, b: text`` is a text for each name. ``::`` before an example is left out. ``#:`` comments of an
     attribute, and its text below ``Attributes:`` of its class, are its docstring.

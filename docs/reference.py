@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ import griffe
 
 import launcher
 from launcher import testing, transports
-from launcher.cli.parser import COMMANDS, command_parser
+from launcher.cli.help_text import option_sections
+from launcher.cli.parser import COMMANDS, command_module, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
 from launcher.config.schema import Key
@@ -55,31 +54,18 @@ def pages() -> dict[str, str]:
 def commands_page() -> str:
     """Every command with every option."""
     parts = [_EARLY, "# Commands and options", "`launch PROGRAM` is short for `launch run PROGRAM`."]
-    modules = {name: importlib.import_module(module) for name, module in COMMANDS.items()}
+    modules = {name: command_module(name) for name in COMMANDS}
     for name, module in modules.items():
         parts.append(f"[`launch {name}`](#launch-{name})\n:   {_sentence(module.SUMMARY)}")
     for name, module in modules.items():
         parser = command_parser(name)
         usage = parser.format_usage().removeprefix("usage: ").replace(f"\n{' ' * 7}", "\n")
         parts += [f"## launch {name}", _sentence(module.SUMMARY), _code(usage, "text")]
-        for group in parser._action_groups:
-            actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
-            if actions:
-                parts.append(f"**{_sentence(group.title or '')[:-1]}**")
-                parts += map(_action, actions)
+        for section in option_sections(parser):
+            parts.append(f"**{section.title.capitalize()}**")
+            parts += [f"`{row.name}`\n:   {_sentence(row.description)}" for row in section.rows]
         parts += ["**Examples**", _code(module.EXAMPLES, "text")]
     return _page(parts)
-
-
-def _action(action: argparse.Action) -> str:
-    """An option or an argument, and its description."""
-    metavar = action.metavar or (
-        f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest
-    )
-    value = "" if action.nargs == 0 else str(metavar if isinstance(metavar, str) else " ".join(metavar))
-    names = ", ".join(f"{name} {value}".rstrip() for name in action.option_strings) or value
-    text = (action.help or "") % {**vars(action), "prog": "launch"}
-    return f"`{names}`\n:   {_sentence(text)}"
 
 
 # ---------------------------------------------------------------------- keys of files
@@ -133,10 +119,8 @@ def _keys(keys: Iterable[Key]) -> Iterator[str]:
 
 def python_page() -> str:
     """Every public name, which mkdocstrings documents from the source."""
-    missing = [
-        *undocumented("launcher", launcher.__all__),
-        *undocumented("launcher.testing", testing.__all__),
-    ]
+    tests = [f"testing.{name}" for name in testing.__all__]
+    missing = list(undocumented([*launcher.__all__, *tests]))
     groups = {title: names.split() for title, names in GROUPS.items()}
     grouped = [name for names in groups.values() for name in names]
     missing += [
@@ -148,19 +132,18 @@ def python_page() -> str:
     for title, names in groups.items():
         parts += [f"## {title}", *(f"::: launcher.{name}" for name in names)]
     parts += ["## Tests", "[The pytest fixture `cluster`](../testing.md) is a `Cluster`."]
-    parts += [f"::: launcher.testing.{name}" for name in testing.__all__]
+    parts += [f"::: launcher.{name}" for name in tests]
     return _page(parts)
 
 
-def undocumented(module: str, names: Iterable[str]) -> Iterator[str]:
-    """The public names of a module, their methods and their parameters that have no documentation."""
+def undocumented(names: Iterable[str]) -> Iterator[str]:
+    """Those of these names of `launcher`, their methods and their parameters that have no documentation."""
     extensions = griffe.load_extensions(str(ROOT / "docs" / "docstrings.py"), "unpack_typeddict")
     package = griffe.load("launcher", docstring_parser="google", extensions=extensions)
     for name in names:
-        path = f"{module}.{name}"
-        found = package[path.removeprefix("launcher.")]
+        found = package[name]
         assert isinstance(found, griffe.Alias)
-        yield from _undocumented(path, found.final_target)
+        yield from _undocumented(f"launcher.{name}", found.final_target)
 
 
 def _undocumented(path: str, found: griffe.Object) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _normalized(name: str) -> str:
 
 
 def _edits(a: str, b: str, replaced: int) -> int:
-    """How many letters are added, left out, replaced or swapped with the next one to make ``b`` of ``a``.
+    """How many letters are added, left out, replaced or swapped with the next one to turn ``a`` into ``b``.
 
     Args:
         a, b: the words.

@@ -35,7 +35,8 @@ class Options(TypedDict, total=False):
         python: the Python of ``.py`` programs and functions; default: this one here, ``python3`` on other
             machines.
         on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
-        grace: seconds from SIGTERM to SIGKILL for a task that is stopped; default: 10.
+        grace: seconds from SIGTERM to SIGABRT, which SIGKILL follows, for a task that is stopped; default:
+            10.
         timeout: seconds for the whole job; default: no limit.
         stall: seconds; a task that prints nothing for so long has failed; default: no limit.
         restarts: how often failed tasks start again, in all; default: 0.

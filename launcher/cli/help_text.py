@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 #: The width of help texts, and the last column where descriptions begin.
@@ -25,18 +25,18 @@ class Section(NamedTuple):
     rows: Sequence[Row]
 
 
-def option_sections(parser: argparse.ArgumentParser, common: bool = False) -> Iterator[Section]:
+def option_sections(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> Iterator[Section]:
     """The options and arguments of a parser by group; those without a group of their own come last.
 
     Args:
         parser: of a command.
-        common: only the options marked by `launcher.config.values.common`, as one section.
+        common: only these options, as one section; default: all.
     """
     groups = [group for group in parser._action_groups if group is not parser._optionals]
     sections = []
     for group in [*groups, parser._optionals]:
         shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
-        rows = [_row(action) for action in shown if not common or getattr(action, "common", False)]
+        rows = [_row(each) for each in shown if not common or set(common).intersection(each.option_strings)]
         if rows:
             sections.append(Section(group.title or "", rows))
     if common:

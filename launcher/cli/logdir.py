@@ -7,7 +7,6 @@ would take the next word in both, so the option and its folder become one word b
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Mapping, Sequence
 
 OPTION = "--tensorboard"
@@ -41,6 +40,8 @@ def with_logdir(argv: Sequence[str], options: Mapping[str, argparse.Action]) -> 
 
 def _is_logdir(word: str) -> bool:
     """Whether the word after the option is a folder: neither an option nor a program nor a job file."""
+    import shutil  # 4 ms, needed only with the option
+
     return not (word.startswith("-") or word.endswith((".py", ".yaml", ".yml")) or shutil.which(word))
 
 

@@ -7,7 +7,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -42,6 +42,12 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] JOB.yaml
        launch COMMAND ..."""
 
+#: The options that ``launch --help`` shows; ``launch --help-all`` shows every option.
+COMMON = (
+    "--ps", "--workers", "--chief", "--evaluator", "--gpus", "--hosts", "--flags", "-x", "--python",
+    "--tensorboard", "--sync", "--docker", "--restarts", "--timeout", "--detach", "--dry-run", "--report",
+    "--quiet", "--verbose", "--help-all",
+)  # fmt: skip
 EXIT_CODES = Section(
     "exit codes",
     [
@@ -102,11 +108,10 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help text: of ``launch`` itself with the common options only."""
-        common = any(getattr(action, "common", False) for action in self._actions)
-        return self.help_text(common)
+        return self.help_text(COMMON if self.usage is not None else ())
 
-    def help_text(self, common: bool) -> str:
-        """The help text, perhaps with the common options only."""
+    def help_text(self, common: Collection[str] = ()) -> str:
+        """The help text, with these options only; default: all."""
         parts = [self.format_usage().rstrip(), self.description or ""]
         parts += map(section_text, option_sections(self, common))
         if self.usage is not None:  # launch itself
@@ -134,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         option is known. The last attempt has no new fault.
         """
         words = with_logdir(args, self._option_string_actions)
-        self._guard_names()
+        self._refuse_one_dash()
         faults: list[str] = []
         extras: list[str] = []
         unknown: list[str] = []
@@ -144,7 +149,7 @@ class Parser(argparse.ArgumentParser):
             try:
                 extras = self.parse_known_args(words, attempt)[1]
             except argparse.ArgumentError as error:
-                if error.message.startswith(_AMBIGUOUS):  # of the guard's names
+                if error.message.startswith(_AMBIGUOUS):  # of names with one dash
                     self._add_unknown(error.message.removeprefix(_AMBIGUOUS).split()[0], words)
                     continue
                 fault = self._fault(error)
@@ -154,10 +159,13 @@ class Parser(argparse.ArgumentParser):
                 self._accept_all(error)
                 words = _without_arguments(words, error.message)
                 continue
-            unknown = [*self.unknown, *(word for word in extras if word.startswith("-") and word.strip("-"))]
+            options = (word for word in extras if word.startswith("-") and word.strip("-"))
+            unknown = [*self.unknown, *options]
             if not unknown:
                 break
             self._add_unknown(unknown[0], words)
+        else:
+            faults.append(f"too many faults {self._hint()}")
         for name, value in vars(attempt).items():
             kept = [each for each in value if each is not None] if isinstance(value, list) else value
             setattr(namespace, name, kept)
@@ -201,9 +209,9 @@ class Parser(argparse.ArgumentParser):
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [name for action in shown for name in action.option_strings if name.startswith("--")]
 
-    def _guard_names(self) -> None:
+    def _refuse_one_dash(self) -> None:
         """Make ``-hosts`` unknown: argparse reads it as ``-h`` and ``osts``, ``-chief`` as ``-c hief``."""
-        self.conflict_handler = "resolve"  # an option that is added later takes its name from the guard
+        self.conflict_handler = "resolve"  # an option that is added later replaces one of the same name
         self._refusing = self.add_argument_group()
         names = {name[1:] for name in self._long_names()}
         names |= {name for name in peers.OPTIONS if not name.startswith("--") and len(name) > 2}
@@ -252,7 +260,7 @@ def _as_written(option: str, words: Sequence[str]) -> str:
     if option in words:
         return option
     name = option.partition("=")[0]
-    starts = (word for word in words if len(word) > 1 and name.startswith(word.partition("=")[0]))
+    starts = (w for w in words if len(start := w.partition("=")[0]) > 1 and name.startswith(start))
     return next(starts, option)
 
 

@@ -11,7 +11,7 @@ from launcher import __version__, transports
 from launcher.cli.launch_options import program_command, read_options
 from launcher.cli.parser import Parser
 from launcher.config import values
-from launcher.config.values import argument, common, whole
+from launcher.config.values import argument, whole
 from launcher.errors import Fault, JobError
 from launcher.job import MOST_TASKS, RESTART_CHOICES
 from launcher.job_run.interrupts import stop_at_end_of_file
@@ -63,12 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python module and its arguments",
     )  # fmt: skip
     program.add_argument(
-        "-c",
-        dest="code",
-        nargs=argparse.REMAINDER,
-        metavar="CODE [ARGS...]",
+        "-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE [ARGS...]",
         help="Python code and its arguments",
-    )
+    )  # fmt: skip
     program.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS...]",
         help="a .py file, an executable, or a job file (.yaml)",
@@ -107,71 +104,52 @@ class _HelpAll(argparse.Action):
     """Prints the help with all options."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(cast(Parser, parser).help_text(common=False), end="")
+        print(cast(Parser, parser).help_text(), end="")
         parser.exit()
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a launch, without the program; `common` marks those that ``launch --help`` shows."""
+    """Add the options of a launch, without the program."""
     count = argument(whole(0, MOST_TASKS))
     tasks = parser.add_argument_group("tasks")
-    common(tasks.add_argument("--ps", type=count, metavar="N", help="number of parameter servers"))
-    common(
-        tasks.add_argument(
-            "--workers", type=count, metavar="N", help="number of workers (default: 1 if no role is given)"
-        )
+    tasks.add_argument("--ps", type=count, metavar="N", help="number of parameter servers")
+    tasks.add_argument(
+        "--workers", type=count, metavar="N", help="number of workers (default: 1 if no role is given)"
     )
-    common(tasks.add_argument("--chief", action="store_true", help="add a chief"))
-    common(tasks.add_argument("--evaluator", action="store_true", help="add an evaluator"))
-    common(tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)"))
-    common(
-        tasks.add_argument(
-            "--hosts",
-            action=_Once,
-            metavar="X",
-            help="a hostfile, or host[:slots],... (default: this machine)",
-        )
-    )
+    tasks.add_argument("--chief", action="store_true", help="add a chief")
+    tasks.add_argument("--evaluator", action="store_true", help="add an evaluator")
+    tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)")
+    tasks.add_argument(
+        "--hosts", action=_Once, metavar="X",
+        help="a hostfile, or host[:slots],... (default: this machine)",
+    )  # fmt: skip
 
     program = parser.add_argument_group("program")
-    common(
-        program.add_argument(
-            "--flags", action="store_true",
-            help="add --ps_hosts --worker_hosts --job_name --task_index",
-        )
+    program.add_argument(
+        "--flags", action="store_true",
+        help="add --ps_hosts --worker_hosts --job_name --task_index",
     )  # fmt: skip
-    common(
-        program.add_argument(
-            "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
-            help="set a variable, or copy it (NAME, PRE*); repeatable",
-        )
+    program.add_argument(
+        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="set a variable, or copy it (NAME, PRE*); repeatable",
     )  # fmt: skip
-    common(
-        program.add_argument(
-            "--python", metavar="PATH", help="the Python that runs .py files (default: launch's own)"
-        )
+    program.add_argument(
+        "--python", metavar="PATH", help="the Python that runs .py files (default: launch's own)"
     )
     program.add_argument(
         "--preload", type=argument(values.modules), metavar="MODULE,...",
         help="import once on each host, and fork the tasks from there",
     )  # fmt: skip
     program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
-    common(
-        program.add_argument(
-            "--tensorboard",
-            nargs="?",
-            const="",
-            metavar="DIR",
-            help="run TensorBoard (default: on the working folder)",
-        )
-    )
+    program.add_argument(
+        "--tensorboard", nargs="?", const="", metavar="DIR",
+        help="run TensorBoard (default: on the working folder)",
+    )  # fmt: skip
 
     others = parser.add_argument_group("other machines")
-    common(
-        others.add_argument(
-            "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
-            help="copy a folder to the hosts, run there; repeatable",
-        )
+    others.add_argument(
+        "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
+        help="copy a folder to the hosts, run there; repeatable",
     )  # fmt: skip
     others.add_argument(
         "--collect", action="append", default=[], metavar="[TASK=]PATH[:DIR]",
@@ -188,10 +166,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         transport.add_options(parser)
 
     again = parser.add_argument_group("failed tasks")
-    common(
-        again.add_argument(
-            "--restarts", type=count, metavar="N", help="start failed tasks again, up to N times (default: 0)"
-        )
+    again.add_argument(
+        "--restarts", type=count, metavar="N", help="start failed tasks again, up to N times (default: 0)"
     )
     again.add_argument(
         "--restart", choices=RESTART_CHOICES, type=argument(values.choice(*RESTART_CHOICES)),
@@ -202,38 +178,30 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     on_failure = ("stop", "continue")
     end.add_argument(
         "--on-failure", choices=on_failure, type=argument(values.choice(*on_failure)),
-        help="the other tasks if one fails (default: stop)",
+        help="stop or continue if a task fails (default: stop)",
     )  # fmt: skip
     end.add_argument("--grace", metavar="S", help="time from SIGTERM to SIGABRT: 10s, 5m (default: 10)")
     end.add_argument(
         "--drain", action="append", default=[], metavar="[ROLE=]S",
         help="time for workers to end after the job (default: 0)",
     )  # fmt: skip
-    common(
-        end.add_argument(
-            "--timeout", metavar="S", help="time limit of the job: 90s, 5m, 2h (default: 0, none)"
-        )
-    )
+    end.add_argument("--timeout", metavar="S", help="time limit of the job: 90s, 5m, 2h (default: 0, none)")
 
     output = parser.add_argument_group("output")
-    common(
-        output.add_argument(
-            "-d", "--detach", action="store_true", help="run in the background; launch attach comes back"
-        )
+    output.add_argument(
+        "-d", "--detach", action="store_true", help="run in the background; launch attach comes back"
     )
-    common(output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing"))
-    common(output.add_argument("--report", metavar="FILE", help="write a report (JSON) to this file, too"))
-    common(output.add_argument("-q", "--quiet", action="store_true", help="show failures only"))
+    output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
+    output.add_argument("--report", metavar="FILE", help="write a report (JSON) to this file, too")
+    output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
     output.add_argument(
         "--run-dir", metavar="DIR", help="folder of the run's files (default: in ~/.local/state)"
     )
     output.add_argument(
         "--output-dirs", action="store_true", help="give each task a folder for results, OUTPUT_DIR"
     )
-    common(
-        output.add_argument(
-            "-v", "--verbose", action="store_true", help="show start-up notices and repeated tracebacks, too"
-        )
+    output.add_argument(
+        "-v", "--verbose", action="store_true", help="show start-up notices and repeated tracebacks, too"
     )
     output.add_argument("--timestamps", action="store_true", help="begin each line of a task with the time")
     output.add_argument("--show", metavar="TASKS", help="show only these tasks: worker,ps/0,worker/2-5")
@@ -245,7 +213,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "ignore launch.toml and pyproject.toml beside the program"
     output.add_argument("--no-defaults", action="store_true", help=text)
     text = "show every option, and exit"
-    common(parser.add_argument("--help-all", action=_HelpAll, nargs=0, help=text))
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help=text)
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     parser.add_argument("--version", action="version", version=version, help="show the version, and exit")
     # For programs that start `launch`: launcher.output.jsonl, launcher.config.jobfile,

@@ -57,27 +57,24 @@ def _read(path: str, sections: Mapping[str, Section]) -> Defaults | None:
     from launcher.config.jobfile import read_defaults
     from launcher.config.schema import Faults, parse_toml, read_text, shown_path
 
-    table, shown, folder = (
-        _FILES[os.path.basename(path)],
-        shown_path(path),
-        os.path.dirname(os.path.abspath(path)),
-    )
+    table, shown = _FILES[os.path.basename(path)], shown_path(path)
+    folder = os.path.dirname(os.path.abspath(path))
     text, faults = read_text(path, "file of defaults", JobError), Faults(shown)
     if table and table[-1] not in text:  # faults of other programs' tables do not matter
         return None
     node = parse_toml(text, table, faults)
     if node is None:
         return Defaults(JobFile(faults=faults.all())) if faults else None
-    if _is_of_others(path):
+    if _is_of_others(path, folder):
         problem = "another user has written these defaults, in a folder that all users can write to"
         raise JobError([Fault(shown, problem, "expected --no-defaults, or a folder of your own")])
     file = read_defaults(node, faults, sections, folder)
     return Defaults(file, dict(_shown(node, file)), folder)
 
 
-def _is_of_others(path: str) -> bool:
+def _is_of_others(path: str, folder: str) -> bool:
     """Whether any user could make this file, and another user has."""
-    mode = os.stat(os.path.dirname(os.path.abspath(path))).st_mode
+    mode = os.stat(folder).st_mode
     owners = {os.stat(path).st_uid, os.lstat(path).st_uid}  # of the file, and of a link to it
     return bool(mode & stat.S_IWOTH) and not owners <= {os.getuid(), 0}
 

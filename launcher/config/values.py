@@ -36,12 +36,6 @@ def argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
     return argument_type
 
 
-def common(action: argparse.Action) -> argparse.Action:
-    """Mark an option as one that ``launch --help`` shows; ``launch --help-all`` shows every option."""
-    action.common = True  # type: ignore[attr-defined]  # where launcher.cli.help_text looks for it
-    return action
-
-
 def matching(pattern: str, expected: str) -> Callable[[str], str]:
     """A reader of texts that match a pattern as a whole."""
 

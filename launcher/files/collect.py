@@ -79,7 +79,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
 
 
 def _note_missing(results: Mapping[str, Collected]) -> None:
-    """Add notices of paths that are not there; not for a role if only tasks of other roles make the path."""
+    """Add notices of paths that are not there, unless only tasks of other roles make the path."""
     missing = {item for result in results.values() for item in result.missing}
     roles: dict[str, set[str]] = {}
     for result in results.values():

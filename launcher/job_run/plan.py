@@ -19,12 +19,12 @@ PLAN_SCHEMA = 1
 #: First port of a dry run: its ports are examples.
 _FIRST_PORT = 20_000
 
-#: Variables that launch sets, in the order shown; first those of the ClusterSpec.
-#: Of larger jobs a dry run shows one of the tasks that are alike, and of words at most so many characters.
+#: A dry run of more tasks than this shows one command for all tasks that are alike, and cuts words at this
+#: number of characters.
 _MANY, _LONGEST_WORD = 20, 200
 #: Variables in which tasks that are alike differ.
 _OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
-
+#: Variables that launch sets, in the order shown; first those of the ClusterSpec.
 _CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC")
 OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 
@@ -100,8 +100,8 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     yield from (f"# {printable(line)}" for note in notes for line in note.splitlines())
     many = len(plan.tasks) > _MANY
     if many:
-        yield f"# {len(plan.tasks):,} tasks: of those that are alike the first has its command, long values"
-        yield "# are cut (…); `--dry-run --json` shows all."
+        yield f"# {len(plan.tasks):,} tasks: the first of those that are alike has the command, and long"
+        yield "# values are cut (…); `--dry-run --json` shows all."
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from launcher.config.schema import similar_file
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.job import Host, Placed, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
@@ -170,6 +169,8 @@ def _not_there(name: str, folder: str) -> ProgramError:
     path = os.path.expanduser(name)
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
     import shutil  # 4 ms, needed only for a fault
+
+    from launcher.config.schema import similar_file
 
     first = path.split(" ")[0]
     if first != path and (os.path.exists(os.path.join(folder, first)) or shutil.which(first)):

@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher import events
-from launcher.config.schema import similar_file
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
 from launcher.job import RELAY, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
@@ -69,6 +68,8 @@ def run_job(options: Options, detached: Detached | None = None) -> int:
             text = options.hosts_text or ""
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):
+                from launcher.config.schema import similar_file
+
                 meant = similar_file(text)
                 more = f"--hosts {text}: there is no file of that name either"
                 more += f"; did you mean {meant}?" if meant else ""

@@ -6,21 +6,22 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher import events
 from launcher.errors import Fault, JobError
 from launcher.events import Tell
 from launcher.job import Placement, RunPaths
 from launcher.output.base import Opening, Shown
-from launcher.output.folding import Folding, TaskFolding
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
 from launcher.report import Report
 from launcher.task_id import TaskId
 from launcher.text import did_you_mean, duration, shortened
+
+if TYPE_CHECKING:  # with many regular expressions
+    from launcher.output.folding import Folding, TaskFolding
 
 #: Colours of the tasks' labels; red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
@@ -82,7 +83,7 @@ class Console:
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
         #: What was folded; of each task. Off a terminal nothing is.
-        self._folding = Folding()
+        self._folding: Folding | None = None
         self._folds: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
         self._look_at = 0.0
@@ -145,7 +146,7 @@ class Console:
         self._show_notices()
         for task in list(self._cutters):
             self._end(task)
-        options, folded = self._options, self._folding.summary()
+        options, folded = self._options, self._folding.summary() if self._folding else ""
         if folded:
             self._notice(folded)
         if self._status:
@@ -177,6 +178,9 @@ class Console:
             before, after = f"\x1b[{_COLOURS[number % len(_COLOURS)]}m", RESET
         first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
         if self._options.live and not self._options.verbose:
+            from launcher.output.folding import Folding, TaskFolding
+
+            self._folding = self._folding or Folding()
             self._folds[task] = TaskFolding(task, first, self._folding)
         return LineCutter(first, continued, self._options.colour)
 
@@ -191,8 +195,9 @@ class Console:
         if self._status:
             self._status.erase()
         if self._options.timestamps:
-            time = f"{datetime.now():%H:%M:%S.%f}"[:-3].encode() + b" "
-            lines = time + lines[:-1].replace(b"\n", b"\n" + time) + b"\n"
+            now = time.time()
+            stamp = f"{time.strftime('%H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03} ".encode()
+            lines = stamp + lines[:-1].replace(b"\n", b"\n" + stamp) + b"\n"
         self._writer.write(self._options.stdout, lines)
 
     def _end(self, task: TaskId) -> None:

@@ -186,7 +186,7 @@ def _of_environment(hint: str, task: TaskId, paths: RunPaths) -> str:
         return hint
     return (
         f"the task ran with launch's own Python, {printable(argv[0])}, which does not have this module; "
-        'that of the active environment: --python "$VIRTUAL_ENV/bin/python"'
+        'the Python of the active environment: --python "$VIRTUAL_ENV/bin/python"'
     )
 
 

@@ -88,7 +88,7 @@ class TaskFolding:
         text = line.removeprefix(self._prefix).rstrip(b"\n")
         if self._start_left:
             self._start_left -= 1
-            if self._start_up.is_notice(text):
+            if not self._held and self._start_up.is_notice(text):
                 self._folding.count(self._task)
                 return b""
         if not self._held:

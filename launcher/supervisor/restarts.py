@@ -79,7 +79,8 @@ class Restart:
         self.all = all
         self.wait = wait
         self.cause = cause
-        #: For the user, until it is shown: if the task may have failed at an import, when its output is here.
+        #: The message about it that is not shown yet: after a failure that may be of an import, the output of
+        #: the task comes first. Empty: it was shown.
         self.notice = ""
         self.stage = Stage.WAITING
 

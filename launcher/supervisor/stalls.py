@@ -23,8 +23,8 @@ from launcher.text import duration
 TIMER = "silence"
 #: Looks in a limit, the shortest time between two, and the limit without ``--stall``, in seconds.
 LOOKS, _SHORTEST, _UNASKED = 10, 0.1, 60.0
-#: Without ``--stall``: the limit is so many times as long where other tasks of the role print; and each line
-#: about silence doubles it, so often at most.
+#: Without ``--stall``: the factor of the limit for tasks beside others that print; and how often, at most, a
+#: line about silence doubles the limit.
 _BESIDE_OTHERS, _DOUBLED = 5, 10
 _STEPS: StopSteps = ((SIGABRT, STACKS), *AT_ONCE)
 _HINT = (

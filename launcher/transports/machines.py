@@ -277,16 +277,17 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
     import subprocess
 
     command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
-    output = b""
-    with suppress(OSError):
+    with suppress(OSError, subprocess.TimeoutExpired):
         process = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
         try:
             output = process.communicate(timeout=_SILENT)[0]
         except subprocess.TimeoutExpired:
             notice("waiting for nvidia-smi, which counts the GPUs")
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 output = process.communicate(timeout=GPU_SECONDS - _SILENT)[0]
-            process.kill()  # without a wait for its end: in a driver that hangs, no signal ends it
+            finally:
+                process.kill()
+                process.wait(_SILENT)  # limited: a driver that hangs keeps it in the kernel
         if process.returncode == 0:
             return read_gpus(output)
     notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")

@@ -41,6 +41,17 @@ def test_help_has_a_line_for_each_option_and_command(launch: Launch):
     assert "  --fanout" not in some and "  --np" not in every and "  -hosts" not in every
 
 
+def test_a_launch_imports_only_what_it_needs(launch: Launch, tmp_path: Path):
+    """Each of these modules takes milliseconds."""
+    command = (sys.executable, "-X", "importtime", "-m", "launcher")
+    ended = launch("true", command=command, cwd=tmp_path)
+    imported = set(re.findall(r"(?m)^import time:.*\| +(\S+)$", ended.err))
+    assert ended.code == 0 and "launcher.cli.launch_options" in imported
+    slow = {"datetime", "paramiko", "shutil", "subprocess", "yaml"}
+    ours = {"launcher.config.schema", "launcher.output.failure", "launcher.output.folding"}
+    assert not imported & (slow | ours)
+
+
 def test_launch_alone_shows_how_it_is_used(launch: Launch):
     ended = launch()
     assert (ended.code, ended.out) == (2, "")

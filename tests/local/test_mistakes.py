@@ -74,6 +74,7 @@ COMMAND_LINE = [
     ("--time 5 train.py", "a time limit is --timeout"),
     ("--gpu 1 train.py", "did you mean --gpus?"),
     ("--zzz train.py", "unrecognized option --zzz (launch --help-all shows all options)"),
+    ("clean - -=", "unrecognized option -= (launch clean --help"),
     ("ps --al", "did you mean --all? (launch ps --help shows all options)"),
     ("--workers=two train.py", "--workers: 'two': expected a whole number"),
     ("--workers 2.5 train.py", "--workers: '2.5': expected a whole number"),

@@ -6,16 +6,15 @@ import json
 import re
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.ports import first_free
+from launcher.job_run.tensorboard import PORTS
 from tests.conftest import Launch
 from tests.local.board import FOLDER, page_of, url_of, waits_for
-from tests.local.seeing import Family, last_run, soon
-
-PORT = 6006
+from tests.local.seeing import Family, last_run
 
 
 def test_its_url_is_told_everywhere(launch: Launch, tmp_path: Path):
@@ -35,27 +34,17 @@ def test_its_url_is_told_everywhere(launch: Launch, tmp_path: Path):
     run = last_run(launch)
     assert run.report["tensorboard"] == url
     assert run.states() == {"worker/0": "succeeded", "tensorboard/0": "stopped"}
-    server_at(int(url.split(":")[2].strip("/"))).close()
-
-
-def server_at(port: int) -> socket.socket:
-    """A server at this port, as soon as nothing else has it."""
-
-    def bind() -> socket.socket | None:
-        with suppress(OSError):
-            return socket.create_server(("127.0.0.1", port))
-        return None
-
-    found: socket.socket = soon(bind, 60, f"another program has port {port}")
-    return found
 
 
 def test_the_port_is_taken(launch: Launch, tmp_path: Path):
+    """Ports below it may be those of other tests."""
     folder = tmp_path / "logs"
-    with server_at(PORT):
+    server = first_free(PORTS, lambda port: socket.create_server(("127.0.0.1", port)))
+    assert server is not None
+    with server:
         started = launch.start(f"--tensorboard={folder}", "--", *waits_for(tmp_path / "done"), cwd=FOLDER)
         url = url_of(started)
-        assert f":{PORT}/" not in url
+        assert f":{server.getsockname()[1]}/" not in url
         assert str(folder) in page_of(url)
         (tmp_path / "done").touch()
         assert started.wait().code == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
-import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,8 +43,8 @@ def test_through_a_connection_that_breaks(hosts: list[LabHost], ssh_launch: Laun
     assert page_of(url) == f"<title>TensorBoard</title>{logs}"
     started.send(signal.SIGINT)
     assert started.wait(60).code == 130
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(url, timeout=10)
+    with suppress(OSError):  # another test may have the port now
+        assert str(logs) not in urllib.request.urlopen(url, timeout=10).read().decode()
     assert last_run(ssh_launch).report["tensorboard"] == url
 
 

@@ -116,11 +116,9 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about containers; `settings` reads them."""
     group = parser.add_argument_group("containers")
-    values.common(
-        group.add_argument(
-            "--docker", metavar="IMAGE", type=values.argument(values.image),
-            help="run each task in a container of this image",
-        )
+    group.add_argument(
+        "--docker", metavar="IMAGE", type=values.argument(values.image),
+        help="run each task in a container of this image",
     )  # fmt: skip
     group.add_argument(
         "--mount", action="append", default=[], metavar="SRC[:DST][:ro]",

@@ -69,7 +69,7 @@ class SshTransport(Transport):
         group = parser.add_argument_group("connections to other machines")
         group.add_argument(
             "--lease", type=values.argument(_lease), metavar="S",
-            help=f"time tasks run unconnected, {_LEAST_LEASE}s or more (default: 60)",
+            help="time tasks run without a connection (default: 60)",
         )  # fmt: skip
         add_connecting(group)
 

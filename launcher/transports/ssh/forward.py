@@ -34,30 +34,34 @@ class Forward:
 
     Args:
         connection: gives the connection to a host; raises ConnectionLost.
+        target: the host, and its port.
         preferred: ports to try first.
         notify: gets lines for the user; called by any thread.
 
     Raises:
-        TransportError: this machine has no port.
+        TransportError: this machine has no port, or no thread left.
     """
 
     def __init__(
-        self, connection: Callable[[str], Connection], preferred: Sequence[int], notify: Callable[[str], None]
+        self,
+        connection: Callable[[str], Connection],
+        target: tuple[str, int],
+        preferred: Sequence[int],
+        notify: Callable[[str], None],
     ) -> None:
         self._connection = connection
         self._notify = notify
-        #: The host, and its port.
-        self.target = ("", 0)
+        self.target = target
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._notified = False
         self._closing = threading.Event()
         try:
             self._listener = first_free(preferred, _listen) or _listen(0)
-        except OSError as error:
+            self.port = int(self._listener.getsockname()[1])
+            start_thread("ssh forward", self._accept)
+        except (OSError, RuntimeError) as error:
             raise TransportError(f"this machine has no port for it: {reason_of(error)}") from error
-        self.port = int(self._listener.getsockname()[1])
-        start_thread("ssh forward", self._accept)
 
     def close(self) -> None:
         """End all connections, and close the port."""

@@ -302,6 +302,6 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         from launcher.transports.ssh.forward import Forward
 
         if self._forward is None:
-            self._forward = Forward(self.connection, preferred, notice)
+            self._forward = Forward(self.connection, (host, port), preferred, notice)
         self._forward.target = (host, port)
         return self._forward.port

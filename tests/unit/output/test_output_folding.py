@@ -79,6 +79,13 @@ def test_a_traceback_that_another_task_has_shown():
     assert fed(other, different) == different
 
 
+def test_a_traceback_is_whole():
+    """Also if it shows a line of the program with the text of a notice."""
+    text = TRACEBACK.replace("main()", "raise ValueError('Initializing CoordinationService')")
+    fold, _ = folds(Folding())
+    assert fed(fold, text) == text
+
+
 def test_a_traceback_in_pieces_is_held_for_a_bounded_time():
     fold, other = folds(Folding())
     fed(fold, TRACEBACK)

@@ -201,6 +201,6 @@ class FeedTimeout(FeedError):
         self.seconds = seconds
         self.last_lines = tuple(last_lines)
         verb = "have" if "," in task else "has"
-        text = f"{task} {verb} taken no rows for {seconds:g} s, though rows wait (see feed_timeout=)"
+        text = f"{task} {verb} taken no rows for {seconds:g}s, though rows wait (see feed_timeout=)"
         shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
         super().__init__("\n".join([text, *shown]))

@@ -169,7 +169,7 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     try:
         found = json.loads(answer)
     except ValueError:  # it was killed: its time was up
-        return dict.fromkeys(addresses, f"no answer in {SECONDS:.0f} s")
+        return dict.fromkeys(addresses, f"no answer in {SECONDS:.0f}s")
     return {str(address): str(why) for address, why in found.items()}
 
 

@@ -325,7 +325,7 @@ class TFCluster:
             self._nodes.feeder.finish(limit)
             if not self._nodes.driver.wait(limit and max(0.0, began + limit - time.monotonic())):
                 self._nodes.driver.end()
-                text = f"the nodes did not end within {timeout:g} s, and were ended"
+                text = f"the nodes did not end within {timeout:g}s, and were ended"
                 raise JobFailed(text, self.run_dir)
         finally:
             self._close()

@@ -235,10 +235,10 @@ class Tasks:
             if self.driver.over.wait(_LOOK):
                 break
             if waiting.seconds > seconds:
-                text = f"{listed(missing)} did not connect within {waiting.seconds:.0f} s"
+                text = f"{listed(missing)} did not connect within {waiting.seconds:.0f}s"
                 raise JobFailed(text, self.run_dir)
             if begun := waiting.due():
-                limit = f"at most {seconds:g} s: reservation_timeout="
+                limit = f"at most {seconds:g}s: reservation_timeout="
                 self.explain(f"{begun} {listed(missing)} to connect ({limit})")
         self.check()
 
@@ -254,7 +254,7 @@ class Tasks:
                 self.driver.signal(signal.SIGTERM)
             if not (at_once or over.wait(Waiting.FIRST)):
                 seconds = (_GRACE if grace is None else grace) + _FETCHING
-                self.explain(f"waiting for the job to end (at most {seconds:g} s; Ctrl-C ends it at once)")
+                self.explain(f"waiting for the job to end (at most {seconds:g}s; Ctrl-C ends it at once)")
                 over.wait(seconds)
         finally:
             self.driver.end()

@@ -77,7 +77,7 @@ def _wait(run: Run, left: dict[TaskId, int], seconds: float) -> int:
     waiting = Waiting()
     while left:
         if waiting.seconds >= seconds:
-            print(f"launch: {listed([*left])} did not start again within {seconds:g} s", file=sys.stderr)
+            print(f"launch: {listed([*left])} did not start again within {seconds:g}s", file=sys.stderr)
             return _TIMED_OUT
         notice = waiting.due()
         if notice:

@@ -136,7 +136,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
         print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
     if not _ended(pidfd, args.timeout, deadline):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
-        print(f"launch: {run.job} has not ended within {args.timeout:g} s{advice}", file=sys.stderr)
+        print(f"launch: {run.job} has not ended within {args.timeout:g}s{advice}", file=sys.stderr)
         return _TIMED_OUT
     print(f"{run.job} {_end(run, 'ended')}")
     return 0

@@ -361,7 +361,7 @@ class FeedCall:
         if self.taker is threading.current_thread() or not self.taker.is_alive():
             return "not all were taken"
         idle = time.monotonic() - self._taken > self.timeout
-        return f"{self.taker.name} has taken none for {self.timeout:g} s" if idle else ""
+        return f"{self.taker.name} has taken none for {self.timeout:g}s" if idle else ""
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until a condition holds.
@@ -441,7 +441,7 @@ class FeedCall:
                 lines = [line for task in stuck for line in self.feed.last_lines(task)]
                 raise FeedTimeout(", ".join(stuck or late), self.timeout, lines)
             raise FeedError(
-                f"{feed}: {', '.join(late)} asked for more rows, and for {self.timeout:g} s results are "
+                f"{feed}: {', '.join(late)} asked for more rows, and for {self.timeout:g}s results are "
                 "missing: batch_results() must be given one result for each row"
             )
 

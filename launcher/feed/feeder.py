@@ -235,7 +235,7 @@ class Feeder:
                 for call in calls if begun else ():
                     action = "takes results" if call.inference else "feeds rows"
                     text = f"{begun} {call.taker.name}, which {action} of the feed {call.feed.name!r}"
-                    self._notice(f"shutdown: {text} (at most {call.timeout:g} s without any)")
+                    self._notice(f"shutdown: {text} (at most {call.timeout:g}s without any)")
                 self._changed.wait(LOOK)
 
     def _going(self, feed: Feed) -> FeedCall | None:

@@ -159,7 +159,7 @@ class CommandStream(FileStream):
         """Wait `_LOOK` for bytes, or until more can be sent; may return none."""
         self._copying.check(self._host)
         if time.monotonic() > self._moved_at + _STALL:
-            silent = f"no file data for {_STALL:.0f} s; does another copy keep it busy?"
+            silent = f"no file data for {_STALL:.0f}s; does another copy keep it busy?"
             raise TransportError(f"{self._host}: {silent}")
         poll = select.poll()
         poll.register(self._command.fileno(), select.POLLIN)

@@ -67,7 +67,7 @@ def longest(sequence: StopSteps) -> float:
 
 def limit_text(seconds: float, written: str = "") -> str:
     """A time limit as the user wrote it, ``2h``; without a unit in seconds, ``0.5 s``."""
-    return written if written[-1:].isalpha() else f"{seconds:.10g} s"
+    return written if written[-1:].isalpha() else f"{seconds:.10g}s"
 
 
 class JobState:

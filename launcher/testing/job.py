@@ -84,7 +84,7 @@ class _Waits(ABC):
         __tracebackhide__ = True
         deadline = time.monotonic() + seconds
         while True:
-            late = f"not within {seconds:g} s" if time.monotonic() > deadline else ""
+            late = f"not within {seconds:g}s" if time.monotonic() > deadline else ""
             reason = self._ended() or late  # before the last look: what came until then counts
             found = look()
             if found is not None:

@@ -347,7 +347,7 @@ class ReconnectingLink(threading.Thread):
                 self._met = True
                 self._channel.grace = max(self._grace, _GRACE * (self._received_at - self._began))
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
-                self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
+                self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None
             for message in messages:
                 if isinstance(message, Refused):
@@ -400,14 +400,14 @@ class ReconnectingLink(threading.Thread):
             self._leave_at = self._leave_at or now + _LAST_ACK
         if now >= self._received_at + self._lease:
             tasks = "; its agent ends the tasks there by itself" if self._met and self.tasks else ""
-            raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}"))
+            raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f}s: {self._why_not}{tasks}"))
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
             raise _Ended("" if self._closed_there else "closed before its agent had ended")
         if self._program is not None and now < self._silent_at():
             return
         if self._program is not None and not self._met:
             self._why_not = nothing_started(FIRST_ANSWER)
-        self._lose(f"no answer for {now - self._received_at:.0f} s" if self._met else self._why_not)
+        self._lose(f"no answer for {now - self._received_at:.0f}s" if self._met else self._why_not)
         if now >= self._tried_at + _PAUSE:
             self._connect()
 
@@ -427,8 +427,8 @@ class ReconnectingLink(threading.Thread):
         if not self._overslept:
             return why
         return (
-            f"launch itself was suspended for {self._suspended:.0f} s, and the agent there ends its tasks "
-            f"without launch after {self._arguments['lease']:.0f} s; a longer --lease prevents that, or "
+            f"launch itself was suspended for {self._suspended:.0f}s, and the agent there ends its tasks "
+            f"without launch after {self._arguments['lease']:.0f}s; a longer --lease prevents that, or "
             "launch -d on a machine that stays up"
         )
 
@@ -482,9 +482,9 @@ class ReconnectingLink(threading.Thread):
             left = self._received_at + self._lease - self._lost_at
             tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
             if self._suspended:
-                why = f"launch was suspended for {self._suspended:.0f} s"
+                why = f"launch was suspended for {self._suspended:.0f}s"
                 tasks = "trying again" if self._overslept else tasks
-            self._report(f"connection lost ({why}); {tasks} for {left:.0f} s")
+            self._report(f"connection lost ({why}); {tasks} for {left:.0f}s")
 
     def _why_ended(self, program: RemoteCommand) -> str:
         lines = program.stderr().strip().splitlines()

@@ -137,6 +137,6 @@ def test_faults_of_docker_clusters(start: Callable[..., Job], cluster: Cluster, 
     job = start(SLEEPS, workers=1, left_running=True)
     (name,) = docker.lines("ps", "--filter", f"label=tf-launcher.job={job.name}", "--format", "{{.Names}}")
     docker.docker("pause", name)
-    with pytest.raises(WaitFailed, match="waited for an answer of the agent of worker-0: not within 10 s"):
+    with pytest.raises(WaitFailed, match="waited for an answer of the agent of worker-0: not within 10s"):
         job.task("worker/0").kill()
     docker.docker("unpause", name)

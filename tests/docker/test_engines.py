@@ -73,7 +73,7 @@ def test_an_engine_that_hangs_at_the_start(short_lived: tuple[Engine, Path], lau
     finally:
         os.kill(dockerd, signal.SIGCONT)
     assert ended.code == 125
-    assert "the Docker engine does not respond within 30 s: is it stuck?" in ended.err
+    assert "the Docker engine does not respond within 30s: is it stuck?" in ended.err
 
 
 def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):

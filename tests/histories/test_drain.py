@@ -19,7 +19,7 @@ BOARD = (*DRAINING, "board 1 sidecar")
 DONE = "up; worker/0 finishes 0; "
 CHIEF_DONE = "up; chief/0 finishes 0; "
 HOLDS = "worker/1,worker/0,ps/0 gets 15; "
-LATE = "did not finish within {} s of the job's end: stopped"
+LATE = "did not finish within {}s of the job's end: stopped"
 DRAIN = "`--drain 60s` allows it"
 
 
@@ -76,12 +76,12 @@ def test_the_tasks_that_the_last_event_stops(roles: tuple[str, ...], history: st
         (
             DRAINING,
             "Ctrl-C; evaluator/0,ps/0 ends; closed",
-            ("Ctrl-C: the job is done; stopping 2 tasks, up to 10 s; Ctrl-C again kills them at once",),
+            ("Ctrl-C: the job is done; stopping 2 tasks, up to 10s; Ctrl-C again kills them at once",),
         ),
         (
             DRAINING,
             "time up job; evaluator/0,ps/0 ends; closed",
-            ("the time limit of 90 s is over: stopping 2 tasks",),
+            ("the time limit of 90s is over: stopping 2 tasks",),
         ),
         (
             ("worker 1", "evaluator 1 drain 0.9", "ps 1 drain 0.2"),
@@ -106,7 +106,7 @@ def test_the_time_that_is_left():
     replay = Script(job(*DRAINING)).play(DONE + "time up notice")
     begun = Script(job(*DRAINING)).play("up; worker/0 exits 0")
     assert timers(*after(begun)) == {"notice": 2.0, "drain": 60.0}
-    assert replay.notices == ("waiting for evaluator/0 to finish (at most 60 s after the job's end)",)
+    assert replay.notices == ("waiting for evaluator/0 to finish (at most 60s after the job's end)",)
     assert Script(job(*APART)).play(DONE + "time up drain").timers["drain"] == 40.0
     assert Script(job(*PS_STAYS)).play(CHIEF_DONE + "time up drain").timers["drain"] == 40.0
     assert (
@@ -123,7 +123,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
     replay = script.play(text + "time up answer @ 18.0")
     where = script.host_of["evaluator/0"]
     assert [command.host for command in after(replay) if isinstance(command, events.HangUp)] == [where]
-    assert replay.notices[-1] == f"host {where} is lost: its agent did not answer in 13 s"
+    assert replay.notices[-1] == f"host {where} is lost: its agent did not answer in 13s"
     replay = script.play(text + "time up answer @ 18.0; closed node1; closed node2; closed node3")
     assert replay.exit_code == 125
     assert script.play(text + "evaluator/0 ends; closed").exit_code == 0

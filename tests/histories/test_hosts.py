@@ -68,14 +68,14 @@ worker 1: up; closed node1
     -> 125 | lost | host node1 is lost: its agent was ended from outside, and ends its tasks
 # Hosts that do not answer in time.
 worker 2, hosts 2: ready node1; held node1; ready node2; time up ready; closed node1
-    -> 125 | never, lost | host node2 can't be used: no answer from its agent in 60 s
+    -> 125 | never, lost | host node2 can't be used: no answer from its agent in 60s
 worker 2, hosts 2: ready node1; ready node2; held node1; held node2; worker/0 starts; time up start;
     worker/0 ends; closed node1
-    -> 125 | stopped, lost | host node2 is lost: its agent could not start a task in 60 s
+    -> 125 | stopped, lost | host node2 is lost: its agent could not start a task in 60s
 worker 2, hosts 2: up; worker/0 finishes 7; time up end; closed node1
     -> 7 | failed, lost | host node2 is lost: its agent did not end the tasks
 worker 2, hosts 2: up; Ctrl-C; worker/0,worker/1 ends; closed node1; time up close
-    -> 130 | stopped, stopped | host node2 is lost: its agent did not close in 15 s
+    -> 130 | stopped, stopped | host node2 is lost: its agent did not close in 15s
 # A job without tasks.
 worker 0:
     -> 0

@@ -66,7 +66,7 @@ worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time
 worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
     time up ready; time up restart 2; held node1; held s2; worker/0,worker/1 starts;
     worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded | host s1 can't be used: no answer from its agent in 60 s; worker/1
+    -> 0 | succeeded, succeeded | host s1 can't be used: no answer from its agent in 60s; worker/1
        moves to s2, {SECOND}
 worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
     held s1; worker/0,worker/1 starts; lost s1; worker/0 ends; time up restart 2; held node1; held s2;

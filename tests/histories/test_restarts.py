@@ -135,7 +135,7 @@ worker 2, restarts 1: up; worker/1 dies 9; worker/1 gone; worker/0 ends; time up
 worker 2, restarts 1, timeout 5: up; worker/1 dies 9; time up job; worker/1 gone; worker/0 ends; closed
     -> 124 | stopped, failed: signal
 worker 2, restarts 1, timeout 5: up; worker/1 dies 9; worker/1 gone; worker/0 ends; time up job; closed
-    -> 124 | stopped, failed: signal | the time limit of 5 s is over: no task runs now
+    -> 124 | stopped, failed: signal | the time limit of 5s is over: no task runs now
 worker 2, ps 1, hosts 3, restarts 1: up; worker/1 dies 9; lost node1; worker/1 gone; worker/0 ends; closed
     -> 125 | stopped, failed: signal, lost | host node1 is lost: connection reset; no restart is left of 1
 worker 2, ps 1, hosts 3, restarts 1: up; worker/1 dies 9; lost node3; worker/0,ps/0 ends; closed

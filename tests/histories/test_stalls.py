@@ -12,8 +12,8 @@ ENDS = """
 # one is silent while another prints; the job fails
 worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; worker/1 dies 6;
     worker/1 gone; worker/0,ps/0 ends; closed
-    -> 124 | stopped, stalled, stopped | worker/1 on node1 printed nothing for 20 s
-    | worker/1 on node1 printed nothing for 20 s; stopping the other 2 tasks
+    -> 124 | stopped, stalled, stopped | worker/1 on node1 printed nothing for 20s
+    | worker/1 on node1 printed nothing for 20s; stopping the other 2 tasks
 # the others go on
 worker 2, ps 1, continue, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6;
     worker/1 dies 6; worker/1 gone; worker/0 finishes 0; ps/0 ends; closed
@@ -21,23 +21,23 @@ worker 2, ps 1, continue, stall 20: up; silence 10; says worker/0 x; silence 1; 
 # all are silent, also those that have never printed; the ps is not named
 worker 2, ps 1, stall 20: up; says worker/0 x; says ps/0 x; silence 10; says ps/0 x; silence 1;
     worker/0,worker/1 gets 6; worker/0,worker/1 dies 6; worker/0,worker/1 gone; ps/0 ends; closed
-    -> 124 | stalled, stalled, stopped | worker/0, worker/1 printed nothing for 20 s
+    -> 124 | stalled, stalled, stopped | worker/0, worker/1 printed nothing for 20s
 # one starts again; it may have written that an import failed
 worker 2, ps 1, stall 20, restarts 1: up; says worker/1 ImportError: no; silence 10; says worker/0 x;
     silence 1; worker/1 gets 6; worker/1 dies 6; worker/1 gone; time up restart 1; worker/1 starts; silence 5;
     worker/0,worker/1 finishes 0; ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped | worker/1 on node1 printed nothing for 20 s; starting worker/1 again
+    -> 0 | succeeded, succeeded, stopped | worker/1 on node1 printed nothing for 20s; starting worker/1 again
        in 1.0s (attempt 2, restart 1 of 1)
 # all start again: that counts once
 worker 2, ps 1, stall 20, restarts 1: up; silence 11; worker/0,worker/1 gets 6; worker/0,worker/1 dies 6;
     worker/0,worker/1 gone; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
     ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped | worker/0, worker/1 printed nothing for 20 s; starting worker/0,
+    -> 0 | succeeded, succeeded, stopped | worker/0, worker/1 printed nothing for 20s; starting worker/0,
        worker/1 again in 1.0s (attempt 2, restart 1 of 1)
 # no restart is left
 worker 1, stall 20, restarts 1: up; silence 11; worker/0 ends; time up restart 1; worker/0 starts;
     silence 11; worker/0 ends; closed
-    -> 124 | stalled | worker/0 on node1 printed nothing for 20 s; no restart is left of 1
+    -> 124 | stalled | worker/0 on node1 printed nothing for 20s; no restart is left of 1
 # the time of the silence is not one in which the task ran well
 worker 1, stall 900, restarts 1: up; silence 11 @ 1000; worker/0 ends; time up restart 1;
     worker/0 starts @ 1010; silence 11 @ 2000; worker/0 ends; closed
@@ -54,7 +54,7 @@ chief 1, worker 2, ps 1, stall 20: up; silence 10; says chief/0 x; says worker/0
 chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1;
     chief/0,worker/1 ends; ps/0 ends; time up restart 1; chief/0,worker/1,ps/0 starts; chief/0 finishes 0;
     worker/0,worker/1,ps/0 ends; closed
-    -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20 s; starting
+    -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20s; starting
        chief/0, worker/1, ps/0 again in 1.0s (attempt 2, restart 1 of 1)
 # the user in the middle: while it ends, and while it waits
 worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;

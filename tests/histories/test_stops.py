@@ -33,15 +33,15 @@ worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
 worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01
     -> 143 | TERM
 worker 2: up; SIGTERM; worker/0,worker/1 ends; closed
-    -> 143 | stopped, stopped | SIGTERM: stopping 2 tasks, up to 10 s; SIGTERM again kills them at once |
+    -> 143 | stopped, stopped | SIGTERM: stopping 2 tasks, up to 10s; SIGTERM again kills them at once |
        stopped by SIGTERM
 worker 1: up; SIGHUP; worker/0 ends; closed
-    -> 129 | stopped | SIGHUP: stopping 1 task, up to 10 s; Ctrl-C kills them at once
+    -> 129 | stopped | SIGHUP: stopping 1 task, up to 10s; Ctrl-C kills them at once
 # The reachable host has its grace; the lease of the other one is not waited for.
 worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 ends; time up answer @ 18.0; closed node1
-    -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 13 s
+    -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 13s
 worker 2, hosts 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.3; worker/0 ends; time up answer @ 6.3; closed node1
-    -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 1 s
+    -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 1s
 # A failure before it is the cause.
 worker 2: up; worker/0 exits 7; Ctrl-C; worker/0 gone; worker/1 dies 9
     -> 7 | TERM KILL | Ctrl-C: killing what is left of 2 tasks at once
@@ -59,9 +59,9 @@ worker 1, ps 1: up; worker/0 exits 0; Ctrl-C; worker/0 gone; ps/0 gets 9; ps/0 d
 worker 2, hosts 2: ready node1; held node1; Ctrl-C; closed
     -> 130 | - | Ctrl-C: no task was started yet
 worker 2, hosts 2, timeout 60: ready node1; time up job; closed
-    -> 124 | - | the time limit of 60 s is over: no task was started yet
+    -> 124 | - | the time limit of 60s is over: no task was started yet
 worker 2, timeout 60: up; time up job
-    -> 124 | TERM | the time limit of 60 s is over: stopping 2 tasks
+    -> 124 | TERM | the time limit of 60s is over: stopping 2 tasks
 # Processes that SIGTERM does not end; what a killed task left behind has no notice.
 worker 2: up; Ctrl-C; worker/0 gets 6
     -> 130 | TERM |
@@ -111,7 +111,7 @@ def test_ctrl_c_while_agents_close_waits_no_longer():
 def test_the_time_limit_names_tasks_that_hung():
     """The tasks that had ended are often the cause."""
     replay = Script(job("worker 3", "ps 1", timeout=60)).play("up; worker/1 exits 0 @ 108.7; time up job")
-    text = "the job took longer than its time limit of 60 s; worker/1 ended after"
+    text = "the job took longer than its time limit of 60s; worker/1 ended after"
     assert failure(replay).reason is Reason.TIMEOUT
     assert failure(replay).text.startswith(text)
     assert failure(replay).text.endswith("s, worker/0, worker/2 went on")
@@ -121,7 +121,7 @@ def test_the_time_limit_names_tasks_that_hung():
 def test_the_time_limit_names_no_task_as_ended_that_waits_to_start_again():
     spec = job("chief 1", "worker 2", "ps 1", timeout=60, restarts=1)
     replay = Script(spec).play("up; worker/1 exits 1; worker/1 gone; time up job")
-    assert failure(replay).text == "the job took longer than its time limit of 60 s"
+    assert failure(replay).text == "the job took longer than its time limit of 60s"
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_a_task_that_is_slow_to_end(launch: Launch):
     ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
     assert ended.code == 124
     assert "waiting for worker/0 to start again" in ended.err
-    assert "worker/0 did not start again within 2.5 s" in ended.err
+    assert "worker/0 did not start again within 2.5s" in ended.err
     waiting = launch.start("restart", "latest", "worker/0")
     waiting.until(lambda it: "waiting for worker/0" in it.err)
     started.send(signal.SIGTERM)

@@ -104,7 +104,7 @@ def test_a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped(launch: Laun
     started.send(signal.SIGINT)
     ended = started.wait()
     assert ended.code == 130
-    assert "its agent did not answer in 1 s" in ended.err and "were killed" in ended.err
+    assert "its agent did not answer in 1s" in ended.err and "were killed" in ended.err
     assert set(last_run(launch).states().values()) == {"lost"}
     family.gone(0.2)
 

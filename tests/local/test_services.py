@@ -87,6 +87,6 @@ def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
     ended = started.wait()
     assert ended.code == 0, ended.err
     assert "evaluator/0 | evaluated\n" in ended.out
-    assert "launch: waiting for evaluator/0 to finish (at most 30 s after the job's end)\n" in ended.err
+    assert "launch: waiting for evaluator/0 to finish (at most 30s after the job's end)\n" in ended.err
     ends = {"worker": "succeeded", "evaluator": "succeeded", "ps": "stopped", "board": "stopped"}
     assert states(ended.out) == ends

@@ -47,7 +47,7 @@ def test_without_a_restart_the_job_fails_and_shows_the_stacks(launch: Launch, tm
     (tmp_path / "train.py").write_text("import time\ndef hang_here():\n    time.sleep(600)\nhang_here()\n")
     ended = launch("--stall", "2", "train.py", cwd=tmp_path)
     assert ended.code == 124
-    assert "launch: worker/0 printed nothing for 2 s\n" in ended.err
+    assert "launch: worker/0 printed nothing for 2s\n" in ended.err
     assert "in hang_here" in ended.err[ended.err.index("its last lines:") :]
     assert "needs a longer --stall" in ended.err
     assert ended.out.splitlines()[-1].endswith("stalled, exit code 124 (worker/0)")

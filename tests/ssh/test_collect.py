@@ -104,7 +104,7 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     gone.start_sshd()
     gone.mend()
     assert ended.code == 125
-    message = rf"launch: --collect: {gone.name}: no answer for 6 s: .*; not fetched: '~/results/latest' of"
+    message = rf"launch: --collect: {gone.name}: no answer for 6s: .*; not fetched: '~/results/latest' of"
     assert re.search(message, ended.err), ended.err
     for number, host in enumerate(hosts):
         if host is not gone:
@@ -120,7 +120,7 @@ def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp
     started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
     until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
     started.send(signal.SIGINT)
-    started.until(lambda run: "Ctrl-C: 30 s are left for" in run.err)
+    started.until(lambda run: "Ctrl-C: 30s are left for" in run.err)
     started.send(signal.SIGINT)
     ended = started.wait(15)
     hosts[0].mend()

@@ -89,7 +89,7 @@ def test_a_host_that_is_cut_off(home: Home, hosts: list[LabHost]):
     message = refusal(Host(hosts[0].name), settings=QUICK)
     assert time.monotonic() - began < 30
     where = f"{hosts[0].address}:{hosts[0].port}"
-    assert message == f"node1: no answer from {where} within 1 s; is it up, is a firewall between?"
+    assert message == f"node1: no answer from {where} within 1s; is it up, is a firewall between?"
 
 
 def test_a_network_that_is_not_there(home: Home, lab: Lab):
@@ -100,7 +100,7 @@ def test_a_network_that_is_not_there(home: Home, lab: Lab):
 
 def test_a_server_that_accepts_and_sends_nothing(home: Home, silent: int):
     message = refusal(Host("127.0.0.1", port=silent), settings=QUICK._replace(attempts=2))
-    text = "accepted the connection and sent nothing for 1 s; is that an ssh server? (2 attempts)"
+    text = "accepted the connection and sent nothing for 1s; is that an ssh server? (2 attempts)"
     assert message == f"127.0.0.1: 127.0.0.1:{silent} {text}"
 
 
@@ -131,7 +131,7 @@ def test_an_ssh_server_that_stops_in_the_middle(home: Home, hosts: list[LabHost]
         message = refusal(Host("127.0.0.1", port=port), settings=ONCE._replace(connect_timeout=4.0))
         thread.join(30)
         connections[0].close()
-    assert message == f"127.0.0.1: the ssh server at 127.0.0.1:{port} stopped answering for 4 s"
+    assert message == f"127.0.0.1: the ssh server at 127.0.0.1:{port} stopped answering for 4s"
 
 
 # All of them together

@@ -117,9 +117,9 @@ def test_a_connection_that_breaks_again_and_again(opened: Callable[..., Reach]):
         here.agent.until(lambda before=before: len(here.notices) > before and len(here.notices) % 2 == 0)  # type: ignore[misc]
     here.counted(200)
     assert len(here.notices) in (8, 10), "once when it is lost, once when it is back"
-    lost = r"node1: connection lost \(the connection broke\); its tasks go on, trying again for (2\d|30) s"
+    lost = r"node1: connection lost \(the connection broke\); its tasks go on, trying again for (2\d|30)s"
     assert re.fullmatch(lost, here.notices[0])
-    assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
+    assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
     assert here.agent.close() == ""
 
 
@@ -149,7 +149,7 @@ def test_a_silent_connection(here: Reach, monkeypatch: pytest.MonkeyPatch, comes
     with monkeypatch.context() as quick:
         quick.setattr(links, "SILENCE", 2.5)
         here.agent.until(lambda: here.notices and here.fleet.dialled)
-        assert re.match(r"node1: connection lost \(no answer for \d+ s\); ", here.notices[0])
+        assert re.match(r"node1: connection lost \(no answer for \d+s\); ", here.notices[0])
         if comes_back:
             here.fleet.thaw()
         here.agent.until(lambda: len(here.notices) > 1)
@@ -170,7 +170,7 @@ def test_the_lease_of_a_silent_connection_ends_on_both_sides(
     here.fleet.line.frozen.set()
     why = "the network to it, or the host itself, is down"
     ending = "its agent ends the tasks there by itself"
-    assert here.agent.to_the_end(40) == f"no answer for 8 s: {why}; {ending}"
+    assert here.agent.to_the_end(40) == f"no answer for 8s: {why}; {ending}"
     here.gone()
 
 
@@ -367,7 +367,7 @@ def test_a_suspended_launcher_reports_no_broken_connection(
     here.fleet.reachable = True
     message = here.agent.to_the_end(TIME_LIMIT)
     assert message is not None
-    assert re.fullmatch(r"launch itself was suspended for 10\d s, and the agent there ends .*", message)
+    assert re.fullmatch(r"launch itself was suspended for 10\ds, and the agent there ends .*", message)
 
 
 class Breaking(PretendFleet):
@@ -407,7 +407,7 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     monkeypatch.setattr(links, "FIRST_ANSWER", 60.0)  # the second one may take its time
     works(here)
     assert re.match(r"node1: connection lost \(our program has not started there", here.notices[0])
-    assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
+    assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
     assert fleet.dialled == 1
 
 
@@ -418,9 +418,9 @@ def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., R
     fleet.line.is_cut = already
     here = opened(lease=30.0, fleet=fleet)
     works(here)
-    lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30) s"
+    lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30)s"
     assert re.fullmatch(lost, here.notices[0])
-    assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
+    assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
     assert fleet.dialled == 1
 
 
@@ -435,4 +435,4 @@ def test_a_host_that_is_not_back_in_time():
     """No tasks are mentioned: there were none."""
     fleet = PretendFleet()
     fleet.cut(reachable=False)
-    assert never_ready(fleet, lease=4.0)[0] == "no answer for 4 s: connection refused"
+    assert never_ready(fleet, lease=4.0)[0] == "no answer for 4s: connection refused"

@@ -198,7 +198,7 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     gone.start_sshd()
     gone.mend()
     assert ended.code == 125
-    assert re.search(rf"launch: {gone.name}: no answer for 6 s: .* refused", ended.err), ended.err
+    assert re.search(rf"launch: {gone.name}: no answer for 6s: .* refused", ended.err), ended.err
     assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
 
 

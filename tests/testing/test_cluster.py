@@ -134,13 +134,13 @@ def test_a_wait_that_fails_names_its_task_and_condition(cluster: Cluster):
     with pytest.raises(WaitFailed) as caught:
         job.task("worker/1").until_prints("awake", timeout=0.1)
     assert str(caught.value) == (
-        "worker/1 (running): waited for a line with 'awake': not within 0.1 s\nits last lines:\n    asleep"
+        "worker/1 (running): waited for a line with 'awake': not within 0.1s\nits last lines:\n    asleep"
     )
-    with pytest.raises(WaitFailed, match=r"worker/1 \(running\): waited for its end: not within 0.1 s"):
+    with pytest.raises(WaitFailed, match=r"worker/1 \(running\): waited for its end: not within 0.1s"):
         job.task("worker/1").wait(timeout=0.1)
-    with pytest.raises(WaitFailed, match=rf"job {job.name}: waited for its end: not within 0.1 s\nlaunch:\n"):
+    with pytest.raises(WaitFailed, match=rf"job {job.name}: waited for its end: not within 0.1s\nlaunch:\n"):
         job.wait(timeout=0.1)
-    with pytest.raises(WaitFailed, match=r"waited for rain: not within 0.1 s(.|\n)*worker/1 \(running\):\n"):
+    with pytest.raises(WaitFailed, match=r"waited for rain: not within 0.1s(.|\n)*worker/1 \(running\):\n"):
         job.until(lambda: False, "rain", timeout=0.1)
 
 
@@ -294,5 +294,5 @@ def test_others_start_again_with_it(cluster: Cluster):
     job.task("worker/1").kill()
     assert [task.wait_restarted() for task in job.tasks] == [2, 2]
     job.task("worker/1").signal(signal.SIGCONT)
-    with pytest.raises(WaitFailed, match="a new attempt of worker/0: not within 0.5 s"):
+    with pytest.raises(WaitFailed, match="a new attempt of worker/0: not within 0.5s"):
         job.task("worker/0").wait_restarted(timeout=0.5)

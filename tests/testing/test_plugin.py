@@ -81,7 +81,7 @@ def test_a_wait_that_fails_is_reported_in_short(plugged: pytest.Pytester):
     result = plugged.runpytest_subprocess(timeout=LIMIT)
     result.assert_outcomes(failed=1)
     shown = result.stdout.str()
-    assert "WaitFailed: worker/0 (running): waited for a line with 'two': not within 1 s" in shown
+    assert "WaitFailed: worker/0 (running): waited for a line with 'two': not within 1s" in shown
     assert "def wait_for" not in shown and "def _wait_for" not in shown, (
         "the plug-in's own lines are not shown"
     )

@@ -123,7 +123,7 @@ def _leave(code: int) -> None:
     def end() -> None:
         time.sleep(seconds)
         threads = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
-        text = f"the process does not end {seconds:g} s after its function (threads: {', '.join(threads)})"
+        text = f"the process does not end {seconds:g}s after its function (threads: {', '.join(threads)})"
         print(f"{text}: it is ended", file=sys.stderr, flush=True)
         os._exit(code)
 

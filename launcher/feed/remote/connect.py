@@ -92,7 +92,7 @@ class Connector:
                 raise ConnectError(message)
             if waited > SILENCE and not explained:
                 explained = True
-                print(f"{message}; trying again for {timeout:.0f} s", file=sys.stderr, flush=True)
+                print(f"{message}; trying again for {timeout:.0f}s", file=sys.stderr, flush=True)
             time.sleep(PAUSE)
 
     def connect_feed(self, feed: str) -> socket.socket:

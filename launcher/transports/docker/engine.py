@@ -79,7 +79,7 @@ class Result(NamedTuple):
 
 
 def _late(seconds: float) -> Result:
-    text = f"the Docker engine does not respond within {seconds:g} s: is it stuck? (try `docker info`)"
+    text = f"the Docker engine does not respond within {seconds:g}s: is it stuck? (try `docker info`)"
     return Result(LATE, err=text)
 
 

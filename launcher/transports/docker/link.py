@@ -111,7 +111,7 @@ class ContainerCommand:
         poll.register(self, select.POLLIN)
         while not self.arrive():
             if time.monotonic() > until:
-                raise TransportError(f"not started by the engine within {_START:.0f} s")
+                raise TransportError(f"not started by the engine within {_START:.0f}s")
             poll.poll(_LOOK * 1000)
 
     def _end(self) -> str:

@@ -156,10 +156,10 @@ class Connector:
                 advice = "is it too busy (MaxStartups), or does it refuse this machine?"
                 text = f"{place} closed the connection {when}; {advice}"
             elif late and not answered:
-                silent = f"sent nothing for {seconds:g} s"
+                silent = f"sent nothing for {seconds:g}s"
                 text = f"{place} accepted the connection and {silent}; is that an ssh server?"
             elif late:
-                text = f"the ssh server at {place} stopped answering for {seconds:g} s"
+                text = f"the ssh server at {place} stopped answering for {seconds:g}s"
             elif not answered:
                 text = f"{place} is not an ssh server: {reason_of(error)}"
             else:

@@ -316,7 +316,7 @@ def _accepted(
         text = f"accepts no keys for {login}, only {' or '.join(error.allowed_types)}"
     except (SSHException, EOFError, OSError) as error:
         if time.monotonic() - began >= seconds:
-            raise HostFailure(f"{options.place} gave no answer to {login} for {seconds:g} s", True) from error
+            raise HostFailure(f"{options.place} gave no answer to {login} for {seconds:g}s", True) from error
         if not transport.is_active():
             raise HostFailure(
                 f"{options.place} closed the connection during {login}, after {len(tried)} keys "

@@ -62,7 +62,7 @@ def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
             sock.close()
             failure = error
     if isinstance(failure, TimeoutError):
-        text = f"no answer from {place} within {seconds:g} s; is it up, is a firewall between?"
+        text = f"no answer from {place} within {seconds:g}s; is it up, is a firewall between?"
     elif failure.errno == errno.ECONNREFUSED:
         text = f"{place} refused the connection; does an ssh server run there, on this port?"
     elif failure.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):

@@ -376,7 +376,7 @@ def test_too_many_results_or_none(tmp_path: Path):
         assert len(feed.next_batch(10)) == 6
         lab.run(feed.next_batch, 10)
         soon(lambda: lab.errors)
-        assert "worker/0 asked for more rows, and for 0.5 s results are missing" in str(lab.errors[0])
+        assert "worker/0 asked for more rows, and for 0.5s results are missing" in str(lab.errors[0])
 
 
 # ---------------------------------------------------------------------------------------- batches
@@ -595,7 +595,7 @@ def test_a_driver_that_ends_without_finish(tmp_path: Path):
     [
         ("takes all", "waiting for my thread, which takes results of the feed 'input'"),
         ("ends", "not all were taken"),
-        ("waits", "my thread has taken none for 0.5 s"),
+        ("waits", "my thread has taken none for 0.5s"),
     ],
 )
 def test_another_thread_that_takes_results(tmp_path: Path, ends: str, text: str):

@@ -82,7 +82,7 @@ def follow(
         open_logs: gives the logs; called when the plan is written: at the start, and when tasks have moved.
         out: where to write.
         messages: the log of the launcher, see `RunPaths.messages`. Messages are written after the output that
-            came before them.
+            came before them; those that are there at the start come first.
 
     Yields:
         After each look at the logs, so that the caller can handle signals.
@@ -94,6 +94,9 @@ def follow(
         new = messages is not None and messages.write(waiting)
         over = run.state in (RunState.ENDED, RunState.DIED)
         complete = over or os.path.exists(run.paths.report)
+        if not logs and not complete:  # what the launcher has said so far is the beginning
+            out.write(waiting.getvalue())
+            waiting = io.BytesIO()
         with suppress(OSError):  # there is none yet
             planned = os.stat(run.paths.plan).st_mtime_ns
         if planned != seen:

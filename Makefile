@@ -60,8 +60,9 @@ types: $(VENV)/.dev  ## mypy
 
 # No advertisement of the theme. With --quiet mkdocs would not count warnings as errors.
 docs: $(VENV)/.dev  ## build the documentation as a site in site/; a dead link is an error
+	@echo "building the site (up to a minute)"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
-	@echo "site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
+	@echo "open site/index.html; for its search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
 picture: $(VENV)/.dev  ## record docs/terminal.svg from a training
 	$(BIN)/python examples/mnist_dist/data.py
@@ -107,7 +108,7 @@ define install
 	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
 	    [ $$((s % 2)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
 	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; "$$@" && \
-	{ $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
+	echo "compiling the modules that were installed" && { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
 endef
 
 # Editable: what is tested and shown is the source as it is now.

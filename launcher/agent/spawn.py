@@ -262,7 +262,7 @@ def _find(name: str, path: str) -> str:
         return runnable
     if found:
         raise CannotStart(NOT_RUNNABLE, f"{found[0]!r} is not executable")
-    here = os.path.exists(name)
+    here = os.path.isfile(name)
     hint = " (a file of that name is in the working folder: write ./ before it)" if here else ""
     raise CannotStart(NOT_FOUND, f"program not found: {name!r} is nowhere along PATH{hint}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
 from launcher.config.values import argument, whole
-from launcher.errors import InputError, LaunchError
+from launcher.errors import Fault, InputError, LaunchError
 from launcher.output.lines import labels
 from launcher.output.table import verdict
 from launcher.report import Report, report_from_json
@@ -82,7 +83,7 @@ def follow(
         open_logs: gives the logs; called when the plan is written: at the start, and when tasks have moved.
         out: where to write.
         messages: the log of the launcher, see `RunPaths.messages`. Messages are written after the output that
-            came before them.
+            came before them; those that are there at the start come first.
 
     Yields:
         After each look at the logs, so that the caller can handle signals.
@@ -94,6 +95,9 @@ def follow(
         new = messages is not None and messages.write(waiting)
         over = run.state in (RunState.ENDED, RunState.DIED)
         complete = over or os.path.exists(run.paths.report)
+        if not logs and not complete:  # what the launcher has said so far is the beginning
+            out.write(waiting.getvalue())
+            waiting = io.BytesIO()
         with suppress(OSError):  # there is none yet
             planned = os.stat(run.paths.plan).st_mtime_ns
         if planned != seen:
@@ -135,11 +139,16 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
         return find(selected[0]), selected[1:]
     except InputError:
         newest = all_runs()[-1:]
-        if not newest or (
-            "/" not in selected[0] and all(selected[0] != task.role for task in tasks(newest[0]))
-        ):
+        if not newest:
             raise
-        return newest[0], selected
+        roles = {task.role for task in tasks(newest[0])}
+        if "/" in selected[0] or selected[0] in roles:
+            return newest[0], selected
+        task = re.fullmatch(r"(.+?)[-_:.]?(\d+)", selected[0])
+        if task is None or task[1] not in roles:
+            raise
+        expected = f"did you mean {task[1]}/{task[2]}?"
+        raise InputError([Fault("", f"no run and no task {selected[0]!r}", expected)]) from None
 
 
 def logs_of(

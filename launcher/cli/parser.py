@@ -238,7 +238,9 @@ class Parser(argparse.ArgumentParser):
         known = {name.lstrip("-"): name for name in names}
         meant = known.get(nearest(name.lstrip("-"), known), "")
         takes_value = self._option_string_actions[meant].nargs != 0 if meant else _has_value(name, words)
-        guess = f"; did you mean {meant}?" if meant else ""
+        # The parser of `launch PROGRAM` has a usage of its own, each command has the default one.
+        of_program = "; an option of the program comes after the program" if self.usage is not None else ""
+        guess = f"; did you mean {meant}?" if meant else of_program
         fault = f"unrecognized option {name}{guess} {self._hint()}"
         self._add_hidden([name], "?" if equals or takes_value else 0, lambda *_: fault)
 

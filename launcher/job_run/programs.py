@@ -153,7 +153,7 @@ def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
     if found:
         return NotRunnableError(f"{found[0]!r} is not executable")
     hint = ""
-    if os.path.exists(os.path.join(folder, name)):
+    if os.path.isfile(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
     elif any(os.path.exists(os.path.join(folder, file.split(" ")[0])) for file in (name, *files)):
         hint = _QUOTED

@@ -83,7 +83,7 @@ class Board:
             return f"TensorBoard listens on {_LOOPBACK}:{task.port} of {task.host}: {error}"
         address = self._addresses.get(task.host, task.host)
         self.url = f"http://{address}:{task.port}/" if port is None else f"http://localhost:{port}/"
-        return "" if self.url == before else f"TensorBoard: {self.url}"
+        return "" if self.url == before else f"TensorBoard: {self.url} (it takes some seconds to start)"
 
     def observe(self, event: Event) -> str:
         """Advice for the user if this event shows that the Python has no TensorBoard; else empty."""

@@ -32,12 +32,20 @@ _CHAINED = (
 )
 #: Largest number of other lines between the lines of a traceback (the log of another thread).
 _MOST_FOREIGN = 10
-_NO_MODULE = "the Python that ran the task does not have this module; --python chooses another Python"
+_NO_MODULE = (
+    "the Python that ran the task does not have this module: check its name, install it there, or choose"
+    " another Python with --python"
+)
 _KERAS_2 = (
     "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
     " this)"
 )
 _NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
+#: Exceptions that a mistake in the program raises, and the end of another task does not.
+_MISTAKES = re.compile(
+    r"(AssertionError|AttributeError|FileNotFoundError|ImportError|IndentationError|IndexError|KeyError"
+    r"|ModuleNotFoundError|NameError|SyntaxError|TypeError|ZeroDivisionError)\b"
+)
 #: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
     ("ModuleNotFoundError: ", _NO_MODULE),
@@ -61,6 +69,10 @@ _HINTS = (
     (
         "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
         "the program expects flags: --flags appends these, {ps_hosts} and the like fill in others",
+    ),
+    (
+        'Could not interpret "" as a host-port pair',
+        "a list of hosts is empty, as --ps_hosts= of --flags is in a job without ps: --ps N starts some",
     ),
     (
         "unrecognized arguments: .*--(ps_hosts|worker_hosts)",
@@ -99,6 +111,8 @@ def _about_task(
     printed = clean_lines(*tail(paths.log(failure.task)))
     lines = [line for line in printed if not is_about_the_build(line)]
     block = last_traceback(lines)
+    if block and _MISTAKES.match(lines[block.stop - 1]):
+        hint = ""  # the tasks that ended before are not the cause
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
     missing = missing_hint if any(re.search(_NO_FILE, line) for line in last) else ""
     found = [_of_environment(each, failure.task, paths) for each in hints(last)]

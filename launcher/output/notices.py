@@ -31,6 +31,8 @@ ABOUT_SERVERS = (
     r"coordination_service.cc:\d+\] Example stragglers:",
     r"^/job:\w+/replica:0/task:\d+$",
     r"Barrier\(WaitForAllTasks::\d+::\d+\) has passed with status: OK",
+    r"master.cc:\d+\] Scanning workers for devices: \d+ total workers",
+    "MLIR V1 optimization pass is not enabled",
     "Creating (?:a)?sync eager service context with rendezvous_id",
     r"eager_service_impl.cc:\d+\] SessionOptions: ",
 )

@@ -20,8 +20,8 @@ def waits_for(path: Path) -> list[str]:
 
 def url_of(started: Started) -> str:
     """The URL that our line has."""
-    started.until(lambda it: re.search(r"^launch: TensorBoard: \S+\n", it.err, re.MULTILINE), 60)
-    (url,) = re.findall(r"^launch: TensorBoard: (\S+)\n", started.err, re.MULTILINE)
+    started.until(lambda it: re.search(r"^launch: TensorBoard: \S+ \(.*\)\n", it.err, re.MULTILINE), 60)
+    (url,) = re.findall(r"^launch: TensorBoard: (\S+) \(.*\)\n", started.err, re.MULTILINE)
     return str(url)
 
 

@@ -160,10 +160,13 @@ def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
     [
         (["--worker", "3", "true"], "unrecognized option --worker; did you mean --workers? (launch --help"),
         (["--wrokers=3", "true"], "unrecognized option --wrokers; did you mean --workers? (launch --help"),
-        (["--zzz", "true"], "unrecognized option --zzz (launch --help-all shows all options)"),
+        (
+            ["--zzz", "true"],
+            "unrecognized option --zzz; an option of the program comes after the program (launch --help-all",
+        ),
         (["--workers", "two", "true"], "--workers: 'two': expected a whole number from 0 to 10000 ("),
         (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help"),
-        (["--no-verbose", "true"], "unrecognized option --no-verbose (launch --help-all"),
+        (["--no-verbose", "true"], "unrecognized option --no-verbose; an option of the program"),
         (["--no-chek", "true"], "unrecognized option --no-chek; did you mean --no-check? (launch --help"),
         (["--wor\nkers", "2", "true"], "unrecognized option --wor\\nkers; did you mean --workers? (launch"),
         (["ps", "RUN", "-", "-="], "unrecognized option -= (launch ps --help"),

@@ -205,6 +205,11 @@ def test_logs(launch: Launch):
     launch("--workers", "2", "--", "sh", "-c", r"printf 'I am %s\n\377' $TASK_INDEX")
     assert launch("logs").out == "worker/0 | I am 0\nworker/0 | �\nworker/1 | I am 1\nworker/1 | �\n"
     assert launch("logs", "worker/1").stdout == b"I am 1\n\xff"
+    mistaken = launch("logs", "worker1")
+    assert (mistaken.code, mistaken.err) == (
+        2,
+        "launch: no run and no task 'worker1'; did you mean worker/1?\n",
+    )
     assert launch("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
 
 

@@ -148,6 +148,16 @@ def test_ctrl_c_without_a_terminal_leaves(launch: Launch, tmp_path: Path):
     assert re.search(rf"^launch: {NAME.pattern} ended [\d.]+s ago with exit code 0$", later.err, re.MULTILINE)
 
 
+def test_the_first_line_of_the_launcher_is_the_first_that_is_shown(launch: Launch, tmp_path: Path):
+    name = launch("-d", "--", *counting(tmp_path)).out.strip()
+    launch.start("logs", "-f").until(lambda it: "line 3" in it.out)
+    attached = launch.start("attach")
+    attached.until(lambda it: "line 3" in it.out)
+    (tmp_path / "go").touch()
+    assert attached.wait().code == 0
+    assert attached.out.startswith(f"launch: job {name}: ")
+
+
 def test_a_launcher_that_is_killed(launch: Launch, family: Family, tmp_path: Path):
     assert launch("-d", "--", *counting(tmp_path)).code == 0
     watching = [launch.start("attach"), launch.start("logs", "-f")]

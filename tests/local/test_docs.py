@@ -50,6 +50,7 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
     for name in ("examples", "hostfiles"):
         (folder / name).symlink_to(TOP / name)
     (folder / "train.py").write_text("print('trained')\n")
+    (folder / "hello.py").write_text(program_of_the_first_page())
     command = folder / "launch"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
     command.chmod(0o755)
@@ -58,6 +59,11 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
         ["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=150
     )
     assert done.returncode == example.code, done.stderr.decode()
+
+
+def program_of_the_first_page() -> str:
+    """What a reader saves as ``hello.py``."""
+    return re.findall(r"^```python\n(.*?)^```", (TOP / "docs" / "start.md").read_text(), re.M | re.S)[0]
 
 
 def job_file_of_the_documents() -> str:

@@ -73,7 +73,10 @@ COMMAND_LINE = [
     ("--output_dirs train.py", "did you mean --output-dirs?"),
     ("--time 5 train.py", "a time limit is --timeout"),
     ("--gpu 1 train.py", "did you mean --gpus?"),
-    ("--zzz train.py", "unrecognized option --zzz (launch --help-all shows all options)"),
+    (
+        "--zzz train.py",
+        "unrecognized option --zzz; an option of the program comes after the program (launch --help-all",
+    ),
     ("clean - -=", "unrecognized option -= (launch clean --help"),
     ("ps --al", "did you mean --all? (launch ps --help shows all options)"),
     ("--workers=two train.py", "--workers: 'two': expected a whole number"),
@@ -284,7 +287,7 @@ def test_a_program_that_can_not_be_read(launch: Launch, tmp_path: Path):
 
 def test_all_faults_of_a_command_line(launch: Launch):
     ended = launch(*shlex.split("-np 2 --zzz 3 --workers two --wrokers=3 --grace soon -x A train.py --yyy"))
-    starts = ("--workers: 'two'", "-np 2: ", "unrecognized option --zzz ", "unrecognized option --wrokers;")
+    starts = ("--workers: 'two'", "-np 2: ", "unrecognized option --zzz; ", "unrecognized option --wrokers;")
     lines = [line.removeprefix("launch: ") for line in ended.err.splitlines()]
     assert ended.code == 2 and len(lines) == 6
     for start in (*starts, "-x A: A is not set", "--grace: 'soon' is not a duration"):

@@ -122,7 +122,7 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged)
 @pytest.mark.parametrize(
     "line, hint",
     [
-        (b"ModuleNotFoundError: No module named 'tensorflow'", "--python chooses another Python"),
+        (b"ModuleNotFoundError: No module named 'tensorflow'", "another Python with --python"),
         (b"EOFError: EOF when reading a line", "standard input of a task is /dev/null"),
         (b"OSError: [Errno 98] Address already in use", "SO_REUSEADDR"),
         (b"train.py: error: the following arguments are required: --ps_hosts, --job_name", "--flags appends"),
@@ -133,6 +133,7 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged)
             "-x TF_USE_LEGACY_KERAS=1",
         ),
         (b"AttributeError: 'Mean' object has no attribute 'reset_states'", "-x TF_USE_LEGACY_KERAS=1"),
+        (b'InvalidArgumentError: Could not interpret "" as a host-port pair.', "--ps N starts some"),
         (b"flag --job_name=None: Flag --job_name must have a value other than None.", "--flags appends"),
         (b"train.py: error: unrecognized arguments: --ps_hosts=a:1 --task_index=0", "--flags added these"),
         (b"train.py: error: unrecognized arguments: --worker_hosts=a:1", "--flags added these"),
@@ -142,6 +143,15 @@ def test_hints_for_known_mistakes(logged: Logged, line: bytes, hint: str):
     ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
     text = logged.text(ended, line)
     assert text.count("  hint: ") == 1 and hint in text
+
+
+def test_a_mistake_in_the_program_is_not_blamed_on_tasks_that_ended_before(logged: Logged):
+    peers = "worker/0 had exited with code 0, 0.1s earlier"
+    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=peers), exit_code=1)
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    assert peers not in logged.text(ended, f"{traceback}FileNotFoundError: x.csv\n".encode())
+    unavailable = "tensorflow.python.framework.errors_impl.UnavailableError: Socket closed"
+    assert peers in logged.text(ended, f"{traceback}{unavailable}\n".encode())
 
 
 def test_a_file_that_is_missing_in_a_container(logged: Logged):

@@ -79,12 +79,17 @@ def _leaves(run: Run) -> bool:
     Raises:
         LaunchError: the run can't be stopped from here.
     """
-    answer = _answer(run.job) if sys.stdin.isatty() else "n"
+    answer = _answer(run.job) if _can_ask() else "n"
     pidfd = launcher_of(run) if answer == "y" else None
     if pidfd is not None:
         send_sigterm(pidfd)
         os.close(pidfd)
     return answer == "n"
+
+
+def _can_ask() -> bool:
+    """Whether stdin is a terminal, and a read does not suspend this process as one in the background."""
+    return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
 def _answer(job: str) -> str:

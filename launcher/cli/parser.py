@@ -89,7 +89,9 @@ def no_command(name: str) -> InputError:
     """The error that ``launch`` has no command of this name."""
     guess = nearest(name, COMMANDS)
     meant = f"`launch {guess}`" if guess else f"`{peers.COMMANDS[name]}`" if name in peers.COMMANDS else ""
-    expected = f"type {meant}" if meant else f"expected one of {', '.join(COMMANDS)}"
+    expected = (
+        f"type {meant}" if meant else f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
+    )
     return InputError([Fault("", f"launch has no command {name!r}: {expected}")])
 
 

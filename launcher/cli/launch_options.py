@@ -252,7 +252,12 @@ def _roles(
         program = Program.of(command)
     except ValueError as error:
         if not args.faults:  # the program may be the value of a wrong option
-            faults.append(Fault("", str(error), "launch --help shows how"))
+            expected = "launch --help shows how"
+            if args.tensorboard:
+                expected = (
+                    f"{args.tensorboard!r} is the folder of --tensorboard; before a program: --tensorboard="
+                )
+            faults.append(Fault("", str(error), expected))
         return ()
     counts = _counts(args, defaults.settings) or {"worker": 1}
     if not any(counts.values()) and not args.faults:

@@ -38,8 +38,12 @@ ABOUT_SERVERS = (
 )
 _BUILD = re.compile("|".join(ABOUT_THE_BUILD).encode())
 _ANY = re.compile("|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode())
-#: The last one goes on with lines in this form, up to an empty line.
-_OPTIONS, _OPTION = b"] SessionOptions: ", re.compile(rb" *(?:\w+ \{|\}|\w+: .+)$")
+#: The last one goes on with options of a session, up to an empty line.
+_OPTIONS = b"] SessionOptions: "
+_OPTION = re.compile(
+    rb"(?:\w+ \{|\}|  .+"
+    rb"|(?:allow|device|inter|intra|isolate|log_device|operation|placement|share|use_per)_\w+: .+)$"
+)
 
 
 def is_about_the_build(line: str) -> bool:

@@ -78,6 +78,7 @@ COMMAND_LINE = [
         "unrecognized option --zzz; an option of the program comes after the program (launch --help-all",
     ),
     ("clean - -=", "unrecognized option -= (launch clean --help"),
+    ("--tensorboard nosuchprog", "before a program: --tensorboard="),
     ("ps --al", "did you mean --all? (launch ps --help shows all options)"),
     ("--workers=two train.py", "--workers: 'two': expected a whole number"),
     ("--workers 2.5 train.py", "--workers: '2.5': expected a whole number"),

@@ -58,7 +58,7 @@ def test_the_options_of_a_session_end_with_an_empty_line():
     folding = Folding()
     fold, other = folds(folding)
     assert fed(fold, first + options + "}\nloss: 1\n") == "}\nloss: 1\n"
-    assert fed(other, first + "device_count {\nmy line\nvalue: 1\n") == "my line\nvalue: 1\n"
+    assert fed(other, first + "device_count {\nloss: 1\n  2\n") == "loss: 1\n  2\n"
     assert folding.summary().startswith("9 start-up notices of TensorFlow (2 tasks) are in the logs")
 
 

@@ -76,12 +76,12 @@ def _wait(run: Run, left: dict[TaskId, int], seconds: float) -> int:
     """
     waiting = Waiting()
     while left:
-        if waiting.seconds >= seconds:
-            print(f"launch: {listed([*left])} did not start again within {seconds:g}s", file=sys.stderr)
-            return _TIMED_OUT
         notice = waiting.due()
         if notice:
             print(f"launch: {notice} {listed([*left])} to start again", file=sys.stderr, flush=True)
+        if waiting.seconds >= seconds:
+            print(f"launch: {listed([*left])} did not start again within {seconds:g}s", file=sys.stderr)
+            return _TIMED_OUT
         asked_at = time.monotonic()
         now = snapshot(run)
         for task in now.report.tasks:

@@ -88,10 +88,9 @@ def command_parser(name: str) -> Parser:
 def no_command(name: str) -> InputError:
     """The error that ``launch`` has no command of this name."""
     guess = nearest(name, COMMANDS)
-    meant = f"`launch {guess}`" if guess else f"`{peers.COMMANDS[name]}`" if name in peers.COMMANDS else ""
-    expected = (
-        f"type {meant}" if meant else f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
-    )
+    meant = f"launch {guess}" if guess else peers.COMMANDS.get(name)
+    known = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
+    expected = f"type `{meant}`" if meant else known
     return InputError([Fault("", f"launch has no command {name!r}: {expected}")])
 
 
@@ -189,11 +188,8 @@ class Parser(argparse.ArgumentParser):
             message = f"{message.removeprefix(_NO_VALUE)}: the option takes no value"
         elif message == "expected one argument":
             message = "expected a value"
-        return (
-            f"{error.argument_name}: {message} {self._hint()}"
-            if error.argument_name
-            else f"{message} {self._hint()}"
-        )
+        name = f"{error.argument_name}: " if error.argument_name else ""
+        return f"{name}{message} {self._hint()}"
 
     def _accept_all(self, error: argparse.ArgumentError) -> None:
         """Make the argument of an error, or all that are required, accept any value, or none."""
@@ -217,7 +213,7 @@ class Parser(argparse.ArgumentParser):
         self._refusing = self.add_argument_group()
         names = {name[1:] for name in self._long_names()}
         names |= {name for name in peers.OPTIONS if not name.startswith("--") and len(name) > 2}
-        self._add_hidden(sorted(names - {"-x"}), "?", None)
+        self._add_hidden(sorted(names), "?", None)
 
     def _add_hidden(
         self, names: Sequence[str], values: int | str, answer: Callable[[str, list[str]], str] | None

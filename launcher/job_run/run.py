@@ -19,7 +19,7 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
-from launcher.job_run.tensorboard import Board
+from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.runs.folder import create, new_job_id, unfinished
 from launcher.text import counted, listed
 from launcher.transports.machines import Launch, LaunchHosts, Planned
@@ -81,8 +81,8 @@ def _show_plan(options: Options, planned: Planned, staging: Staging | None) -> i
     from launcher.job_run.plan import show_plan
 
     expected = planned.placement if staging is None else staging.expected()
-    if options.tensorboard is not None:
-        expected = Board(options.tensorboard).settled(expected)
+    if options.tensorboard == "":
+        expected = with_output_folder(expected)
     defaults = [f"default: {text}" for text in options.defaults]
     notes = [*defaults, *options.notes, *expected.notes]
     files = [*planned.remarks, *([] if staging is None else staging.described())]
@@ -136,7 +136,7 @@ def _launch(
             detached.use_folder(paths, job)
         relays = _relays(hosts, options.relay)
 
-        board = None if options.tensorboard is None else Board(options.tensorboard, hosts.local_port)
+        board = None if options.tensorboard is None else Board(hosts.local_port)
 
         def settled(placement: Placement) -> Placement:
             """The placement with the folders and relays of its tasks on their hosts."""
@@ -144,8 +144,8 @@ def _launch(
                 placement = staging.settled(placement)
             if staging is not None and options.job.output_dirs:
                 placement = staging.make_output_dirs(placement, paths)
-            if board is not None:
-                placement = board.settled(placement)
+            if options.tensorboard == "":
+                placement = with_output_folder(placement)
             return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
 
         placement = stack.enter_context(hosts.started(settled(placement)))

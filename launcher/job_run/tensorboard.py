@@ -37,35 +37,36 @@ def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
     return Role(ROLE, 1, program, env=_QUIET, service=True, sidecar=True, flags=False, source=source)
 
 
+def with_output_folder(placement: Placement) -> Placement:
+    """The placement of a job whose TensorBoard has the default folder: that of the tasks' output folders.
+
+    Without ``--output-dirs`` the placement stays as it is.
+    """
+    return placement._replace(tasks=tuple(map(_with_output_folder, placement.tasks)))
+
+
+def _with_output_folder(placed: Placed) -> Placed:
+    own_folder = dict(placed.env).get(OUTPUT_DIR)
+    if placed.task != TASK or own_folder is None:
+        return placed
+    program = placed.role.program
+    args = (program.args[0], os.path.dirname(own_folder), *program.args[2:])
+    return placed._replace(role=placed.role._replace(program=program._replace(args=args)))
+
+
 class Board:
     """TensorBoard in a job.
 
     Args:
-        logdir: see `tensorboard_role`.
         local_port: see `launcher.transports.machines.LaunchHosts.local_port`.
     """
 
-    def __init__(
-        self, logdir: str, local_port: Callable[[str, int, Sequence[int]], int | None] | None = None
-    ) -> None:
-        self._logdir, self._local_port = logdir, local_port
+    def __init__(self, local_port: Callable[[str, int, Sequence[int]], int | None]) -> None:
+        self._local_port = local_port
         #: Its URL for a browser on this machine; empty: not known yet, or there is none.
         self.url = ""
         self._addresses: dict[str, str] = {}
         self._advised = False
-
-    def settled(self, placement: Placement) -> Placement:
-        """The placement; with ``--output-dirs`` the default folder is that of the output folders."""
-        tasks = (self._settled(placed) if placed.task == TASK else placed for placed in placement.tasks)
-        return placement._replace(tasks=tuple(tasks))
-
-    def _settled(self, placed: Placed) -> Placed:
-        own_folder = dict(placed.env).get(OUTPUT_DIR)
-        if self._logdir or own_folder is None:
-            return placed
-        program = placed.role.program
-        args = (program.args[0], os.path.dirname(own_folder), *program.args[2:])
-        return placed._replace(role=placed.role._replace(program=program._replace(args=args)))
 
     def reach(self, plan: Plan) -> str:
         """Make TensorBoard reachable from this machine.
@@ -73,7 +74,6 @@ class Board:
         Returns:
             A line with its URL, or why there is none; empty: the URL is the same as before.
         """
-        assert self._local_port is not None
         before = self.url
         task = next(task for task in plan.tasks if task.task == TASK)
         try:

@@ -58,6 +58,13 @@ def test_launch_alone_shows_how_it_is_used(launch: Launch):
     assert "usage: launch [OPTIONS] PROGRAM" in ended.err and "`launch --help`" in ended.err
 
 
+def test_another_system_is_named_before_anything_is_started():
+    code = "import sys, launcher.__main__ as main; sys.platform = 'darwin'; main.main()"
+    done = subprocess.run([sys.executable, "-c", code, "true"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 125
+    assert done.stderr.startswith("launch: this system is darwin, and launch needs Linux")
+
+
 def test_the_man_page_is_roff_and_has_every_option(launch: Launch, tmp_path: Path):
     page = launch(command=(sys.executable, "-m", "launcher.cli.manpage")).out
     options = re.findall(r"(?m)^  (--?[a-z][a-z-]*)", launch("--help-all").out)

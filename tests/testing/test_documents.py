@@ -41,6 +41,7 @@ try:
     link.recv(1)
 except OSError:
     pass
+time.sleep(0.5)  # the kernel closes the sockets of the ps before its end can be seen
 sys.exit("the ps is lost")
 """
 

@@ -377,13 +377,13 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
     Raises:
         InputError: one of them can't be pickled.
     """
-    import cloudpickle
+    from launcher.feed.remote import code
 
     pickles = []
     with by_value():
         for name, value in values.items():
             try:
-                pickles.append(cloudpickle.dumps(value))
+                pickles.append(code.dumps(value, sources=True))
             except Exception as error:  # whatever a class of the user's raises there
                 text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
                 raise InputError([Fault(caller, text, _ADVICE)]) from error

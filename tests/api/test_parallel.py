@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import sys
@@ -75,6 +76,17 @@ def test_failures_among_the_results():
     assert "instance 0" in str(raised) and 'raise KeyError("missing")' in raised.traceback
     assert isinstance(raised.__cause__, KeyError)
     assert (exited.code, killed.signal) == (5, 9)
+
+
+def test_a_traceback_shows_the_source_of_a_cell():
+    """It is in no file; notebooks keep it in `linecache`."""
+    name, source = "<cell 7>", 'def fun(args, ctx):\n    raise KeyError("of the cell")\n'
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, name, "exec"), names)
+    with pytest.raises(TaskFailed) as caught:
+        TFParallel.run(names["fun"], [0], quiet=True)
+    assert f'File "{name}", line 2, in fun\n    raise KeyError("of the cell")' in caught.value.traceback
 
 
 def test_the_first_failure_ends_all(tmp_path: Path):

@@ -165,10 +165,10 @@ def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, results: bool) -
 
 
 def _pickled(result: object) -> bytes:
-    import cloudpickle
+    from launcher.feed.remote import code
 
     try:
-        data: bytes = cloudpickle.dumps(result)
+        data = code.dumps(result)
     except Exception as error:
         text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
         raise LaunchError(f"{text}; {_ADVICE}") from error
@@ -183,9 +183,9 @@ def _failed(error: BaseException) -> Message:
     print(shown, file=sys.stderr, flush=True)
     raised = "".join(traceback.format_exception_only(type(error), error)).strip()
     try:
-        import cloudpickle
+        from launcher.feed.remote import code
 
-        exception = cloudpickle.dumps(error)
+        exception = code.dumps(error)
         pickle.loads(exception)  # some exceptions can be pickled, and not made again
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there: the driver has its text
         exception = None

@@ -235,11 +235,11 @@ def encode_code(
     Raises:
         FeedError: cloudpickle cannot pickle it either.
     """
-    import cloudpickle
+    from launcher.feed.remote import code
 
     try:
         with nullcontext() if named else by_value():
-            data: bytes = cloudpickle.dumps(content, _PROTOCOL, keep)
+            data: bytes = code.dumps(content, _PROTOCOL, keep)
     except Exception as error:
         shown = f"rows such as {content[0]!r:.200}" if isinstance(content, list) else f"{content!r:.200}"
         raise FeedError(f"{shown} can't be sent to a task: {error}") from error

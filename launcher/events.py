@@ -284,6 +284,8 @@ class StartTask(NamedTuple):
     #: More arguments, with placeholders that the agent fills in; and whether the classic flags follow.
     args: Tuple[str, ...] = ()
     flags: bool = False
+    #: More variables, whose values may have placeholders that the agent fills in.
+    templates: Mapping[str, str] = {}
 
 
 class StopTasks(NamedTuple):

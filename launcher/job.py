@@ -200,6 +200,8 @@ class JobSpec(NamedTuple):
     env: tuple[tuple[str, str], ...] = ()
     #: The same from the command line: these override the variables of hosts and roles.
     option_env: tuple[tuple[str, str], ...] = ()
+    #: Names of those in ``option_env`` that are copies of launch's own: they have no placeholders.
+    copied: frozenset[str] = frozenset()
     #: The folder of tasks whose role and host name none; ``None``: the agent's own folder.
     workdir: str | None = None
     #: The Python of ``.py`` programs on hosts that name none; ``None``: ``python3``.
@@ -270,6 +272,8 @@ class TaskPlan(NamedTuple):
     #: Arguments of the program, perhaps with placeholders; and whether the classic flags follow them.
     args: tuple[str, ...] = ()
     flags: bool = False
+    #: More variables, whose values may have placeholders; the agent adds them with these filled in.
+    templates: Mapping[str, str] = {}
 
 
 class Plan(NamedTuple):

@@ -203,7 +203,7 @@ class Agent:
     def _start(self, command: events.StartTask) -> None:
         argv, env = command.argv, dict(command.env)
         if self._cluster is not None:
-            program = (command.args, command.flags, command.attempt)
+            program = (command.args, command.flags, command.templates, command.attempt)
             arguments, variables = complete(self._cluster, command.task, *program)
             argv += arguments
             env.update(variables)

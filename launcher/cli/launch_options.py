@@ -32,7 +32,7 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
-from launcher.scheduler.plan import check_program_args
+from launcher.scheduler.plan import check_placeholders
 from launcher.transports.machines import this_machine
 
 #: Options that are also keys of job files; the command line overrides the file.
@@ -105,10 +105,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     job = _job(args, roles, settings, faults, notes)
     named = settings.get("hosts") is not None
     hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)
-    try:
-        check_program_args(job)
-    except InputError as error:
-        faults += error.faults
+    faults += check_placeholders(job, hosts, where.get("env", ""))
     faults += _path_faults(args)
     faults += _host_as_program(args, command)
     faults += _conflicts(args, named or bool(file.faults or defaults.file.faults or args.faults))
@@ -287,7 +284,7 @@ def _job(
     """Make the job from the options and from ``settings``, which merge the job file and the command line."""
     output_dirs = settings.get("output_dirs", False)
     taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
-    variables = carried_variables(args.env, os.environ, taken, faults, notes)
+    variables, copied = carried_variables(args.env, os.environ, taken, faults, notes)
     times = {"grace": 10.0, "timeout": 0.0, "stall": 0.0}
     for name in times.keys() & settings.keys():
         try:
@@ -304,6 +301,7 @@ def _job(
         flags=settings.get("flags", False),
         env=settings.get("env", ()),
         option_env=tuple(variables.items()),
+        copied=frozenset(copied),
         workdir=_absolute(settings.get("workdir") or "."),
         python=_absolute(python) if "/" in python else python,
         policy=Policy(

@@ -32,7 +32,7 @@ def carried_variables(
     taken: Collection[str],
     faults: list[Fault],
     notes: list[str],
-) -> dict[str, str]:
+) -> tuple[dict[str, str], set[str]]:
     """The variables that ``-x`` options set, as Open MPI's ``-x`` does.
 
     Args:
@@ -40,8 +40,12 @@ def carried_variables(
         environ: the launcher's environment.
         taken: names of variables that other options set.
         faults, notes: new ones are appended; they never contain a value, which may be secret.
+
+    Returns:
+        The variables, and the names of those that are copied from ``environ``.
     """
     found: dict[str, str] = {}
+    copied: set[str] = set()
     for setting in settings:
         name, equals, value = setting.partition("=")
         if name.endswith("*") and not equals:
@@ -50,18 +54,20 @@ def carried_variables(
                 notes.append(f"-x {name}: no variable of launch has a name with this beginning")
             # A task that runs launch has these variables, with its own values.
             found.update({key: value for key, value in matching.items() if key not in RESERVED_VARIABLES})
+            copied |= matching.keys()
             continue
         try:
             env_name(name)
             if name in taken:
                 raise ValueError("expected another name: an option of this launch sets this variable")
             found[name] = value if equals else environ[name]
+            copied = copied - {name} if equals else copied | {name}
         except ValueError as error:
             faults.append(Fault(f"-x {name}", f"{name!r} can't be set", str(error)))
         except KeyError:
             expected = "expected NAME=VALUE, or the name of a variable that is set"
             faults.append(Fault(f"-x {name}", f"{name} is not set here", expected))
-    return found
+    return found, copied
 
 
 def roles_with_drain(

@@ -126,7 +126,8 @@ def _alike(task: TaskPlan) -> object:
         task: without what its agent completes.
     """
     env = tuple((name, value) for name, value in task.env.items() if name not in _OF_EACH_TASK)
-    return task.task.role, task.argv, task.args, task.flags, task.workdir, task.venv, env
+    templates = tuple(task.templates.items())
+    return task.task.role, task.argv, task.args, task.flags, task.workdir, task.venv, env, templates
 
 
 def _task_lines(task: TaskPlan, longest: int) -> Iterator[str]:

@@ -13,11 +13,19 @@ Agents import this module: Python 3.8, the standard library, `launcher.task_id` 
 ``{job_name}`` ``{task_index}``      this task's role, and its index in it, from 0
 ``{rank}`` ``{world_size}``          its index among all tasks, from 0, and the number of tasks
                                      without sidecars
+``{local_rank}`` ``{local_size}``    the same among the tasks of its host
+``{node_rank}``                      the index of its host, from 0; hosts are in the order of their
+                                     first tasks
+``{first_address}``                  ``host:port`` of the task with rank 0, and the two halves of it
+``{first_host}`` ``{first_port}``
 ``{task_address}``                   its own ``host:port``
 ``{task_host}`` ``{task_port}``      the two halves of it
 ``{attempt}``                        the number of its start: 1, and one more with each restart
 ``{cluster_spec}`` ``{tf_config}``   JSON: the whole cluster, and this task's ``TF_CONFIG``
 ===================================  ==========================================================
+
+Ranks are in the order of the table: chief, worker, ps, evaluator, other roles, sidecars. Tasks whose
+addresses have the same host are on one host.
 
 Other braces (JSON, ``{}``, awk, a shell's ``${rank}``) stay as they are. ``{{rank}}`` becomes the text
 ``{rank}``. Values that are filled in are not scanned for placeholders.
@@ -27,7 +35,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Dict, Iterable, Iterator, Mapping, Sequence, Tuple
+from bisect import bisect_left
+from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from launcher.task_id import TENSORFLOW_ROLES, TaskId
 from launcher.text import nearest
@@ -41,15 +50,21 @@ TF_CONFIG_ROLES = ("chief", "master", "worker", "ps")
 
 #: Placeholders with another value for each task; with the same value for all; those of roles are not here.
 TASK_PLACEHOLDERS = (
-    "job_name", "task_index", "rank", "task_address", "task_host", "task_port", "tf_config", "attempt",
+    "job_name", "task_index", "rank", "local_rank", "local_size", "node_rank", "task_address", "task_host",
+    "task_port", "tf_config", "attempt",
 )  # fmt: skip
-JOB_PLACEHOLDERS = ("world_size", "cluster_spec")
+JOB_PLACEHOLDERS = ("world_size", "cluster_spec", "first_address", "first_host", "first_port")
 
 #: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
 _BRACES = r"(?a)\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 
 #: Names of other launchers for our placeholders.
-_OTHER_NAMES = {"task_id": "task_index"}
+_OTHER_NAMES = {
+    "task_id": "task_index",
+    "local_world_size": "local_size",
+    "master_addr": "first_host",
+    "master_port": "first_port",
+}
 
 
 class ClusterSpec:
@@ -72,11 +87,21 @@ class ClusterSpec:
         for role, role_addresses in self.addresses.items():
             self._first_rank[role] = total
             total += len(role_addresses)
-        world_size = total - sum(len(addresses.get(role, ())) for role in sidecars)
+        by_rank = [address for role_addresses in self.addresses.values() for address in role_addresses]
+        #: Host -> the ranks of its tasks, in order.
+        self._ranks: Dict[str, List[int]] = {}
+        for rank, address in enumerate(by_rank):
+            self._ranks.setdefault(_halves(address)[0], []).append(rank)
+        self._nodes = {host: number for number, host in enumerate(self._ranks)}
+        self._world_size = total - sum(len(addresses.get(role, ())) for role in sidecars)
+        first = by_rank[0] if by_rank else ""
         self.values = {
             **role_placeholders(self.addresses),
-            "world_size": str(world_size),
+            "world_size": str(self._world_size),
             "cluster_spec": self.json,
+            "first_address": first,
+            "first_host": _halves(first)[0],
+            "first_port": _halves(first)[1],
         }
 
     def address(self, task: TaskId) -> str:
@@ -87,10 +112,36 @@ class ClusterSpec:
         """The index of a task among all tasks, from 0."""
         return self._first_rank[task.role] + task.index
 
+    def values_of(self, task: TaskId, attempt: int) -> Dict[str, str]:
+        """Placeholder -> its value for a task."""
+        address, rank = self.address(task), self.rank(task)
+        host, port = _halves(address)
+        ranks = self._ranks[host]
+        return {
+            **self.values,
+            "job_name": task.role,
+            "task_index": str(task.index),
+            "rank": str(rank),
+            "local_rank": str(bisect_left(ranks, rank)),
+            "local_size": str(bisect_left(ranks, self._world_size)),
+            "node_rank": str(self._nodes[host]),
+            "task_address": address,
+            "task_host": host,
+            "task_port": port,
+            "tf_config": self.tf_config(task),
+            "attempt": str(attempt),
+        }
+
     def tf_config(self, task: TaskId) -> str:
         """``TF_CONFIG`` of one task; ``task`` has its role, also one that is not in ``cluster``."""
         own = _compact({"type": task.role, "index": task.index})
         return f'{{"cluster":{self.tf_json},"task":{own}}}'
+
+
+def _halves(address: str) -> Tuple[str, str]:
+    """Host, an IPv6 address without brackets, and port."""
+    host, _, port = address.rpartition(":")
+    return (host[1:-1] if host.startswith("[") else host), port
 
 
 def _compact(value: object) -> str:
@@ -124,25 +175,13 @@ def task_environment(cluster: ClusterSpec, task: TaskId, attempt: int) -> Dict[s
 
 
 def fill_placeholders(
-    arguments: Iterable[str], cluster: ClusterSpec, task: TaskId, attempt: int = 1
+    texts: Iterable[str], cluster: ClusterSpec, task: TaskId, attempt: int = 1
 ) -> Tuple[str, ...]:
-    """A program's arguments with the placeholders replaced, each argument in one pass."""
-    arguments = tuple(arguments)
-    if not any("{" in argument for argument in arguments):
-        return arguments
-    address = cluster.address(task)
-    host, _, port = address.rpartition(":")
-    values = {
-        **cluster.values,
-        "job_name": task.role,
-        "task_index": str(task.index),
-        "rank": str(cluster.rank(task)),
-        "task_address": address,
-        "task_host": host[1:-1] if host.startswith("[") else host,
-        "task_port": port,
-        "tf_config": cluster.tf_config(task),
-        "attempt": str(attempt),
-    }
+    """Arguments or values of variables with the placeholders replaced, each text in one pass."""
+    texts = tuple(texts)
+    if not any("{" in text for text in texts):
+        return texts
+    values = cluster.values_of(task, attempt)
 
     def value(match: re.Match[str]) -> str:
         text = match["text"]
@@ -151,11 +190,16 @@ def fill_placeholders(
             return f"{{{text}}}" if ours else match[0]
         return values.get(match["name"], match[0])
 
-    return tuple(re.sub(_BRACES, value, argument) for argument in arguments)
+    return tuple(re.sub(_BRACES, value, text) for text in texts)
 
 
 def complete(
-    cluster: ClusterSpec, task: TaskId, args: Iterable[str], flags: bool, attempt: int = 1
+    cluster: ClusterSpec,
+    task: TaskId,
+    args: Iterable[str],
+    flags: bool,
+    templates: Mapping[str, str],
+    attempt: int = 1,
 ) -> Tuple[Tuple[str, ...], Dict[str, str]]:
     """The arguments and the environment of a task that depend on the ClusterSpec.
 
@@ -164,23 +208,25 @@ def complete(
         task: of the job.
         args: of its program, perhaps with placeholders.
         flags: whether the classic flags follow them.
+        templates: variables whose values may have placeholders.
         attempt: the number of its start, from 1.
     """
     arguments = fill_placeholders(args, cluster, task, attempt)
     if flags:
         arguments += classic_flags(cluster, task)
-    return arguments, task_environment(cluster, task, attempt)
+    filled = fill_placeholders(templates.values(), cluster, task, attempt)
+    return arguments, {**dict(zip(templates, filled)), **task_environment(cluster, task, attempt)}
 
 
-def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:
+def misspelt_placeholders(text: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:
     """Unknown names in braces that are similar to a placeholder, each with that placeholder.
 
     Args:
-        argument: of a program.
+        text: an argument, or the value of a variable.
         roles: the names of the job's roles.
     """
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
-    for match in re.finditer(_BRACES, argument):
+    for match in re.finditer(_BRACES, text):
         name = match["name"]
         meant = _meant(name, sorted(known)) if name and name not in known else ""
         if meant:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from launcher.errors import Fault, JobError
+from launcher.errors import Fault
 from launcher.events import Preload
-from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
+from launcher.job import Host, JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
 from launcher.scheduler.cluster_spec import ClusterSpec, complete, misspelt_placeholders
 from launcher.task_id import TaskId
 from launcher.text import counted
@@ -46,7 +46,7 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
     """Make the plan.
 
     Args:
-        job: checked by `check_program_args`.
+        job: checked by `check_placeholders`.
         placement: of the same job, by `launcher.scheduler.placement.place`.
         ports: the port that each task's host holds for it.
 
@@ -84,8 +84,8 @@ def completed(plan: Plan) -> Iterator[TaskPlan]:
 
 
 def _completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
-    words, env = complete(cluster, task.task, task.args, task.flags)
-    return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False)
+    words, env = complete(cluster, task.task, task.args, task.flags, task.templates)
+    return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
 
 def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
@@ -93,19 +93,21 @@ def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
     python = host.python or (VENV_PYTHON if host.venv else None) or job.python or DEFAULT_PYTHON
     # A sidecar (TensorBoard) rarely takes the classic flags, so it gets them only by its own ``flags: true``.
     flags = (job.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
+    env, templates = _environment(job, placed)
     return TaskPlan(
         task=task,
         host=host.name,
         address=host.at(port),
         port=port,
         argv=_command(program, python),
-        env=_environment(job, placed),
+        env=env,
         workdir=placed.role.workdir or host.workdir or job.workdir,
         gpus=placed.gpus,
         venv=host.venv,
         script=program.name if program.kind is ProgramKind.SCRIPT else None,
         args=program.args,
         flags=flags,
+        templates=templates,
     )
 
 
@@ -120,33 +122,54 @@ def _command(program: Program, python: str) -> tuple[str, ...]:
     return words[program.kind]
 
 
-def _environment(job: JobSpec, placed: Placed) -> dict[str, str]:
+def _environment(job: JobSpec, placed: Placed) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of a task, without those of its agent's environment and of the ClusterSpec.
 
     The order of precedence, the strongest last: job, host, role, command line. Users may override
     ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
+
+    Returns:
+        Those with a fixed value, and those whose value may have placeholders.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
     users = dict(job.env + placed.host.env + placed.role.env + job.option_env)
-    return {**gpus, **users, **dict(placed.env)}
+    own = dict(placed.env)
+    fixed = job.copied | own.keys()
+    templates = {name: value for name, value in users.items() if "{" in value and name not in fixed}
+    every = {**gpus, **users, **own}
+    return {name: value for name, value in every.items() if name not in templates}, templates
 
 
-def check_program_args(job: JobSpec) -> None:
+def check_placeholders(job: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
     """Find misspelt placeholders before anything is started.
 
-    Raises:
-        JobError: with a fault for each name in braces that is similar to a placeholder.
+    Args:
+        job: its roles' arguments, and the variables that the user wrote.
+        hosts: of the launch.
+        env_source: where ``job.env`` is written.
+
+    Returns:
+        A fault for each name in braces that is similar to a placeholder.
     """
-    roles = [role.name for role in job.roles]
-    faults: dict[str, Fault] = {}
-    for role in job.roles:
-        for argument in role.program.args:
-            for name, meant in misspelt_placeholders(argument, roles):
-                problem = f"argument {argument!r}: there is no placeholder {{{name}}}"
+    written = [
+        (role.program_source or role.source, f"argument {argument!r}", argument)
+        for role in job.roles
+        for argument in role.program.args
+    ]
+    carried = tuple((name, value) for name, value in job.option_env if name not in job.copied)
+    variables = [(env_source, job.env), ("-x", carried)]
+    variables += [(role.source, role.env) for role in job.roles]
+    variables += [(host.source, host.env) for host in hosts]
+    # Values may be secret: messages do not have them.
+    written += [(where, f"variable {name}", value) for where, env in variables for name, value in env]
+    roles, found = [role.name for role in job.roles], set()
+    for where, label, text in written:
+        for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
+            problem = f"{label}: there is no placeholder {{{name}}}"
+            if (where, problem) not in found:
+                found.add((where, problem))
                 expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} becomes the text {{{name}}})"
-                faults.setdefault(problem, Fault(role.program_source or role.source, problem, expected))
-    if faults:
-        raise JobError(faults.values())
+                yield Fault(where, problem, expected)
 
 
 def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:

@@ -258,7 +258,8 @@ class JobState:
         plan = self.plans[record.task]
         self.starting.add(record.task)
         process = (plan.argv, plan.env, plan.workdir, self.stop_steps, plan.venv, plan.script)
-        self.do(events.StartTask(plan.host, record.task, record.attempt, *process, plan.args, plan.flags))
+        completed = (plan.args, plan.flags, plan.templates)
+        self.do(events.StartTask(plan.host, record.task, record.attempt, *process, *completed))
 
     def start_agent(self, host: str) -> None:
         """Add the command to start a new agent on a lost host."""

@@ -55,6 +55,10 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         (["--hosts", "no-such-file.yaml", "true"], "no such hostfile"),
         (["--hosts", "localhost:2", "--workers", "3", "true"], "do not fit"),
         (["--workers", "2", "--", "echo", "{ps_host}"], "{ps_hosts}"),
+        (
+            ["-x", "SIZE={wrold_size}", "true"],
+            "-x: variable SIZE: there is no placeholder {wrold_size}; did you",
+        ),
         (["--run-dir", "", "true"], "--run-dir"),
         (["--report", "", "true"], "--report"),
         (["--tmux", "--json", "true"], "--tmux"),

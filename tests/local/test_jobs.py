@@ -111,6 +111,23 @@ def test_the_command_line_wins_over_hostfile_and_job_file(launch: Launch, tmp_pa
     assert "| 3 1 3" in ended.out, ended.out + ended.err
 
 
+def test_placeholders_in_variables(launch: Launch, tmp_path: Path):
+    """Of job file, hostfile and ``-x NAME=VALUE``; a copied variable stays as it is."""
+    (tmp_path / "hosts.yaml").write_text(
+        "hosts:\n  - {name: localhost, slots: 2, env: {LOCAL: '{local_rank}'}}\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "env: {RANK: '{rank}', LIST: '{\"rank\": [1]}'}\nhosts: hosts.yaml\n"
+        "roles:\n  worker:\n    count: 2\n    env: {PORT: '{first_port}'}\n"
+        "    command: [sh, -c, 'echo $LIST $RANK/$SIZE $LOCAL $COPY; test $PORT = {first_port} && $EXIT']\n"
+    )
+    size, ends = ["-x", "SIZE={world_size}"], ["-x", "EXIT=test {attempt} = 2", "--restarts", "1"]
+    ended = launch(tmp_path / "job.yaml", *size, "-x", "COPY", *ends, env={"COPY": "{rank}"})
+    assert ended.code == 0, ended.err
+    for rank in (0, 1):
+        assert f'worker/{rank} | {{"rank": [1]}} {rank}/2 {rank} {{rank}}\n' in ended.out
+
+
 # ---------------------------------------------------------------------- output folders
 
 

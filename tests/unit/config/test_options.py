@@ -18,12 +18,9 @@ def test_variables():
     faults: list[Fault] = []
     notes: list[str] = []
     words = ["A", "B=2=3", "TASK_*", "BASH_F*", "NO_SUCH_*"]
-    assert carried_variables(words, HERE, [], faults, notes) == {
-        "A": "1",
-        "B": "2=3",
-        "TASK_X": "x",
-        "BASH_FUNC_f%%": "f",
-    }
+    found, copied = carried_variables(words, HERE, [], faults, notes)
+    assert found == {"A": "1", "B": "2=3", "TASK_X": "x", "BASH_FUNC_f%%": "f"}
+    assert copied & found.keys() == found.keys() - {"B"}
     assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable of launch has a name with this beginning"])
 
 

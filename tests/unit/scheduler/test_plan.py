@@ -10,12 +10,12 @@ import re
 
 import pytest
 
-from launcher.errors import JobError, PlacementError
+from launcher.errors import PlacementError
 from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler import cluster_spec
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
-from launcher.scheduler.plan import MOST_BYTES, check_program_args, completed, make_plan, preloads
+from launcher.scheduler.plan import MOST_BYTES, check_placeholders, completed, make_plan, preloads
 from launcher.task_id import TaskId
 
 PROGRAM = Program.of(["train.py"])
@@ -145,7 +145,8 @@ def test_classic_flags_by_role():
 
 def test_every_placeholder():
     names = (
-        "job_name task_index rank world_size task_address task_host task_port cluster_spec tf_config ps_hosts"
+        "job_name task_index rank world_size local_rank local_size node_rank first_address first_host first_port"
+        " task_address task_host task_port cluster_spec tf_config ps_hosts"
         " worker_hosts chief_hosts evaluator_hosts my_own_hosts num_ps num_workers num_worker num_chief"
         " num_evaluator num_my_own attempt"
     )
@@ -157,6 +158,8 @@ def test_every_placeholder():
     ).tasks[1]
     assert dict(zip(words, task.argv[1:], strict=True)) == {
         "job_name": "worker", "task_index": "1", "rank": "1", "world_size": "3",
+        "local_rank": "1", "local_size": "3", "node_rank": "0",
+        "first_address": "[::2]:5000", "first_host": "::2", "first_port": "5000",
         "task_address": "[::2]:5001", "task_host": "::2", "task_port": "5001",
         "cluster_spec": task.env["CLUSTER_SPEC"], "tf_config": task.env["TF_CONFIG"],
         "ps_hosts": "[::2]:5002", "worker_hosts": "[::2]:5000,[::2]:5001", "chief_hosts": "", "evaluator_hosts": "",
@@ -166,6 +169,38 @@ def test_every_placeholder():
     table = (cluster_spec.__doc__ or "").split("Other braces")[0]
     documented = set(re.findall(r"``\{(\w+)\}``", table))
     assert documented == {word.replace("my_own", "ROLE") for word in words}
+
+
+def test_ranks():
+    """The order of the table; sidecars come last and count in no size."""
+    program = Program.of(["run", "{rank} {local_rank}/{local_size} {node_rank} {first_address}"])
+    counts = {"ps": 1, "worker": 3, "chief": 1, "evaluator": 1}
+    board = Role("board", 1, program, sidecar=True)
+    spec = JobSpec((board, *(Role(name, count, program) for name, count in counts.items())))
+    made = plan(spec, Host("n1", slots=3), Host("n2", slots=4))
+    assert {task.task: task.argv[1] for task in made.tasks} == {
+        "chief/0": "0 0/3 0 n1:5000",
+        "worker/0": "1 1/3 0 n1:5000",
+        "worker/1": "2 2/3 0 n1:5000",
+        "worker/2": "3 0/3 1 n1:5000",
+        "ps/0": "4 1/3 1 n1:5000",
+        "evaluator/0": "5 2/3 1 n1:5000",
+        "board/0": "6 3/3 0 n1:5000",
+    }
+
+
+def test_placeholders_in_variables():
+    """Not in copies of launch's own variables."""
+    value = '{rank} {{rank}} {"rank": 1}'
+    role = Role("worker", 1, PROGRAM, env=(("ROLE", value),))
+    spec = JobSpec(
+        (role,), env=(("JOB", value),), option_env=(("X", value), ("COPY", value)), copied=frozenset({"COPY"})
+    )
+    env = only(spec, Host("n1", env=(("HOST", value),))).env
+    filled = '0 {rank} {"rank": 1}'
+    assert {name: env[name] for name in ("ROLE", "JOB", "X", "COPY", "HOST")} == {
+        "ROLE": filled, "JOB": filled, "X": filled, "COPY": value, "HOST": filled,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -193,24 +228,29 @@ def job(*args: str) -> JobSpec:
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("--w={worker_host}", "worker_hosts"), ("{task_id}", "task_index"), ("{ranks}", "rank"), ("{data_raeder_hosts}", "data_reader_hosts")],
+    [("--w={worker_host}", "worker_hosts"), ("{task_id}", "task_index"), ("{ranks}", "rank"), ("{data_raeder_hosts}", "data_reader_hosts"),
+     ("{wrold_size}", "world_size"), ("{master_addr}", "first_host")],
 )  # fmt: skip
 def test_a_misspelt_placeholder_is_a_fault(written: str, meant: str):
-    with pytest.raises(JobError) as caught:
-        check_program_args(job(written, "{ranks}"))
     name = written[written.index("{") :]
-    assert str(caught.value.faults[0]) == (
-        f"j:3: argument {written!r}: there is no placeholder {name};"
-        f" did you mean {{{meant}}}? ({{{name}}} becomes the text {name})"
+    expected = (
+        f"there is no placeholder {name}; did you mean {{{meant}}}? ({{{name}}} becomes the text {name})"
     )
-    assert len(caught.value.faults) == (1 if written == "{ranks}" else 2)
+    faults = [*check_placeholders(job(written, "{ranks}"), (), "")]
+    assert str(faults[0]) == f"j:3: argument {written!r}: {expected}"
+    assert len(faults) == (1 if written == "{ranks}" else 2)
+    env = (("A", written), ("B", "{rank}"))
+    every = JobSpec((Role("data-reader", 1, PROGRAM, env=env, source="j:3"),), env=env, option_env=env)
+    found = [str(fault) for fault in check_placeholders(every, (Host("n1", env=env, source="h:1"),), "j:1")]
+    assert found == [f"{where}: variable A: {expected}" for where in ("j:1", "-x", "j:3", "h:1")]
+    assert not [*check_placeholders(JobSpec((), option_env=env, copied=frozenset("A")), (), "")]
 
 
 @pytest.mark.parametrize(
     "written", ["{job_name}", "{index}", "{}", "{{ranks}}", "${ranks}", '{"ranks": 1}', "{host}"]
 )
 def test_other_braces_are_no_fault(written: str):
-    check_program_args(job(written))
+    assert not [*check_placeholders(job(written), (), "")]
 
 
 def test_variables_that_are_too_long_for_the_kernel():

@@ -141,7 +141,7 @@ def _exited_by_itself(job: JobState, record: TaskRecord, event: events.TaskExite
     else:
         restarting.ended_well(job, record, event.at)
         if record.service and job.deciding and record.task not in job.restarting:
-            job.notify(f"{record.task} ended by itself (exit code 0) before the job was done")
+            job.notify(f"{record.task} finished (exit code 0); the job goes on")
 
 
 def _fail(

@@ -175,7 +175,7 @@ FAILED = "board/0 failed on node1 after 0.0s: "
         ("up; board/0 dies 9", FAILED + "killed by SIGKILL; it is a sidecar:", "failed: signal"),
         (
             "up; board/0 exits 0",
-            "board/0 ended by itself (exit code 0) before the job was done",
+            "board/0 finished (exit code 0); the job goes on",
             "succeeded: exit",
         ),
         (

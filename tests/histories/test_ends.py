@@ -43,7 +43,7 @@ worker 1: up; worker/0 dies 9 oom; worker/0 gone; closed
        worker/0 failed on node1 after 0.0s: killed by SIGKILL, out of memory (oom_kill 1)
 # a ps exits with 0 before the end: no failure, but a notice
 worker 2, ps 1: up; ps/0,worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded, succeeded | ps/0 ended by itself (exit code 0) before the job was done
+    -> 0 | succeeded, succeeded, succeeded | ps/0 finished (exit code 0); the job goes on
 # by itself between our command and our signal
 worker 3: up; worker/1 finishes 7; worker/2 finishes 9; worker/0 ends; closed
     -> 7 | stopped, failed, failed | worker/1 failed on node1 after 0.0s: exit code 7

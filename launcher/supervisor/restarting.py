@@ -8,7 +8,16 @@ from launcher import events
 from launcher.job import Placement
 from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.scheduler.placement import replace
-from launcher.supervisor.restarts import FIRST, Decision, Restart, Stage, cannot_import
+from launcher.supervisor.restarts import (
+    ALIKE,
+    FIRST,
+    OUTSIDE,
+    Decision,
+    Restart,
+    Stage,
+    cannot_import,
+    exception,
+)
 from launcher.supervisor.state import (
     HOST_FAULT,
     NOTICE_TIMER,
@@ -25,6 +34,8 @@ from launcher.text import duration, listed
 
 #: Seconds for all tasks of a preempted job to save a checkpoint and to end by themselves.
 _SAVING = 30.0
+#: Seconds, at most, from the end of a ps to the failure of a task that needs it.
+_NEEDED = 60.0
 
 
 def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()) -> bool:
@@ -43,17 +54,31 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
         return True
     silence = (job.policy.stall or 0.0) if record.stalled else 0.0
     ran = 0.0 if record.started_at is None else max(0.0, failure.at - record.started_at - silence)
-    decision = job.restarts.after(record.task, record.status, ran, others)
+    lost = _lost_ps(job, record, failure.at)
+    decision = job.restarts.after(record.task, record.status, ran, others, follows=bool(lost))
     if decision is None:
         return False
     restart = _begin(job, decision, failure)
     of_limit = f"restart {decision.number} of {job.restarts.limit}" if decision.number else "not counted"
+    of_limit += f": {lost} failed before" if lost else ""
     when = f"in {duration(decision.wait)}" if decision.wait >= 0.1 else "at once"
     again = f"starting {job.names(restart.tasks)} again {when}"
     restart.notice = f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
-    if not _may_be_import(record):
+    if record.stalled:
         _tell(job, restart)
     return True
+
+
+def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
+    """The ps that has ended so shortly before that a task failed because of it; empty: there is none."""
+    if record.task.role == "ps" or record.stalled or record.status.signal in OUTSIDE:
+        return ""
+    for peer in job.records.values():
+        if peer.task.role == "ps":
+            last = peer.earlier[-1].ended_at if peer.ended_at is None and peer.earlier else peer.ended_at
+            if last is not None and 0 <= at - last <= _NEEDED:
+                return str(peer.task)
+    return ""
 
 
 def after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> tuple[bool, str]:
@@ -156,8 +181,8 @@ def gone(job: JobState, record: TaskRecord, at: float) -> None:
         text = f"{record.task} can't start again: SIGKILL did not end its last attempt"
         _give_up(job, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT)
         return
-    if cause is not None and cause.task == record.task and _cannot_import(record):
-        text = f"{cause.text}; not started again: an import failed"
+    if cause is not None and cause.task == record.task and (why := _why_not(job, record, restart)):
+        text = f"{cause.text}; not started again: {why}"
         _give_up(job, restart, cause._replace(text=text), record.status.shell)
         return
     if cause is None or cause.task == record.task:
@@ -209,7 +234,7 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
         other.tasks.clear()
         job.do(events.CancelTimer(other.timer))
     job.restarts_begun += 1
-    restart = Restart(job.restarts_begun, tasks, everything, decision.wait, cause)
+    restart = Restart(job.restarts_begun, tasks, everything, decision, cause)
     job.restarting.update(dict.fromkeys(tasks, restart))
     job.tell_restarting(_in_order(job, restart), on=True)
     job.deciding |= tasks & job.all_deciding
@@ -276,11 +301,13 @@ def _tell(job: JobState, restart: Restart) -> None:
     restart.notice = ""
 
 
-def _may_be_import(record: TaskRecord) -> bool:
-    """Whether it may have failed at an import: known when all its output is here."""
+def _why_not(job: JobState, record: TaskRecord, restart: Restart) -> str:
+    """Why a task that failed does not start again after all, now that all its output is here; else empty."""
     by_itself = not record.stalled and record.status.signal is None
-    return record.attempt == 1 and by_itself and record.runs_python
-
-
-def _cannot_import(record: TaskRecord) -> bool:
-    return _may_be_import(record) and cannot_import(record.tail)
+    if record.attempt == 1 and by_itself and record.runs_python and cannot_import(record.tail):
+        return "an import failed"
+    if not restart.counts or record.reason is Reason.SIGNAL and record.status.signal in OUTSIDE:
+        return ""
+    cause = f"{record.reason} {record.status} {exception(record.tail)}"
+    stuck = job.restarts.is_stuck(record.task, cause)
+    return f"it failed {ALIKE} times in the same way without progress (docs/restarts.md)" if stuck else ""

@@ -8,7 +8,12 @@ ps and chief           (ParameterServerStrategy) a worker alone; a ps or the chi
 no ps                  (MultiWorkerMirroredStrategy) chief and all workers together
 other roles            an evaluator, a tf.data service, roles of the user's own: every task alone
 exit code 42           (PreemptionCheckpointHandler) the whole job; not counted
+after a lost ps        every task that fails because of it; not counted
 =====================  ====================================================================================
+
+`ALIKE` failures in a row with one cause (task, exit code or signal, exception), without progress of the job
+between them, are the last. The job makes progress when a task prints a number of a step, an epoch or the like
+that is larger than any before.
 """
 
 from __future__ import annotations
@@ -33,6 +38,16 @@ _PREEMPTED_AFTER, _FORGIVEN_AFTER = 10.0, 600.0
 FIRST, _LONGEST, _JITTER = 1.0, 30.0, 0.25
 #: Exit codes of a program that can't be run, or is not found.
 _NO_PROGRAM = (126, 127)
+#: Failures with one cause, without progress between them, after which a task does not start again.
+ALIKE = 3
+#: Signals that others send: the cause is not in the program, nor in what it waits for.
+OUTSIDE = (1, 2, 9, 15)
+#: Words before the number of a step; bytes at the end of a piece of output that are searched for them.
+_WORDS, _SEARCHED = (b"step", b"epoch", b"round", b"iteration", b"batch"), 500
+_STEPS = {word: re.compile(word + rb"s?\W{1,4}(\d{1,18})") for word in _WORDS}
+#: The last line of a Python traceback, and the parts of it that vary.
+_EXCEPTION = re.compile(rb"(?m)^[ \t].*\n([A-Za-z_][\w.]*(?::.*)?)$")
+_NUMBER = re.compile(rb"0x[0-9a-f]+|\d+")
 _IMPORT_FAILED = re.compile(
     rb"(?m)^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError)\b|^\S+: No module named "
 )
@@ -67,20 +82,21 @@ class Restart:
         number: of this restart of the job, also one that does not count.
         tasks: that start again.
         all: also those of them that end well meanwhile.
-        wait: seconds.
+        decision: that led to it.
         cause: the failure; ``None``: the user asked for it.
     """
 
     def __init__(
-        self, number: int, tasks: set[TaskId], all: bool, wait: float, cause: Failure | None
+        self, number: int, tasks: set[TaskId], all: bool, decision: Decision, cause: Failure | None
     ) -> None:
         self.timer = f"restart {number}"
         self.tasks = tasks
         self.all = all
-        self.wait = wait
+        self.wait = decision.wait
+        self.counts = decision.number > 0
         self.cause = cause
-        #: The message about it that is not shown yet: after a failure that may be of an import, the output of
-        #: the task comes first. Empty: it was shown.
+        #: The message about it that is not shown yet: the last output of the task comes first, because it may
+        #: show that a restart is of no use. Empty: it was shown.
         self.notice = ""
         self.stage = Stage.WAITING
 
@@ -105,6 +121,10 @@ class Restarts:
         #: Restarts that count, and all, by the task that failed.
         self._counted: dict[TaskId, int] = {}
         self._restarted: dict[TaskId, int] = {}
+        #: Since the last progress: the cause of a task's last failure, and how many in a row had it.
+        self._alike: dict[TaskId, tuple[str, int]] = {}
+        #: The largest numbers of steps, epochs and the like.
+        self._steps: dict[bytes, int] = {}
 
     @property
     def left(self) -> bool:
@@ -119,8 +139,33 @@ class Restarts:
             return "not started again: its program is missing or can't be run"
         return "" if self.left else f"no restart is left of {self.limit}"
 
+    def printed(self, data: bytes) -> None:
+        """Look for progress in the output of a task."""
+        end = data[-_SEARCHED:].lower()
+        for word, pattern in _STEPS.items():
+            numbers = [int(number) for number in pattern.findall(end)] if word in end else []
+            if numbers and max(numbers) > self._steps.get(word, -1):
+                self._steps[word] = max(numbers)
+                self._alike.clear()
+
+    def is_stuck(self, task: TaskId, cause: str) -> bool:
+        """Whether a task has failed so often in the same way that it does not start again.
+
+        Args:
+            task: that has failed.
+            cause: of this failure.
+        """
+        before, times = self._alike.get(task, ("", 0))
+        self._alike[task] = cause, times + 1 if cause == before else 1
+        return self._alike[task][1] >= ALIKE
+
     def after(
-        self, task: TaskId, status: ExitStatus, ran: float, others: Sequence[TaskId] = ()
+        self,
+        task: TaskId,
+        status: ExitStatus,
+        ran: float,
+        others: Sequence[TaskId] = (),
+        follows: bool = False,
     ) -> Decision | None:
         """What starts again after the failure of a task; ``None``: nothing does.
 
@@ -129,6 +174,7 @@ class Restarts:
             status: how it ended.
             ran: seconds; 0: it never started.
             others: tasks that have failed together with it.
+            follows: it failed because of a lost ps, which has been counted.
         """
         roles = {each: self._roles[each] for each in (task, *others)}
         never = any(role.sidecar or role.restart == "never" for role in roles.values())
@@ -138,15 +184,16 @@ class Restarts:
             self._counted.pop(task, None)
             self._restarted.pop(task, None)
         preempted = status.code == PREEMPTED and ran >= _PREEMPTED_AFTER
-        if not preempted and not self.left:
+        counts = not (preempted or follows)
+        if counts and not self.left:
             return None
         self._restarted[task] = self._restarted.get(task, 0) + 1
-        if not preempted:
+        if counts:
             self._counted[task] = self._counted.get(task, 0) + 1
         groups = [self._group(role, each, preempted) for each, role in roles.items()]
         tasks = frozenset().union(*(group for group, _ in groups))
         everything = any(each for _, each in groups)
-        number = 0 if preempted else sum(self._counted.values())
+        number = sum(self._counted.values()) if counts else 0
         return Decision(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
 
     def _wait(self, restart: int, ran: float) -> float:
@@ -176,3 +223,9 @@ def cannot_import(tail: bytes) -> bool:
         tail: the end of its output.
     """
     return _IMPORT_FAILED.search(tail) is not None
+
+
+def exception(tail: bytes) -> str:
+    """The last line of the last Python traceback in this output, without numbers; empty: there is none."""
+    found = _EXCEPTION.findall(tail)
+    return _NUMBER.sub(b"#", found[-1]).decode(errors="replace") if found else ""

@@ -43,6 +43,7 @@ def printed(job: JobState, event: events.TaskOutput) -> None:
     record.output_look = job.looks
     if job.restarts.limit:
         record.printed(event.data)
+        job.restarts.printed(event.data)
 
 
 def not_started(job: JobState, event: events.TaskNotStarted) -> None:

@@ -22,7 +22,7 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
 _OVER = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST)
 SIGKILL = 9
 #: Bytes of the last output, earlier attempts, and changes of the state that are kept.
-_TAIL, _MOST_EARLIER, _MOST_CHANGES = 1000, 1000, 100
+_TAIL, _MOST_EARLIER, _MOST_CHANGES = 4000, 1000, 100
 
 
 class InvalidTransition(Exception):

@@ -80,6 +80,43 @@ def test_why_nothing_starts_again():
     assert policy.why_not(TaskId("ps/0"), failed) == ""
 
 
+TRACEBACK = "Traceback (most recent call last):\n  File x, line 7\n    f()\n"
+
+
+@pytest.mark.parametrize(
+    ("failures", "ended"),
+    [
+        # eleven minutes each: numbers in the exception, and what is printed meanwhile, do not matter
+        ("ValueError: row 3 -> exits 1 | ValueError: row 4 -> exits 1 | ValueError: row 5 -> exits 1", 3),
+        ("tasks 1 -> exits 1 | tasks 2 -> exits 1 | tasks 3 -> exits 1", 3),
+        ("-> dies 11 | -> dies 11 | -> dies 11", 3),
+        ("-> dies 9 oom | -> dies 9 oom | -> dies 9 oom", 3),
+        # another cause between: another code, another exception; something that kills the task, a preemption
+        ("-> exits 1 | -> exits 1 | -> exits 2 | -> exits 1", 0),
+        ("ValueError: x -> exits 1 | ValueError: x -> exits 1 | KeyError: x -> exits 1 | -> exits 1", 0),
+        ("-> dies 9 | -> dies 9 | -> dies 9 | -> dies 9", 0),
+        ("-> exits 42 | -> exits 42 | -> exits 42 | -> exits 42", 0),
+        # progress: a larger number than any before
+        ("step 10 -> exits 1 | step 20 -> exits 1 | step 30 -> exits 1 | step 31 -> exits 1", 0),
+        ("Epoch 1/9 -> exits 1 | -> exits 1 | Epoch 2/9 -> exits 1 | -> exits 1", 0),
+        ("loss 3 step 10 -> exits 1 | loss 4 step 9 -> exits 1 | loss 5 step 10 -> exits 1", 3),
+    ],
+)  # fmt: skip
+def test_three_failures_with_one_cause_without_progress_are_the_last(failures: str, ended: int):
+    history = "up"
+    for number, failure in enumerate(failures.split(" | "), 1):
+        said, end = failure.split("-> ")
+        at = number * 660.0
+        history += f"; says worker/0 {TRACEBACK if 'Error' in said else ''}{said.strip()}\n"
+        history += f"; worker/0 {end} @ {at}; worker/0 gone"
+        if number != ended:
+            history += f"; time up restart {number}; worker/0 starts @ {at}"
+    found = play("worker 1", history=history).report.failure
+    assert (found is not None) == bool(ended)
+    stuck = "not started again: it failed 3 times in the same way without progress (docs/restarts.md)"
+    assert found is None or found.text.endswith(stuck)
+
+
 AGAIN = "time up restart 1; worker/1 starts"
 ENDS = f"""
 # a worker of a classic job comes back
@@ -154,6 +191,22 @@ worker 1, restarts 3: up; says worker/0 python3: No module named x; worker/0 fin
 # the second attempt can't be started
 worker 1, restarts 3: up; worker/0 finishes 1; time up restart 1; worker/0 cannot start 127; closed
     -> 127 | failed: not found | worker/0 could not be started on node1: no such thing
+# a lost ps: workers that fail because of it do not count, and it was the first
+worker 2, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/1 exits 1 @ 4.0; worker/0 dies 6 @ 5.0;
+    worker/0,worker/1 gone; time up restart 1; time up restart 2; time up restart 3;
+    worker/0,worker/1,ps/0 starts; worker/1 finishes 1 @ 9.0; time up restart 4; worker/1 starts;
+    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | worker/1 failed on node1 after 3.0s: exit code 1; starting worker/1
+       again at once (attempt 2, not counted: ps/0 failed before)
+worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0; time up restart 1;
+    time up restart 2; worker/0,ps/0 starts; ps/0 finishes 1 @ 9.0; worker/0 ends; closed
+    -> 1 | stopped, failed | ps/0 failed on node1 after 7.9s (attempt 2): exit code 1; no restart is left of 1
+# what something else killed, or fails later, counts
+worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 dies 9 @ 4.0; worker/0 gone; closed
+    -> 137 | failed: signal, failed: signal
+worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; time up restart 1; ps/0 starts;
+    worker/0 finishes 1 @ 70.0; ps/0 ends; closed
+    -> 1 | failed, stopped
 # asked by the user: a task that had ended, too, and it does not count
 worker 2, ps 1, restarts 0: up; worker/1 finishes 0; restart worker/1,ps/0; ps/0 ends; time up restart 1;
     worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed

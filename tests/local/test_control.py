@@ -73,7 +73,7 @@ def test_the_tasks_of_a_run(launch: Launch):
 
 def test_a_task_that_waits_to_start_again(launch: Launch):
     """Each wait is twice as long as the one before."""
-    script = "if test $JOB_NAME$TASK_INDEX = worker0; then exit 3; fi; echo up; exec sleep 300"
+    script = "if test $JOB_NAME$TASK_INDEX = worker0; then exit $LAUNCH_ATTEMPT; fi; echo up; exec sleep 300"
     started = launch.start("--ps", "1", "--workers", "2", "--restarts", "9", "--", "sh", "-c", script)
     started.until(lambda it: "| up" in it.out and "starting worker/0 again" in it.err)
     name = last_run(launch).path.name

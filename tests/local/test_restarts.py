@@ -53,6 +53,17 @@ def test_the_last_attempt_decides(launch: Launch):
     assert "try 1" not in ended.err, "the failure report has lines of an earlier attempt"
 
 
+def test_the_same_exception_in_three_attempts_is_the_last(launch: Launch):
+    code = "import os; print('row'); raise ValueError(f'bad row {os.getpid()}')"
+    ended = launch("--restarts", "9", "-c", code)
+    assert ended.code == 1
+    stuck = "exit code 1; not started again: it failed 3 times in the same way without progress"
+    assert re.search(rf"worker/0 failed after \S+ \(attempt 3\): {stuck}", ended.err), ended.err
+    assert "ValueError: bad row" in ended.err
+    assert "(attempt 4" not in ended.err
+    assert last_run(launch).report["restarts"] == 2
+
+
 def test_a_program_that_can_not_be_imported_does_not_start_again(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text("import there_is_no_such_module\n")
     ended = launch("--restarts", "3", "--workers", "2", "train.py", cwd=tmp_path)

@@ -11,14 +11,16 @@ FROM ${BASE} AS tensorflow
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
     XDG_CACHE_HOME=/opt/cache
 WORKDIR /opt/tf-launcher
-RUN pip install --quiet 'tensorflow-cpu>=2.16'
+# The releases that are installed.
+COPY constraints.txt ./
+RUN pip install --quiet --constraint constraints.txt tensorflow-cpu
 # MNIST, so that the examples need no network; readable for whoever the container runs as.
 COPY examples/mnist_dist/data.py examples/mnist_dist/idx.py examples/mnist_dist/sources.py /tmp/mnist/
 RUN python /tmp/mnist/data.py && rm -r /tmp/mnist && chmod -R a+rX /opt/cache
 COPY pyproject.toml /tmp/requirements/
 RUN python -c "import tomllib; print(*tomllib.load(open('/tmp/requirements/pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
       > /tmp/requirements/all.txt \
-    && pip install --quiet -r /tmp/requirements/all.txt && rm -r /tmp/requirements
+    && pip install --quiet --constraint constraints.txt -r /tmp/requirements/all.txt && rm -r /tmp/requirements
 
 
 # What the tests need: docker build --target tests -t tf-launcher-tests . && docker run --rm tf-launcher-tests
@@ -27,7 +29,7 @@ FROM tensorflow AS tests
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends make tmux procps \
     && rm -rf /var/lib/apt/lists/*
 COPY . .
-RUN pip install --quiet --editable '.[dev]'
+RUN pip install --quiet --constraint constraints.txt --editable '.[dev]'
 CMD ["python", "-m", "pytest", "tests/unit", "tests/histories"]
 
 

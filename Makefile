@@ -13,13 +13,15 @@ unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
 comma := ,
 
-PACKAGING := pyproject.toml setup.py
+PACKAGING := pyproject.toml setup.py constraints.txt
+# What is installed, and what builds it: one release of each package.
+PINNED    ?= PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast soak lint types docs picture forks collected bench man packages install uninstall \
-	clean python-ok
+.PHONY: help venv dev demo test test-fast newest soak lint types docs picture forks collected bench man packages constraints \
+	install uninstall clean python-ok
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,8 +88,19 @@ install: python-ok  ## install launch for the Python of PYTHON=
 uninstall:  ## the opposite
 	$(PYTHON) $(PIP) --quiet uninstall -y tf-launcher
 
+newest: packages  ## make test with the newest release of every package, in .venv-newest
+	rm -rf .venv-newest
+	$(MAKE) --no-print-directory test VENV=.venv-newest PINNED=
+
+constraints: $(VENV)/.dev  ## renew constraints.txt: the newest release of every package that works with the others
+	@{ echo "# Made by make constraints on $$(date -u +%F). The environments of tests, bench and docs, for each Python from 3.10:"; \
+	    $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras \
+	    --no-header --no-annotate --no-emit-index-url pyproject.toml; } > constraints.new
+	@mv constraints.new constraints.txt
+	@git --no-pager diff --stat constraints.txt
+
 clean:  ## remove environments, caches and what building leaves
-	rm -rf $(VENV) $(BENCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest $(BENCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python-ok:
@@ -107,7 +120,7 @@ define install
 	@echo "installing $(1) into $(VENV) (once; some minutes)"
 	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
 	    [ $$((s % 2)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
-	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; "$$@" && \
+	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; $(PINNED) "$$@" && \
 	echo "compiling the modules that were installed" && { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
 endef
 
@@ -123,5 +136,5 @@ $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
 # Not editable: what is measured is what a user installs.
 $(BENCH)/.installed: $(PACKAGING) $(SOURCES) | $(BENCH)/bin/python
 	rm -rf build
-	$(BENCH)/bin/python $(PIP) --quiet install '.[bench]'
+	$(PINNED) $(BENCH)/bin/python $(PIP) --quiet install '.[bench]'
 	@touch $@

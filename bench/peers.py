@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path(__file__).resolve().parent.parent / ".bench"
+_TOP = Path(__file__).resolve().parent.parent
+FOLDER = _TOP / ".bench"
+#: What the packages of a peer are installed with; the peers themselves are pinned here.
+_CONSTRAINTS = _TOP / "constraints.txt"
+_HONCHO = "honcho==2.0.0"
 _TORCH = "torch==2.13.0"
 #: Beside the usual index: where PyPI's torch comes with CUDA (2 GB), this one has the CPU build, and it wins.
 _TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -32,7 +36,7 @@ class Peer(NamedTuple):
 
 def honcho() -> Peer:
     """honcho, from the package index."""
-    return _from_index("honcho", ["honcho"])
+    return _from_index("honcho", [_HONCHO])
 
 
 def torchrun() -> Peer:
@@ -42,7 +46,7 @@ def torchrun() -> Peer:
 
 def tensorflow() -> Peer:
     """A Python with TensorFlow's CPU build, for the tasks of launch."""
-    found = _from_index("tensorflow", ["tensorflow-cpu>=2.16"])
+    found = _from_index("tensorflow", ["tensorflow-cpu"])
     return found._replace(path=str(FOLDER / "tensorflow" / "bin" / "python"))
 
 
@@ -84,7 +88,8 @@ def _install(folder: Path, packages: Sequence[str]) -> str:
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / ".gitignore").write_text("*\n")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, "--retries", "1", *packages]]
+    pip += ["--retries", "1", "--constraint", str(_CONSTRAINTS)]
+    steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, *packages]]
     return next((fault for fault, _ in map(_try, steps) if fault), "")
 
 

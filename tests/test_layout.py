@@ -7,7 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import launcher
 from tests.pythons import oldest_python
@@ -57,6 +64,23 @@ def test_importing_the_package_imports_no_library():
     code = "import sys, launcher; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
     assert not loaded & {"yaml", "rich", "paramiko", "fabric", "psutil", "cloudpickle", "tensorflow", "numpy"}
+
+
+def test_the_constraints_name_one_release_of_every_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    required = {Requirement(text) for texts in [project["dependencies"], *extras] for text in texts}
+    made, *lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert re.match(r"# Made by make constraints on 20\d\d-\d\d-\d\d\.", made)
+    pins = [Requirement(line) for line in lines]  # no option, no address of an index
+    assert all(re.fullmatch(r"==[\w.+]+", str(pin.specifier)) and not pin.url for pin in pins)
+    names = {canonicalize_name(pin.name) for pin in pins}
+    assert {canonicalize_name(one.name) for one in required} - names == {"tf-launcher"}
+    for version in ("3.10", "3.11", "3.12", "3.13", "3.14"):
+        python = {"python_version": version, "python_full_version": f"{version}.9", "sys_platform": "linux"}
+        chosen = [pin.name for pin in pins if pin.marker is None or pin.marker.evaluate(python)]
+        assert len(chosen) == len(set(chosen))
+        assert {"tensorflow-cpu", "pytest", "mkdocs"} <= set(chosen)
 
 
 PAGES = [

@@ -6,15 +6,17 @@ MNIST is kept in the user's own cache, so that it is fetched once.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Ended, Launch
-from tests.local.seeing import ROOT, Family, last_run
-from tests.local.training import CACHE, PYTHON, here, survive
+from tests.local.seeing import ROOT, Family, last_run, run_of
+from tests.local.training import CACHE, PYTHON, here, running, survive
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -87,13 +89,35 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
     family.gone(1.0)
 
 
+def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp_path: Path):
+    """As they stand there, with the command that stands below each; a worker of the first one is killed."""
+    text = (ROOT / "docs" / "strategies.md").read_text()
+    found = re.findall(r"^```python\n(.*?)^```\n\n```text\nlaunch (.*?)\n```", text, re.M | re.S)
+    assert len(found) == 2
+    for program, line in found:
+        *options, name = line.split()
+        folder = tmp_path / name.removesuffix(".py")
+        folder.mkdir()
+        (folder / name).write_text(program)
+        started = launch.start(*options, "--python", PYTHON, name, cwd=folder, env={"TMPDIR": str(tmp_path)})
+        if name == "mirrored.py":
+            started.until(lambda it: "worker/1 | step 300 " in it.out, timeout=150)
+            os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
+        ended = started.wait(timeout=250)
+        assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+        assert "step 1000 loss 0.0" in ended.out
+        assert ("restored run/ckpt-" in ended.out) == (name == "mirrored.py")
+        assert (folder / "run" / "ckpt-1000.index").exists()
+    assert list((tmp_path / "mirrored" / "run" / "logs").glob("events.out.tfevents.*"))
+    family.gone(1.0)
+
+
 @pytest.mark.timeout(800)
-@pytest.mark.parametrize(("training", "victim"), [("async", "ps/0"), ("in_step", "worker/1")])
-def test_training_survives(launch: Launch, family: Family, tmp_path: Path, training: str, victim: str):
+def test_training_survives(launch: Launch, family: Family, tmp_path: Path):
     """The whole matrix: soak/test_survival.py."""
     folder = tmp_path / "training"
     folder.mkdir()
-    survive(here(launch, folder), training, victim)
+    survive(here(launch, folder), "async", "ps/0")
     family.gone(1.0)
 
 

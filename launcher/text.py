@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Iterable, Optional, Sequence
+from typing import Iterable, Mapping, Optional, Sequence
 
 #: Numbers of signals that have a name on this system.
 KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
@@ -21,6 +21,13 @@ def signal_name(number: int) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """``1 task``, ``2,013 tasks``; ``plural`` is for nouns that take more than an s (``processes``)."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def counted_roles(counts: Mapping[str, int]) -> str:
+    """``1 chief, 2 workers, 1 ps``, from role -> number of its tasks."""
+    return ", ".join(
+        counted(number, role, role if role.endswith("s") else "") for role, number in counts.items()
+    )
 
 
 def duration(seconds: Optional[float]) -> str:

@@ -44,7 +44,7 @@ _FILE_KEYS = (
 _COUNT_OPTIONS = {"chief": "chief", "worker": "workers", "ps": "ps", "evaluator": "evaluator"}
 #: Options that need no check.
 _UNCHECKED = (
-    "commands_fd", "detach", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show",
+    "commands_fd", "detach", "dry_run", "events_fd", "fold", "json", "quiet", "relay", "report", "show",
     "timestamps", "tmux", "verbose",
 )  # fmt: skip
 #: Options that few programs have: a note warns if they come after the program.
@@ -389,11 +389,11 @@ def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterat
 
 def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:
     """Faults of options that contradict each other, or have no effect."""
-    for name in ("quiet", "show", "timestamps", "tmux"):
+    for name in ("fold", "quiet", "show", "timestamps", "tmux"):
         if args.json and getattr(args, name) and not args.dry_run:
             expected = "expected one of them: --json prints everything as JSON"
             yield Fault(COMMAND_LINE, f"--json and --{name} both", expected)
-    for name in ("tmux", "json", "show", "timestamps", "events_fd"):
+    for name in ("tmux", "json", "fold", "show", "timestamps", "events_fd"):
         if args.detach and getattr(args, name) not in (None, False):
             expected = "expected one of them: launch attach and launch logs show the output of tasks"
             yield Fault(COMMAND_LINE, f"--detach and --{name.replace('_', '-')} both", expected)

@@ -18,9 +18,9 @@ from launcher.errors import Fault, InputError, LaunchError
 from launcher.output.lines import labels
 from launcher.output.table import verdict
 from launcher.report import Report, report_from_json
-from launcher.runs.logs import GrowingLog
+from launcher.runs.logs import GrowingLog, tail
 from launcher.runs.run import Run, RunState, all_runs, find, selected, tasks
-from launcher.text import printable
+from launcher.text import listed, printable
 
 SUMMARY = "print the output of the tasks of a run"
 
@@ -64,8 +64,11 @@ def run(args: argparse.Namespace) -> int:
         for log in logs_of(found, names, args.lines):
             log.write_rest(out)
         out.flush()
-    if not tasks(found):
+    chosen = selected(found.job, known, names) if (known := tasks(found)) else []
+    if not chosen:
         print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
+    elif not any(tail(found.paths.log(task))[0] for task in chosen):
+        print(f"launch: {listed(chosen)} printed nothing in {found.job}", file=sys.stderr)
     if not args.follow:
         return 0
     report = report_of(found)

@@ -88,7 +88,7 @@ def command_parser(name: str) -> Parser:
 def no_command(name: str) -> InputError:
     """The error that ``launch`` has no command of this name."""
     guess = nearest(name, COMMANDS)
-    meant = f"launch {guess}" if guess else peers.COMMANDS.get(name)
+    meant = peers.COMMANDS.get(name) or (f"launch {guess}" if guess else "")
     known = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
     expected = f"type `{meant}`" if meant else known
     return InputError([Fault("", f"launch has no command {name!r}: {expected}")])

@@ -9,11 +9,11 @@ import re
 from typing import NamedTuple
 
 #: A first word that other launchers have as a command -> what to type. Programs that users launch
-#: (``hostname``, ``ls``, ``env``, ``top``) are not here.
+#: (``hostname``, ``ls``, ``env``) are not here.
 COMMANDS = {
     word: answer
     for words, answer in (
-        ("status show list describe info get inspect job jobs runs queue monitor tasks", "launch ps"),
+        ("status show list describe info get inspect job jobs runs queue monitor tasks top", "launch ps"),
         ("history", "launch ps --all"),
         ("cancel kill down delete terminate abort shutdown", "launch stop"),
         ("node nodes inventory", "launch hosts FILE_OR_LIST"),
@@ -26,6 +26,7 @@ COMMANDS = {
         ("version", "launch --version"),
         ("prune cleanup", "launch clean"),
         ("usage", "launch help"),
+        ("cp", "launch --sync DIR --collect PATH PROGRAM"),
     )
     for word in words.split()
 }

@@ -17,12 +17,13 @@ from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.tables import print_table
 from launcher.job_run.control import Snapshot, snapshot
 from launcher.output.jsonl import report_as_dict
+from launcher.output.notices import last_of_program
 from launcher.output.table import result_table
 from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.runs.orphans import sweep_died
-from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, tasks_of
-from launcher.text import Waiting, byte_size, duration, printable
+from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
+from launcher.text import Waiting, byte_size, counted_roles, duration, printable
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -32,8 +33,8 @@ launch ps --all     also the runs that have ended
 launch ps --json    the same for programs
 launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line"""
 
-#: CPU and memory are those of this machine. The name of a run has the time of its start.
-_HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
+#: CPU and memory are those of this machine.
+_HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
 #: States of a task that has processes.
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the runs, the newest last; or the tasks of one.
+    """Print the runs, the newest first; or the tasks of one.
 
     Raises:
         InputError: the name matches no run, or several.
@@ -64,11 +65,12 @@ def run(args: argparse.Namespace) -> int:
     swept = sweep_died(runs)
     if swept.text:
         print(f"launch: {swept.text}", file=sys.stderr)
+    runs.reverse()
     records = [_record(run, state) for run in runs if (state := run.state) is RunState.RUNNING or args.all]
     if args.json:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_row(record) for record in records], crop=True)
+        print_table(_HEADERS, [_row(record, args.all) for record in records], crop=True)
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         print(f"launch: nothing is running{hint}", file=sys.stderr)
@@ -96,9 +98,9 @@ def _print_tasks(run: Run, as_json: bool) -> int:
 
 def _task_record(run: Run, now: Snapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """A task, as ``--json`` prints it: the fields of the report and more."""
-    lines = last_lines(run.paths.root, task["task"], 1)
+    last = last_of_program(last_lines(run.paths.root, task["task"]))
     memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
-    return {**task, "restarting": restarting, "memory": memory, "last_line": lines[0] if lines else ""}
+    return {**task, "restarting": restarting, "memory": memory, "last_line": last}
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
@@ -133,12 +135,12 @@ def _record(run: Run, state: RunState) -> dict[str, Any]:
         **_usage(pid),
         "machine": owner.machine if owner else None,
         "tensorboard": plan.get("tensorboard"),
-        "command": _command(plan),
+        "command": command_of(plan),
         "run_dir": run.paths.root,
     }
 
 
-def _row(record: Mapping[str, Any]) -> list[str]:
+def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
     """The cells of a run."""
     code, seconds, hosts = record["exit_code"], record["seconds"], record["hosts"]
     state = record["state"] if code is None else f"{record['state']} ({code})"
@@ -149,8 +151,9 @@ def _row(record: Mapping[str, Any]) -> list[str]:
     return [
         record["run"],
         state,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"])) if with_start else "",
         "" if seconds is None else duration(seconds),
-        ", ".join(f"{count} {role}" for role, count in record["tasks"].items()),
+        counted_roles(record["tasks"]),
         f"{len(hosts)} hosts" if len(hosts) > _MOST_NAMED else ", ".join(hosts),
         duration(record["cpu_s"]) if record["processes"] else "",
         byte_size(record["rss"]) if record["processes"] else "",
@@ -171,12 +174,6 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
         return max(0.0, os.stat(run.paths.events).st_mtime - run.started_at)
     except OSError:
         return None
-
-
-def _command(plan: Mapping[str, Any]) -> list[str]:
-    """The command line of the run, without the path of ``launch``."""
-    found = plan.get("command")
-    return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
 
 
 def _usage(pid: int | None) -> dict[str, float]:

@@ -203,6 +203,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "-v", "--verbose", action="store_true", help="show start-up notices and repeated tracebacks, too"
     )
+    text = "hide repeated tracebacks and start-up notices"
+    output.add_argument("--fold", action="store_true", help=text)
     output.add_argument("--timestamps", action="store_true", help="begin each line of a task with the time")
     output.add_argument("--show", metavar="TASKS", help="show only these tasks: worker,ps/0,worker/2-5")
     output.add_argument(

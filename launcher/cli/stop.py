@@ -15,7 +15,7 @@ from launcher.config.values import argument, duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send
-from launcher.runs.run import Run, RunState, exit_code_of, find, remaining, running
+from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining, running
 from launcher.text import listed, printable
 
 SUMMARY = "end a run: its tasks first, then its launcher"
@@ -96,8 +96,7 @@ def _only_one() -> Run:
         return runs[0]
     if not runs:
         raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
-    names = ", ".join(run.job for run in runs[-5:])
-    raise InputError([Fault("", f"{len(runs)} runs are running", f"expected one of {names}")])
+    raise InputError([Fault("", f"{len(runs)} runs are running", f"expected one of{listing(runs)}")])
 
 
 def _sweep(run: Run, args: argparse.Namespace) -> int:

@@ -122,11 +122,12 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
     terminal = os.isatty(_STDOUT)
     # No live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
     live = terminal and os.isatty(_STDERR) and tmux is None
+    live = live and os.environ.get("TERM") != "dumb"
     settings = ConsoleOptions(
-        live=live and os.environ.get("TERM") != "dumb",
+        live=live,
         colour=wants_colour(terminal, os.environ),
         show=frozenset() if options.detach or (show is None and tmux and terminal) else show,
-        verbose=options.verbose,
+        fold=(live or options.fold) and not options.verbose,
         timestamps=options.timestamps,
         quiet=options.quiet,
         missing_hint=MOUNTED if options.transport.in_containers else "",

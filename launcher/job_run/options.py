@@ -49,7 +49,8 @@ class Options(NamedTuple):
     report: str | None = None
     #: The value of ``--show``: the tasks whose output is shown.
     show: str | None = None
-    #: Show TensorFlow's start-up notices and repeated tracebacks on a terminal.
+    #: Hide TensorFlow's start-up notices and repeated tracebacks also off a terminal; show them always.
+    fold: bool = False
     verbose: bool = False
     #: Begin the lines of tasks with the time.
     timestamps: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.runs.folder import create, new_job_id, unfinished
-from launcher.text import counted, listed
+from launcher.text import counted, counted_roles, listed
 from launcher.transports.machines import Launch, LaunchHosts, Planned
 
 if TYPE_CHECKING:
@@ -258,11 +259,7 @@ def _sweep(job: str) -> str:
 
 
 def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
-    counts: dict[str, int] = {}
-    for placed in placement.tasks:
-        counts[placed.role.name] = counts.get(placed.role.name, 0) + 1
-    plural = {name: name if name.endswith("s") else "" for name in counts}
-    tasks = ", ".join(counted(count, name, plural[name]) for name, count in counts.items())
+    tasks = counted_roles(Counter(placed.role.name for placed in placement.tasks))
     hosts = placement.hosts()
     where = hosts[0].name if len(hosts) == 1 else counted(len(hosts), "host")
     return f"job {job}: {tasks} on {where}; logs in {paths.logs}"

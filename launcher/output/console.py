@@ -42,8 +42,8 @@ class Options(NamedTuple):
     colour: bool = False
     #: Tasks whose output is shown; ``None``: all.
     show: frozenset[str] | None = None
-    #: Show TensorFlow's start-up notices and repeated tracebacks, which a terminal does not show.
-    verbose: bool = False
+    #: Do not show TensorFlow's start-up notices and repeated tracebacks.
+    fold: bool = False
     #: Begin the lines of tasks with the time.
     timestamps: bool = False
     #: Only urgent notices, and why the job failed.
@@ -82,7 +82,7 @@ class Console:
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
-        #: What was folded; of each task. Off a terminal nothing is.
+        #: What was folded; of each task.
         self._folding: Folding | None = None
         self._folds: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
@@ -177,7 +177,7 @@ class Console:
             number = list(self._labels).index(task)
             before, after = f"\x1b[{_COLOURS[number % len(_COLOURS)]}m", RESET
         first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
-        if self._options.live and not self._options.verbose:
+        if self._options.fold:
             from launcher.output.folding import Folding, TaskFolding
 
             self._folding = self._folding or Folding()

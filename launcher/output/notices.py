@@ -6,6 +6,7 @@ A terminal shows their number only (`launcher.output.folding`). docs/tasks.md ha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 #: Parts of lines, as regular expressions, that TensorFlow 2.4 to 2.21 prints at each start: about its build
 #: and this machine. They never explain a failure.
@@ -40,6 +41,8 @@ _BUILD = re.compile("|".join(ABOUT_THE_BUILD).encode())
 _ANY = re.compile("|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode())
 #: The last one goes on with options of a session, up to an empty line.
 _OPTIONS = b"] SessionOptions: "
+#: A message of TensorFlow's C++ code that is no error, in the forms of all its versions.
+_MESSAGE = re.compile(r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] ")
 _OPTION = re.compile(
     rb"(?:\w+ \{|\}|  .+"
     rb"|(?:allow|device|inter|intra|isolate|log_device|operation|placement|share|use_per)_\w+: .+)$"
@@ -49,6 +52,17 @@ _OPTION = re.compile(
 def is_about_the_build(line: str) -> bool:
     """Whether a line is a start-up notice that never explains a failure."""
     return _BUILD.search(line.encode("utf-8", "replace")) is not None
+
+
+def last_of_program(lines: Sequence[str]) -> str:
+    """The last line that is no notice of TensorFlow; if all are, the last one; empty without lines.
+
+    Args:
+        lines: of a task's output, in order.
+    """
+    start_up = StartUp()
+    own = [line for line in lines if not (start_up.is_notice(line.encode()) or _MESSAGE.match(line))]
+    return (own or lines or [""])[-1]
 
 
 class StartUp:

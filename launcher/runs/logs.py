@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import stat
+import sys
 import time
 from typing import BinaryIO
 
@@ -75,7 +76,7 @@ def attempt_mark(attempt: int) -> bytes:
     return b"launch: attempt %d starts here\n" % attempt
 
 
-def last_lines(root: str, task: str, count: int) -> list[str]:
+def last_lines(root: str, task: str, count: int = sys.maxsize) -> list[str]:
     """The last lines of a task of the run in ``root``, without control sequences, long lines shortened."""
     return shown_lines(tail(RunPaths(root).log(TaskId(task)))[0].decode("utf-8", "replace"), count)
 

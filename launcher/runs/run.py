@@ -3,7 +3,9 @@
 import enum
 import json
 import os
-from collections.abc import Collection, Mapping
+import shlex
+import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from launcher.output.files import write_json
 from launcher.runs.logs import open_regular
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
 from launcher.task_id import TaskId
-from launcher.text import printable
+from launcher.text import duration, printable
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS = "agents"
@@ -142,8 +144,8 @@ def find(text: str | None = None) -> Run:
         known = f"running: {names or 'none'} (`launch ps --all` lists all)"
         raise InputError([Fault("RUN", f"no run {text!r}", known)])
     if len(found) > 1:
-        names = ", ".join(run.job for run in found[-5:])
-        raise InputError([Fault("", f"{text!r} may be {len(found)} runs", f"the newest of them: {names}")])
+        problem = f"{text!r} may be {len(found)} runs"
+        raise InputError([Fault("", problem, f"the newest of them:{listing(found)}")])
     return found[0]
 
 
@@ -185,6 +187,19 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
         if isinstance(task, str) and "/" in task and task.isprintable():
             found[TaskId(task)] = printable(str(entry.get("host", "")))
     return found
+
+
+def command_of(plan: Mapping[str, Any]) -> list[str]:
+    """The command line in the content of ``plan.json``, without the path of ``launch``."""
+    found = plan.get("command")
+    return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
+
+
+def listing(runs: Sequence[Run]) -> str:
+    """The five newest of these runs: a line for each with its name, age and command."""
+    ages = [f"{run.job}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
+    commands = [shlex.join(command_of(run.plan())) for run in runs[-5:]]
+    return "".join(f"\n  {age}: {command}" for age, command in zip(ages, commands, strict=True))
 
 
 def selected(job: str, known: Collection[TaskId], names: Collection[str]) -> list[TaskId]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,29 @@ def test_ps_and_stop(launch: Launch, family: Family):
     family.gone(0.5)
 
 
+def test_stop_and_logs_show_which_runs_there_are(launch: Launch):
+    first, second = _running(launch), _running(launch, "-x", "SECRET=s3cret", "--workers", "2", tasks=2)
+    names = sorted(run.name for run in launch.state.glob("*"))
+    words = r"sh -c 'echo up \$TASK_INDEX; exec sleep 60'"
+    for command, start in ((["stop"], "2 runs are running; expected one of"), (["logs", names[0][:6]], "")):
+        ended = launch(*command)
+        head, *lines = ended.err.splitlines()
+        assert ended.code == 2 and head.startswith(f"launch: {start}")
+        assert len(lines) == 2
+        assert re.fullmatch(rf"  {names[0]}, started \d+\.\ds ago: launch -- {words}", lines[0]), lines
+        assert re.fullmatch(
+            rf"  {names[1]}, started \d+\.\ds ago: launch -x SECRET=\.\.\. --workers 2 -- {words}", lines[1]
+        )
+    header, *rows = launch("ps", "--all").out.splitlines()
+    assert header.split()[:4] == ["run", "state", "started", "time"]
+    assert [row.split()[0] for row in rows] == [names[1], names[0]], "the newest first"
+    assert "  2 workers  " in rows[0] and "  1 worker  " in rows[1]
+    assert re.search(r" running +\d{4}-\d\d-\d\d \d\d:\d\d +\d", rows[0])
+    for started in (first, second):
+        started.send(signal.SIGTERM)
+        started.wait()
+
+
 def test_stop_now(launch: Launch, family: Family):
     words = ["--workers", "2", "--grace", "300", "--", *stub("family", "ignore", "child", "sleep")]
     started = launch.start(*words)
@@ -212,12 +236,15 @@ def test_logs(launch: Launch):
     launch("--workers", "2", "--", "sh", "-c", r"printf 'I am %s\n\377' $TASK_INDEX")
     assert launch("logs").out == "worker/0 | I am 0\nworker/0 | �\nworker/1 | I am 1\nworker/1 | �\n"
     assert launch("logs", "worker/1").stdout == b"I am 1\n\xff"
+    assert launch("logs", "worker/1").err == ""
     mistaken = launch("logs", "worker1")
     assert (mistaken.code, mistaken.err) == (
         2,
         "launch: no run and no task 'worker1'; did you mean worker/1?\n",
     )
     assert launch("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
+    launch("true")
+    assert launch("logs").err == f"launch: worker/0 printed nothing in {last_run(launch).path.name}\n"
 
 
 def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):

@@ -63,6 +63,11 @@ COMMAND_LINE = [
     ("status", "no command 'status': type `launch ps`; a program of that name: `launch run status`"),
     ("submit train.py", "type `launch --detach PROGRAM`"),
     ("cancel", "type `launch stop`"),
+    ("top", "type `launch ps`; a program of that name: `launch run top`"),
+    (
+        "cp worker/0:model .",
+        "type `launch --sync DIR --collect PATH PROGRAM`; a program of that name: `launch run cp`",
+    ),
     ("help nosuch", "no command 'nosuch': expected one of run, ps,"),
     ("help log", "type `launch logs`"),
     # Misspelt options and bad values.

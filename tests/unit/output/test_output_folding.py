@@ -1,3 +1,6 @@
+# A line of a table is one case.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re
@@ -6,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.output.folding import Folding, TaskFolding
-from launcher.output.notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp
+from launcher.output.notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp, last_of_program
 from launcher.task_id import TaskId
 
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
@@ -60,6 +63,23 @@ def test_the_options_of_a_session_end_with_an_empty_line():
     assert fed(fold, first + options + "}\nloss: 1\n") == "}\nloss: 1\n"
     assert fed(other, first + "device_count {\nloss: 1\n  2\n") == "loss: 1\n  2\n"
     assert folding.summary().startswith("9 start-up notices of TensorFlow (2 tasks) are in the logs")
+
+
+@pytest.mark.parametrize(
+    ("lines", "last"),
+    [
+        ("", ""),
+        ("step 1\n\nstep 2", "step 2"),
+        ("step 1\n}", "}"),
+        ("step 1\nI0000 00:00:1.5 7 eager_service_impl.cc:355] SessionOptions: \ndevice_count {\n  value: 1\n}", "step 1"),
+        ("step 1\nI0000 00:00:1795645751.12   31292 kernel_and_device.cc:101] Ignoring error status when", "step 1"),
+        ("step 1\n2024-05-06 07:08:09.123456: W tensorflow/core/data/dataset.cc:997] Input of", "step 1"),
+        ("step 1\nE0000 00:00:1.5 7 grpc_server_lib.cc:545] Could not start gRPC server", None),
+        ("I0000 00:00:1.5 7 a.cc:1] one\nI0000 00:00:1.5 7 a.cc:1] two", "I0000 00:00:1.5 7 a.cc:1] two"),
+    ],
+)  # fmt: skip
+def test_the_last_line_of_the_program(lines: str, last: str | None):
+    assert last_of_program(lines.splitlines()) == (lines.splitlines()[-1] if last is None else last)
 
 
 def test_only_the_start_of_a_task_has_notices():

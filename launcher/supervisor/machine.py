@@ -50,12 +50,6 @@ _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
 _ECHO = 0.02
 #: Signals that a user can send again; a terminal or a pipe is closed only once.
 _REPEATABLE = (SIGINT, SIGTERM)
-#: Hint for a task that was stopped by the time limit: Python prints no stacks on SIGTERM by itself.
-_STACKS_HINT = (
-    "to see where a Python program hangs, let it call faulthandler.register(signal.SIGTERM, chain=True)"
-    " (after it made its tf.distribute strategy, which may handle SIGTERM itself): its log then has its"
-    " stacks"
-)
 
 
 class Machine(JobState):
@@ -286,7 +280,7 @@ def _job_took_too_long(job: JobState, event: events.TimeUp) -> None:
         ]
         went_on = f"; {listed(ended)}, {job.names(job.deciding)} went on" if ended else ""
         text = f"the job took longer than its time limit of {limit}{went_on}"
-        hint = _STACKS_HINT if any(record.runs_python for record in job.records.values()) else ""
+        hint = stalls.hint_at_timeout(job)
         job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)
     job.stop()
 

@@ -4,11 +4,14 @@ A task is silent when it has printed nothing for the limit, and neither has any 
 prints. Services and sidecars do not count: a ps prints nothing in ``server.join()``. Beside a chief and a ps,
 workers are servers, too, and are silent only when the chief is.
 
-Silence is counted in looks: the time in which the launcher is suspended counts as one. Nothing counts while
-output is delayed on its way, and while tasks are to start again.
+Lines in which TensorFlow says that it waits are silence, too. Silence is counted in looks: the time in which
+the launcher is suspended counts as one. Nothing counts while output is delayed on its way, and while tasks
+are to start again.
 """
 
 from __future__ import annotations
+
+import re
 
 from launcher import events
 from launcher.events import StopSteps
@@ -17,6 +20,7 @@ from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import restarting
 from launcher.supervisor.state import AT_ONCE, SIGABRT, STACKS, TIMED_OUT, JobState, Phase, limit_text
 from launcher.supervisor.tasks import TaskRecord
+from launcher.task_id import TaskId
 from launcher.text import duration
 
 #: The timer of the looks.
@@ -31,7 +35,21 @@ _HINT = (
     "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
     " often needs a longer --stall"
 )
-_FILTERS = "a session of TensorFlow 1 without device_filters waits for it for ever (docs/restarts.md)"
+_FILTERS = "a session of TensorFlow 1 without device_filters waits for every task (docs/restarts.md)"
+#: For tasks that the time limit stops: Python prints no stacks on SIGTERM by itself.
+_FAULTHANDLER = (
+    "let the program call faulthandler.register(signal.SIGTERM, chain=True) (after it made its tf.distribute"
+    " strategy, which may handle SIGTERM itself): its log then has its stacks"
+)
+#: Lines in which TensorFlow says that it waits, words of each, and the one of a session of TensorFlow 1.
+_WAITS = re.compile(
+    rb"(?m)^.*(?:CreateSession still waiting for response from worker: |Waiting for \d+/\d+ tasks to connect"
+    rb"|Waiting for model to be ready\.|Example stragglers:).*\n?|^/job:\w+/replica:0/task:\d+\n?"
+)
+_WORDS = (b"aiting for ", b"stragglers:")
+_SESSION = re.compile(rb"CreateSession still waiting for .*/job:(\w+)/replica:\d+/task:(\d+)")
+#: Bytes, at most, of a piece of output with nothing but such lines; pieces after which the user is told.
+_MOST_WAITS, _TELL_AFTER = 4000, 3
 
 
 def begin(job: JobState) -> None:
@@ -43,6 +61,31 @@ def begin(job: JobState) -> None:
 def output_delayed(job: JobState, _: events.OutputDelayed | None = None) -> None:
     """Silence counts only from now on: output may be on its way."""
     job.silent_from = job.looks
+
+
+def printed(job: JobState, record: TaskRecord, data: bytes) -> None:
+    """A task has printed something."""
+    if not _only_waits(data):
+        record.output_look = job.looks
+        record.waits, record.awaited = 0, None
+        return
+    record.waits += 1
+    found = _SESSION.search(data)
+    peer = job.records.get(TaskId(b"/".join(found.groups()).decode())) if found else None
+    if peer is None:
+        return
+    record.awaited = peer.task
+    ended = peer.task not in job.open and peer.task not in job.restarting
+    if not job.filters_told and (ended or record.waits >= _TELL_AFTER):
+        job.filters_told = True
+        has_ended = ", which has ended" if ended else ""
+        job.notify(f"{record.task} waits for {peer.task}{has_ended}: {_FILTERS}", urgent=True)
+
+
+def _only_waits(data: bytes) -> bool:
+    """Whether all lines of this output say that TensorFlow waits."""
+    may_be = len(data) <= _MOST_WAITS and any(word in data for word in _WORDS)
+    return may_be and not _WAITS.sub(b"", data).strip()
 
 
 def look(job: JobState, event: events.TimeUp) -> None:
@@ -63,6 +106,19 @@ def look(job: JobState, event: events.TimeUp) -> None:
         advice = _cause(job, silent) or "`--stall 10m` would end such tasks and show where they hang"
         job.notify(f"{_text(job, silent, limit)}; {advice}")
         job.silence_lines += 1
+
+
+def hint_at_timeout(job: JobState) -> str:
+    """How to find out why tasks are silent, for a job that the time limit ends; empty: all of them print."""
+    looks = min(LOOKS, job.looks // 2)
+    silent = [record for record in _silent(job, looks, looks) if record.runs_python]
+    if not silent:
+        return ""
+    names = job.names([record.task for record in silent])
+    return (
+        _awaited(job, silent)
+        or f"to see where {names} {'hangs' if len(silent) == 1 else 'hang'}, {_FAULTHANDLER}"
+    )
 
 
 def _silent(job: JobState, looks: int, beside_others: int) -> list[TaskRecord]:
@@ -96,11 +152,20 @@ def _last_look(job: JobState, record: TaskRecord) -> int:
 
 def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
     where = job.on(silent[0].host) if len(silent) == 1 else ""
-    return f"{job.names([record.task for record in silent])}{where} printed nothing for {limit}"
+    what = "nothing but waiting notices" if all(record.waits for record in silent) else "nothing"
+    return f"{job.names([record.task for record in silent])}{where} printed {what} for {limit}"
+
+
+def _awaited(job: JobState, silent: list[TaskRecord]) -> str:
+    """The cause of a silence in which sessions of TensorFlow 1 wait; else empty."""
+    awaited = {record.awaited for record in silent if record.awaited}
+    return f"TensorFlow waits for {job.names(awaited)}: {_FILTERS}" if awaited else ""
 
 
 def _cause(job: JobState, silent: list[TaskRecord]) -> str:
     """The likely cause of a silence of Python programs, if it is known; else empty."""
+    if why := _awaited(job, silent):
+        return why
     if not any(record.runs_python for record in silent):
         return ""
     ended = [task.task for task in job.records.values() if not task.service and task.task not in job.open]

@@ -137,6 +137,8 @@ class JobState:
         self.answer_limit = 0.0
         #: Looks for silent tasks (`stalls`), and the one from which silence counts; lines about silent tasks.
         self.looks = self.silent_from = self.silence_lines = 0
+        #: Whether the user was told about sessions that wait for every task.
+        self.filters_told = False
         #: Number of tasks that did not end on SIGTERM.
         self.ignored_sigterm = 0
         #: Whether all deciding tasks have ended, and when the last of them did.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher import events
 from launcher.report import ExitStatus, Failure, Reason, TaskState
-from launcher.supervisor import restarting
+from launcher.supervisor import restarting, stalls
 from launcher.supervisor.host_events import stopped_without_command
 from launcher.supervisor.state import SIGABRT, JobState, Phase
 from launcher.supervisor.tasks import SIGKILL, TaskRecord
@@ -40,7 +40,7 @@ def started(job: JobState, event: events.TaskStarted) -> None:
 def printed(job: JobState, event: events.TaskOutput) -> None:
     """The task has printed something."""
     record = job.records[event.task]
-    record.output_look = job.looks
+    stalls.printed(job, record, event.data)
     if job.restarts.limit:
         record.printed(event.data)
         job.restarts.printed(event.data)

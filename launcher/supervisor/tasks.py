@@ -67,6 +67,9 @@ class TaskRecord:
         self.stalled = False
         self.first_look = 0
         self.output_look: int | None = None
+        #: Pieces of output in a row that say only that TensorFlow waits; the task that its session waits for.
+        self.waits = 0
+        self.awaited: TaskId | None = None
         self.pid: int | None = None
         self.started_at: float | None = None
         self.ended_at: float | None = None

@@ -56,6 +56,16 @@ chief 1, worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; 
     worker/0,worker/1,ps/0 ends; closed
     -> 0 | succeeded, stopped, stopped, stopped | chief/0, worker/1 printed nothing for 20s; starting
        chief/0, worker/1, ps/0 again in 1.0s (attempt 2, restart 1 of 1)
+# what TensorFlow prints while it waits is silence; the report says what it waits for
+worker 2, ps 1, stall 20: up; worker/0 finishes 0; silence 5; WAITED; silence 6; worker/1 gets 6;
+    worker/1 dies 6; worker/1 gone; ps/0 ends; closed
+    -> 124 | succeeded, stalled, stopped | worker/1 on node1 printed nothing but waiting notices for 20s
+    | worker/1 waits for worker/0, which has ended: a session of TensorFlow 1 without device_filters waits for
+      every task (docs/restarts.md)
+worker 2, ps 1, timeout 90: up; silence 5; WAITED; silence 5; WAITED; WAITED; silence 1; time up job;
+    worker/0,worker/1,ps/0 ends; closed
+    -> 124 | stopped, stopped, stopped | worker/1 waits for worker/0: a session of TensorFlow 1 without
+       device_filters waits for every task (docs/restarts.md)
 # the user in the middle: while it ends, and while it waits
 worker 2, ps 1, stall 20, restarts 1: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; Ctrl-C;
     worker/1 dies 6; worker/1 gone; worker/0,ps/0 ends; closed
@@ -66,6 +76,10 @@ worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 g
 worker 2, hosts 2, stall 20, restarts 1: up; silence 11; lost node1; worker/1 ends; closed
     -> 125 | lost, stalled
 """
+
+
+WAITING = "I0000 00:00:1.5 16747 master.cc:278] CreateSession still waiting for response from worker: "
+ENDS = ENDS.replace("WAITED", "says worker/1 WAITING/job:worker/replica:0/task:0").replace("WAITING", WAITING)
 
 
 @pytest.mark.parametrize("case", cases(ENDS))
@@ -145,3 +159,33 @@ def test_the_likely_cause_of_a_silence():
     assert "worker/1 ended before: a session of TensorFlow 1 without device_filters waits" in line
     (line,) = lines("worker 2", history="worker/1 finishes 0; silence 11")
     assert "worker/1 ended before: tasks that communicate collectively must end together" in line
+
+
+def test_a_session_that_waits_for_every_task_is_told_once():
+    waits = f"says worker/1 {WAITING}/job:worker/replica:0/task:0\n"
+
+    def told(*events: str) -> list[str]:
+        replay = Script(job("worker 2", "ps 1"), hosts(1)).play("; ".join(["up", *events]))
+        return [line for line in replay.notices if "waits for worker/0" in line]
+
+    assert told(waits, waits) == told(waits, "says worker/1 x\n", waits, waits) == []
+    assert len(told(*[waits] * 9)) == 1
+    assert told("worker/0 finishes 0", waits, waits)[0].startswith(
+        "worker/1 waits for worker/0, which has ended: a session of TensorFlow 1 without device_filters"
+    )
+    late = f"up; worker/0 finishes 0; {waits}; silence 5; {waits}; time up job"
+    failure = Script(job("worker 2", "ps 1", timeout=50)).play(late).report.failure
+    assert failure and failure.hint.startswith("TensorFlow waits for worker/0: a session of TensorFlow 1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I0000 00:00:1795 1 coordination_service.cc:525] Waiting for 1/2 tasks to connect.\n",
+        "Example stragglers:\n/job:worker/replica:0/task:1\n",
+        "INFO:tensorflow:Waiting for model to be ready.  Ready_for_local_init_op:  None, ready: no\n",
+    ],
+)
+def test_lines_in_which_tensorflow_waits_are_silence(line: str):
+    assert lines("worker 2", history=f"silence 9; says worker/0 {line}; silence 2")
+    assert not lines("worker 2", history=f"silence 9; says worker/0 {line}step 1\n; silence 2")

@@ -110,12 +110,19 @@ def test_ctrl_c_while_agents_close_waits_no_longer():
 
 def test_the_time_limit_names_tasks_that_hung():
     """The tasks that had ended are often the cause."""
-    replay = Script(job("worker 3", "ps 1", timeout=60)).play("up; worker/1 exits 0 @ 108.7; time up job")
+    replay = Script(job("worker 3", "ps 1", timeout=60)).play(
+        "up; worker/1 exits 0 @ 108.7; says worker/2 x; silence 9; says worker/2 x; silence 1; time up job"
+    )
     text = "the job took longer than its time limit of 60s; worker/1 ended after"
     assert failure(replay).reason is Reason.TIMEOUT
     assert failure(replay).text.startswith(text)
     assert failure(replay).text.endswith("s, worker/0, worker/2 went on")
-    assert "faulthandler" in failure(replay).hint
+    assert failure(replay).hint.startswith("to see where worker/0 hangs, let the program call faulthandler")
+
+
+def test_the_time_limit_has_no_hint_about_tasks_that_print():
+    history = "; ".join(["up", *["says worker/0 x; says worker/1 x; silence 1"] * 9, "time up job"])
+    assert failure(Script(job("worker 2", timeout=60)).play(history)).hint == ""
 
 
 def test_the_time_limit_names_no_task_as_ended_that_waits_to_start_again():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.job import Host, is_loopback
+from launcher.record import Record
 from launcher.text import byte_size, duration, listed
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
@@ -33,7 +34,7 @@ _FOLDERS = {"workdir": "its working folder", "tmp": "its folder for temporary fi
 _PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "can't be run"}
 
 
-class Finding(NamedTuple):
+class Finding(Record):
     """A fault that the check found."""
 
     #: `PROBLEM` or `WARNING`.
@@ -48,7 +49,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-class HostReport(NamedTuple):
+class HostReport(Record):
     """What a host reports about itself."""
 
     host: Host
@@ -62,7 +63,7 @@ class HostReport(NamedTuple):
         return str(self.facts["task_python"].get(package) or "")
 
 
-class Pair(NamedTuple):
+class Pair(Record):
     """A connection from a host to the port of a host."""
 
     source: str

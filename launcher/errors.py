@@ -22,10 +22,12 @@
 In `launch` the failure of a task is an event and a part of the report. In the Python API it is an exception.
 """
 
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type
+
+from launcher.record import Record
 
 
-class Fault(NamedTuple):
+class Fault(Record):
     """One fault of some input."""
 
     #: ``file:line``, or the name of the option; empty if neither is known.

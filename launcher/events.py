@@ -5,8 +5,9 @@ the epoch, by the clock of the machine where the event happened. Hosts with Pyth
 """
 
 import time
-from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Mapping, Optional, Tuple, Union
 
+from launcher.record import Record
 from launcher.task_id import TaskId
 
 _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -20,7 +21,7 @@ def now() -> float:
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class AgentReady(NamedTuple):
+class AgentReady(Record):
     """The agent of a host runs; ``facts`` describes the host, see `launcher.agent.host`."""
 
     host: str
@@ -29,7 +30,7 @@ class AgentReady(NamedTuple):
     facts: Mapping[str, Any]
 
 
-class HostGpus(NamedTuple):
+class HostGpus(Record):
     """The output of ``nvidia-smi`` on the host, a line for each GPU: ``index, name, memory``."""
 
     host: str
@@ -37,7 +38,7 @@ class HostGpus(NamedTuple):
     gpus: Tuple[str, ...]
 
 
-class PortsHeld(NamedTuple):
+class PortsHeld(Record):
     """The agent holds one port for each of these tasks."""
 
     host: str
@@ -45,7 +46,7 @@ class PortsHeld(NamedTuple):
     ports: Mapping[TaskId, int]
 
 
-class PortsRefused(NamedTuple):
+class PortsRefused(Record):
     """The host has no free port; ``why`` is the reason, for the user."""
 
     host: str
@@ -53,7 +54,7 @@ class PortsRefused(NamedTuple):
     why: str
 
 
-class PeersTried(NamedTuple):
+class PeersTried(Record):
     """The agent has tried to connect to other hosts: the addresses that it can't reach, and the reasons."""
 
     host: str
@@ -61,7 +62,7 @@ class PeersTried(NamedTuple):
     unreachable: Mapping[str, str]
 
 
-class TaskStarted(NamedTuple):
+class TaskStarted(Record):
     """The task's process exists."""
 
     host: str
@@ -71,7 +72,7 @@ class TaskStarted(NamedTuple):
     pid: int
 
 
-class TaskNotStarted(NamedTuple):
+class TaskNotStarted(Record):
     """The task did not start: ``code`` is 127 (not found), 126 (not runnable) or 125 (fault of the host)."""
 
     host: str
@@ -82,7 +83,7 @@ class TaskNotStarted(NamedTuple):
     why: str
 
 
-class TaskOutput(NamedTuple):
+class TaskOutput(Record):
     """Raw bytes that the task printed (stdout and stderr as one stream), cut anywhere."""
 
     host: str
@@ -91,7 +92,7 @@ class TaskOutput(NamedTuple):
     data: bytes
 
 
-class TaskSignalled(NamedTuple):
+class TaskSignalled(Record):
     """A step of the stop sequence: this signal was sent to this number of the task's processes."""
 
     host: str
@@ -102,7 +103,7 @@ class TaskSignalled(NamedTuple):
     processes: int
 
 
-class SignalSent(NamedTuple):
+class SignalSent(Record):
     """The answer to `SignalTask`: the signal was sent to these processes of the task."""
 
     host: str
@@ -113,7 +114,7 @@ class SignalSent(NamedTuple):
     states: str
 
 
-class Measured(NamedTuple):
+class Measured(Record):
     """The answer to `Measure`: resident bytes of all processes of each task, each process counted alone."""
 
     host: str
@@ -121,7 +122,7 @@ class Measured(NamedTuple):
     memory: Mapping[TaskId, int]
 
 
-class TaskExited(NamedTuple):
+class TaskExited(Record):
     """The task's own process has ended; processes that it left behind may still run."""
 
     host: str
@@ -138,7 +139,7 @@ class TaskExited(NamedTuple):
     oom: str = ""
 
 
-class TaskGone(NamedTuple):
+class TaskGone(Record):
     """Every process of the task has ended, and its output is complete."""
 
     host: str
@@ -151,7 +152,7 @@ class TaskGone(NamedTuple):
     unkillable: Tuple[int, ...] = ()
 
 
-class HostNotice(NamedTuple):
+class HostNotice(Record):
     """A line of the agent for the user."""
 
     host: str
@@ -159,7 +160,7 @@ class HostNotice(NamedTuple):
     text: str
 
 
-class AgentLost(NamedTuple):
+class AgentLost(Record):
     """The link to an agent ended without `AgentClosed`; ``why`` is the reason, for the user."""
 
     host: str
@@ -167,14 +168,14 @@ class AgentLost(NamedTuple):
     why: str
 
 
-class AgentClosed(NamedTuple):
+class AgentClosed(Record):
     """The agent has ended by `CloseAgent`; no process of its tasks is left."""
 
     host: str
     at: float
 
 
-class StopAsked(NamedTuple):
+class StopAsked(Record):
     """The user asks for the end of the job by a signal; ``who`` is its source for messages: ``Ctrl-C``."""
 
     at: float
@@ -182,20 +183,20 @@ class StopAsked(NamedTuple):
     who: str
 
 
-class RestartAsked(NamedTuple):
+class RestartAsked(Record):
     """The user asks to stop these tasks and to start them again."""
 
     at: float
     tasks: Tuple[TaskId, ...]
 
 
-class OutputDelayed(NamedTuple):
+class OutputDelayed(Record):
     """Output of tasks may be on its way: its reader is slow, or the connection to a host is broken."""
 
     at: float
 
 
-class TimeUp(NamedTuple):
+class TimeUp(Record):
     """A timer of `SetTimer` has run out."""
 
     at: float
@@ -228,7 +229,7 @@ Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, Tim
 StopSteps = Tuple[Tuple[int, float], ...]
 
 
-class HoldPorts(NamedTuple):
+class HoldPorts(Record):
     """To an agent: hold one port for each task, until `ReleasePorts` or `CloseAgent`."""
 
     host: str
@@ -237,7 +238,7 @@ class HoldPorts(NamedTuple):
     preferred: Mapping[TaskId, Tuple[int, ...]] = {}
 
 
-class Preload(NamedTuple):
+class Preload(Record):
     """To an agent: start a process that imports modules; these tasks are forked from it when they start."""
 
     host: str
@@ -250,14 +251,14 @@ class Preload(NamedTuple):
     env: Mapping[str, str]
 
 
-class TryPeers(NamedTuple):
+class TryPeers(Record):
     """To an agent: try to connect to these addresses (``host:port``), which other agents hold."""
 
     host: str
     addresses: Tuple[str, ...]
 
 
-class SetCluster(NamedTuple):
+class SetCluster(Record):
     """To an agent: the ClusterSpec, from which it completes the commands and environments of its tasks."""
 
     host: str
@@ -265,7 +266,7 @@ class SetCluster(NamedTuple):
     sidecars: Tuple[str, ...]
 
 
-class StartTask(NamedTuple):
+class StartTask(Record):
     """To an agent: start this task."""
 
     host: str
@@ -288,7 +289,7 @@ class StartTask(NamedTuple):
     templates: Mapping[str, str] = {}
 
 
-class StopTasks(NamedTuple):
+class StopTasks(Record):
     """To an agent: end these tasks, all at the same time. A later command replaces the stop sequence."""
 
     host: str
@@ -296,7 +297,7 @@ class StopTasks(NamedTuple):
     steps: StopSteps
 
 
-class SignalTask(NamedTuple):
+class SignalTask(Record):
     """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its main one.
 
     The task does not count as stopped by the launcher, also if the signal ends it. `SignalSent` is the
@@ -309,27 +310,27 @@ class SignalTask(NamedTuple):
     all: bool = False
 
 
-class Measure(NamedTuple):
+class Measure(Record):
     """To an agent: answer with `Measured`."""
 
     host: str
 
 
-class ReleasePorts(NamedTuple):
+class ReleasePorts(Record):
     """To an agent: free the ports of these tasks. Until then they are held, also when a task has ended."""
 
     host: str
     tasks: Tuple[TaskId, ...]
 
 
-class HoldOutput(NamedTuple):
+class HoldOutput(Record):
     """To an agent: send no output of tasks while ``on`` is true (its reader is slow); events are sent."""
 
     host: str
     on: bool
 
 
-class CloseAgent(NamedTuple):
+class CloseAgent(Record):
     """To an agent: end every task and all processes that tasks left behind, then end."""
 
     host: str
@@ -337,52 +338,52 @@ class CloseAgent(NamedTuple):
     stays: bool = False
 
 
-class HangUp(NamedTuple):
+class HangUp(Record):
     """To the launcher: close the link to this host's agent; an agent that still runs ends its tasks then."""
 
     host: str
 
 
-class StartAgent(NamedTuple):
+class StartAgent(Record):
     """To the launcher: start a new agent on a lost host; `AgentReady` or `AgentLost` is the answer."""
 
     host: str
 
 
-class MakePlan(NamedTuple):
+class MakePlan(Record):
     """To the launcher: every port is held, so make the plan; ``ports`` has the port of each task."""
 
     ports: Mapping[TaskId, int]
 
 
-class MoveTasks(NamedTuple):
+class MoveTasks(Record):
     """To the launcher: from the next start on the tasks run on other hosts."""
 
     #: Of `launcher.job`.
     placement: Any
 
 
-class SetTimer(NamedTuple):
+class SetTimer(Record):
     """To the launcher: report ``TimeUp(timer)`` after these seconds; a second command replaces the first."""
 
     timer: str
     seconds: float
 
 
-class CancelTimer(NamedTuple):
+class CancelTimer(Record):
     """To the launcher: remove this timer."""
 
     timer: str
 
 
-class Tell(NamedTuple):
+class Tell(Record):
     """To the launcher: show the user one line. ``urgent``: even with ``--quiet``."""
 
     text: str
     urgent: bool = False
 
 
-class Restarting(NamedTuple):
+class Restarting(Record):
     """To the launcher: tell programs that these tasks are stopped, if they run, and start again.
 
     ``on`` false: tasks that were named before do not start again after all.
@@ -393,7 +394,7 @@ class Restarting(NamedTuple):
     on: bool
 
 
-class Finish(NamedTuple):
+class Finish(Record):
     """To the launcher: the job has ended, and no process of it runs."""
 
     exit_code: int

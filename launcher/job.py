@@ -2,8 +2,8 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from launcher.record import Record
 from launcher.task_id import TASK_MARK, TaskId
 
 #: The variable with the output folder of a task, if it has one.
@@ -16,7 +16,7 @@ RESERVED_VARIABLES = (
 )  # fmt: skip
 
 
-class Host(NamedTuple):
+class Host(Record):
     """One machine of the inventory, as the user wrote it.
 
     ``None``, and an empty tuple of roles, variables or labels, mean that the user gave none.
@@ -100,7 +100,7 @@ _PYTHON_OPTIONS = {
 }
 
 
-class Program(NamedTuple):
+class Program(Record):
     """A task's program: ``name`` is a script, module, executable or code; ``args`` may have placeholders."""
 
     kind: ProgramKind
@@ -129,7 +129,7 @@ class Program(NamedTuple):
         return cls(kind, command[1], tuple(command[2:]))
 
 
-class Role(NamedTuple):
+class Role(Record):
     """A group of equal tasks: ``ps``, ``worker``, ``chief``, ``evaluator`` or a name of the user's."""
 
     name: str
@@ -171,7 +171,7 @@ RESTART_CHOICES = ("auto", "task", "job")
 ROLE_RESTART_CHOICES = ("never", "task", "job")
 
 
-class Policy(NamedTuple):
+class Policy(Record):
     """How the job ends."""
 
     on_failure: OnFailure = OnFailure.STOP
@@ -190,7 +190,7 @@ class Policy(NamedTuple):
     stall_text: str = ""
 
 
-class JobSpec(NamedTuple):
+class JobSpec(Record):
     """The job of a launch, without its hosts."""
 
     roles: tuple[Role, ...]
@@ -213,7 +213,7 @@ class JobSpec(NamedTuple):
     output_dirs: bool = False
 
 
-class Placed(NamedTuple):
+class Placed(Record):
     """One task and its host."""
 
     task: TaskId
@@ -226,7 +226,7 @@ class Placed(NamedTuple):
     env: tuple[tuple[str, str], ...] = ()
 
 
-class Placement(NamedTuple):
+class Placement(Record):
     """All tasks in the order of the table (chief, worker, ps, evaluator, others), and notes for the user."""
 
     tasks: tuple[Placed, ...]
@@ -248,7 +248,7 @@ class Placement(NamedTuple):
         return (*self.hosts(), *self.standby)
 
 
-class TaskPlan(NamedTuple):
+class TaskPlan(Record):
     """How an agent starts one task."""
 
     task: TaskId
@@ -276,7 +276,7 @@ class TaskPlan(NamedTuple):
     templates: Mapping[str, str] = {}
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """The plan of a job: an entry for each task, and the ClusterSpec as ``role -> addresses``."""
 
     tasks: tuple[TaskPlan, ...]
@@ -287,7 +287,7 @@ class Plan(NamedTuple):
     tensorboard: str | None = None
 
 
-class RunPaths(NamedTuple):
+class RunPaths(Record):
     """The files of one run, below ``root`` (a path without a slash at its end)."""
 
     root: str

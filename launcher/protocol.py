@@ -28,7 +28,6 @@ from typing import (
     Collection,
     Dict,
     List,
-    NamedTuple,
     Optional,
     Tuple,
     Type,
@@ -39,6 +38,7 @@ from typing import (
 
 from launcher import events
 from launcher.errors import ProtocolError
+from launcher.record import Record
 from launcher.task_id import TaskId
 
 #: Bytes of one frame, at most.
@@ -63,7 +63,7 @@ _CACHED = 1024
 _DEEPEST = 32
 
 
-class Hello(NamedTuple):
+class Hello(Record):
     """First message of both ends of a connection; the launcher greets first."""
 
     #: Secret that both ends know, so that a connection belongs to this agent.
@@ -74,26 +74,26 @@ class Hello(NamedTuple):
     received: int
 
 
-class Refused(NamedTuple):
+class Refused(Record):
     """The agent is gone, or ends at once; ``why`` is for the user."""
 
     why: str
 
 
-class Ack(NamedTuple):
+class Ack(Record):
     """The application took so many numbered messages."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
 
 
-class Ping(NamedTuple):
+class Ping(Record):
     """Asks for an `Ack`."""
 
     #: Seconds that the agent waits for a new connection when this one closes.
     grace: float
 
 
-class RunCommand(NamedTuple):
+class RunCommand(Record):
     """Run ``module:function(arguments)`` of ours in a child of the agent, with a byte pipe each way."""
 
     command: int
@@ -101,21 +101,21 @@ class RunCommand(NamedTuple):
     arguments: Any
 
 
-class CommandData(NamedTuple):
+class CommandData(Record):
     """Bytes for the stdin of a remote command, or of its stdout; empty: the end of it."""
 
     command: int
     data: bytes
 
 
-class CommandCredit(NamedTuple):
+class CommandCredit(Record):
     """The reader took so many bytes of a remote command: the other end may send as many more."""
 
     command: int
     size: int
 
 
-class CommandEnded(NamedTuple):
+class CommandEnded(Record):
     """A remote command ended: its exit status (negative: the signal) and the end of its stderr."""
 
     command: int
@@ -123,13 +123,13 @@ class CommandEnded(NamedTuple):
     stderr: str
 
 
-class CloseCommand(NamedTuple):
+class CloseCommand(Record):
     """The launcher needs a remote command no more: close its pipes, kill it if it does not end."""
 
     command: int
 
 
-class FileEntry(NamedTuple):
+class FileEntry(Record):
     """A file, folder or symbolic link of a tree. A file's content follows in `FileData`."""
 
     #: Relative to the tree, with ``/``.
@@ -146,25 +146,25 @@ class FileEntry(NamedTuple):
     target: str = ""
 
 
-class FileData(NamedTuple):
+class FileData(Record):
     """Bytes of the file that was announced last."""
 
     data: bytes
 
 
-class FilesNeeded(NamedTuple):
+class FilesNeeded(Record):
     """For each entry of a tree's list, in its order: 1 if the host needs it, 0 if it has the same."""
 
     data: bytes
 
 
-class FilesFollow(NamedTuple):
+class FilesFollow(Record):
     """The requested entries follow: so many bytes of files."""
 
     size: int
 
 
-class FileNotice(NamedTuple):
+class FileNotice(Record):
     """A line for the user about a requested path."""
 
     text: str
@@ -172,13 +172,13 @@ class FileNotice(NamedTuple):
     missing: bool = False
 
 
-class FilesDone(NamedTuple):
+class FilesDone(Record):
     """All entries were sent; a command ends with the paths of the trees."""
 
     paths: Tuple[str, ...] = ()
 
 
-class FilesFailed(NamedTuple):
+class FilesFailed(Record):
     """The command can't go on; ``why`` is for the user."""
 
     why: str

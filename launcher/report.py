@@ -1,8 +1,9 @@
 """The report: how the job and each of its tasks ended. ``report.json`` has the same fields."""
 
 import enum
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
+from launcher.record import Record
 from launcher.task_id import TaskId
 
 
@@ -50,7 +51,7 @@ class Reason(enum.Enum):
     LAUNCHER = "launcher"  #: launch or a host failed
 
 
-class ExitStatus(NamedTuple):
+class ExitStatus(Record):
     """How a process ended: ``code`` (0..255) or ``signal`` (number); both ``None`` if it is unknown."""
 
     code: Optional[int] = None
@@ -78,7 +79,7 @@ class ExitStatus(NamedTuple):
 REPORT_SCHEMA = 1
 
 
-class Attempt(NamedTuple):
+class Attempt(Record):
     """How an attempt of a task ended that was not the last one."""
 
     #: Its number, from 1.
@@ -94,7 +95,7 @@ class Attempt(NamedTuple):
     ended_at: Optional[float]
 
 
-class TaskReport(NamedTuple):
+class TaskReport(Record):
     """How one task ended: its last attempt, and the earlier ones."""
 
     task: TaskId
@@ -137,7 +138,7 @@ class TaskReport(NamedTuple):
         return max(0.0, self.ended_at - self.started_at)
 
 
-class Failure(NamedTuple):
+class Failure(Record):
     """The first failure: the cause of the job's end."""
 
     reason: Reason
@@ -155,7 +156,7 @@ class Failure(NamedTuple):
     limit: str = ""
 
 
-class Report(NamedTuple):
+class Report(Record):
     """How the job ended."""
 
     #: The name of the run, as ``launch ps`` lists it.

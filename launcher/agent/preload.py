@@ -14,12 +14,13 @@ import signal
 import socket
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from launcher.agent import processes, template
 from launcher.agent.spawn import CannotStart, Spawner, Started
 from launcher.agent.stopping import Families
 from launcher.events import Preload, StartTask
+from launcher.record import Record
 from launcher.task_id import TaskId
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
@@ -28,7 +29,7 @@ _IMPORTING, _FORKING = 50.0, 10.0
 _PACKET = 4096
 
 
-class _Fork(NamedTuple):
+class _Fork(Record):
     """A task that a template forks: our ends of its output and of ``go``, and its tag."""
 
     start: StartTask

@@ -15,7 +15,9 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence
+
+from launcher.record import Record
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
@@ -103,7 +105,7 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
-class Process(NamedTuple):
+class Process(Record):
     """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) distinguishes reused pids."""
 
     pid: int

@@ -5,9 +5,10 @@ import os
 import resource
 import signal
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import processes
+from launcher.record import Record
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT; no proxy between the tasks: gRPC would use ``http_proxy``, and hang.
@@ -48,7 +49,7 @@ class CannotStart(Exception):
         self.why = why
 
 
-class Prepared(NamedTuple):
+class Prepared(Record):
     """A command that can be started, in the folder that the agent has entered."""
 
     path: str
@@ -56,7 +57,7 @@ class Prepared(NamedTuple):
     environment: Dict[str, str]
 
 
-class Started(NamedTuple):
+class Started(Record):
     """A started process, the non-blocking reading end of its output, its tag (0: none)."""
 
     pid: int

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.api.cluster import check_function
 from launcher.api.remote.worker import Message
@@ -16,6 +16,7 @@ from launcher.api.run import Options, count_faults, option_faults
 from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
+from launcher.record import Record
 from launcher.supervisor.restarts import cannot_import
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class TFParallel:
         return instances.results()
 
 
-class _Reported(NamedTuple):
+class _Reported(Record):
     """What a slot reports: its own attempt, the instance that has ended, and the attempt of that."""
 
     slot_attempt: int

@@ -52,7 +52,8 @@ _PREFIX = "tf-launcher-api-"
 _NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
-    *("launcher.__init__", "launcher.errors", "launcher.task_id", "launcher.report", "launcher.text"),
+    *("launcher.__init__", "launcher.errors", "launcher.record", "launcher.task_id", "launcher.report"),
+    "launcher.text",
     *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
 )
 #: Before any import: files in the folder where the task runs replace no modules.

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Pair, findings
 from launcher.cli.tables import print_table
@@ -20,6 +20,7 @@ from launcher.config.values import argument, positive_duration
 from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
+from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, listed, printable
 from launcher.transports import ssh
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-class Asked(NamedTuple):
+class Asked(Record):
     """The answers of the hosts."""
 
     reports: Sequence[HostReport]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+
+from launcher.record import Record
 
 #: The width of help texts, and the last column where descriptions begin.
 COLUMNS, _DESCRIPTION = 80, 25
 
 
-class Row(NamedTuple):
+class Row(Record):
     """One line of a help text."""
 
     #: As it is typed, with the name of its value: ``--ps N``.
@@ -18,7 +19,7 @@ class Row(NamedTuple):
     description: str
 
 
-class Section(NamedTuple):
+class Section(Record):
     """Rows with a title."""
 
     title: str

@@ -6,7 +6,8 @@ They are mpirun (Open MPI, MPICH), torchrun, horovodrun, deepspeed, Ray, Slurm, 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from launcher.record import Record
 
 #: A first word that other launchers have as a command -> what to type. Programs that users launch
 #: (``hostname``, ``ls``, ``env``) are not here.
@@ -32,7 +33,7 @@ COMMANDS = {
 }
 
 
-class Peer(NamedTuple):
+class Peer(Record):
     """An option of other launchers."""
 
     #: Number of values after the option.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher.config.options import JobFile
 from launcher.errors import Fault, JobError
+from launcher.record import Record
 
 if TYPE_CHECKING:  # most launches have no such file
     from launcher.config.schema import Node, Section
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # most launches have no such file
 _FILES = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}
 
 
-class Defaults(NamedTuple):
+class Defaults(Record):
     """The defaults of a launch."""
 
     #: The settings, with those that only the command line has: see `launcher.config.jobfile.COUNTS`.

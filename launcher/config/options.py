@@ -1,15 +1,16 @@
 """The content of a job file; ``-x`` (environment variables) and ``--drain`` (time to end)."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.config.values import duration, env_name
 from launcher.errors import Fault
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role
+from launcher.record import Record
 from launcher.text import listed
 
 
-class JobFile(NamedTuple):
+class JobFile(Record):
     """The content of a job file."""
 
     roles: tuple[Role, ...] = ()

@@ -11,9 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from launcher.errors import Fault, InputError
+from launcher.record import Record
 from launcher.text import did_you_mean, nearest, printable
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ _TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile
 _MOST_KEYS = 10
 
 
-class Node(NamedTuple):
+class Node(Record):
     """A value as it was written: a text, ``None``, a list of nodes, or a dict of nodes."""
 
     value: Any
@@ -118,7 +119,7 @@ def as_written(node: Node, label: str, faults: Faults) -> Node:
     return node
 
 
-class Key(NamedTuple):
+class Key(Record):
     """One key of a mapping."""
 
     name: str
@@ -332,7 +333,7 @@ def mapping(keys: Keys, expected: str) -> Read:
     return values
 
 
-class Section(NamedTuple):
+class Section(Record):
     """A key of job files that a transport reads."""
 
     help: str

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.channel import Chunker, Partition, WorkerChannel
 from launcher.feed.sources import piece_of, run_user_code
+from launcher.record import Record
 from launcher.text import Waiting, listed
 
 #: Bytes of partitions that cannot be iterated again, kept in case that a task is lost.
@@ -36,7 +37,7 @@ LONELY = 1.0
 LOOK = 0.25
 
 
-class Ended(NamedTuple):
+class Ended(Record):
     """The end of a task: the number of its start, the reason, and the time."""
 
     attempt: int

@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import FeedError
 from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Block, Buffer, as_rows, decode, encode, encode_code, part, size
 from launcher.feed.sources import Piece, run_user_code
+from launcher.record import Record
 
 if TYPE_CHECKING:
     from launcher.feed.call import Feed, FeedCall
@@ -43,7 +44,7 @@ _UNREADABLE = (
 )
 
 
-class Chunk(NamedTuple):
+class Chunk(Record):
     """Some rows, or the code that returns them, ready to be sent."""
 
     #: Their number; ``None``: it is code.

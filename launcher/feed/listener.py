@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
+from launcher.record import Record
 
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
 MOST_PENDING = 64
@@ -31,7 +32,7 @@ _NO_DESCRIPTOR = 0.2
 _HELLO = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
 
 
-class Peer(NamedTuple):
+class Peer(Record):
     """A task that has connected."""
 
     #: ``worker/0``, and the number of its start, from 1.

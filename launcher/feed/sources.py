@@ -32,10 +32,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from launcher.errors import FeedError
 from launcher.feed.remote.codec import Block, blocks_of, columnar, is_array, join, part, refused, size
+from launcher.record import Record
 
 Result = TypeVar("Result")
 
@@ -49,7 +50,7 @@ _FILLS = ("drop", "pad", "repeat")
 _SECONDS = 1.0
 
 
-class Piece(NamedTuple):
+class Piece(Record):
     """The rows of one partition."""
 
     #: Gives its rows in blocks; called with a function that returns how many rows a block has at most.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
+from launcher.record import Record
 from launcher.task_id import TaskId
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
@@ -16,7 +16,7 @@ _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
 _TASKS = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
 
 
-class SyncRequest(NamedTuple):
+class SyncRequest(Record):
     """``--sync DIR`` or ``--sync DIR:REMOTE``."""
 
     #: As written.
@@ -83,7 +83,7 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
     return SyncRequest(text, os.path.realpath(folder), name, one_spelling if colon else None)
 
 
-class Item(NamedTuple):
+class Item(Record):
     """A path or pattern to copy from the host of one task."""
 
     #: The name of the task, for messages.
@@ -99,7 +99,7 @@ class Item(NamedTuple):
     role: str = ""
 
 
-class CollectRequest(NamedTuple):
+class CollectRequest(Record):
     """``--collect PATH[:DIR]`` (from all tasks) or ``--collect ROLE[/INDEX]=PATH[:DIR]`` (from those)."""
 
     #: Of which role; empty: all tasks.

@@ -12,12 +12,13 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.agent.transfer import FILE, FOLDER, SPECIAL, walk
 from launcher.errors import Fault, JobError
 from launcher.files.requests import SyncRequest
 from launcher.protocol import FileEntry
+from launcher.record import Record
 from launcher.text import listed, printable
 
 #: Lines of rules, and their patterns of pathspec.
@@ -29,7 +30,7 @@ RULE_FILES = (".gitignore", ".launchignore")
 _MOST_NAMED, _LEVELS = 20, 2
 
 
-class Tree(NamedTuple):
+class Tree(Record):
     """The entries of a folder to copy."""
 
     request: SyncRequest

@@ -25,12 +25,13 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher import events
 from launcher.agent.connection import process_and_user
 from launcher.errors import LaunchError
 from launcher.output.jsonl import report_as_dict
+from launcher.record import Record
 from launcher.report import Report, report_from_json
 from launcher.runs.run import Run, RunState, selected
 from launcher.supervisor import Machine, Phase
@@ -179,7 +180,7 @@ def _address(job: str) -> str:
 # ---------------------------------------------------------------------- the other end
 
 
-class Snapshot(NamedTuple):
+class Snapshot(Record):
     """The tasks of a run, as they are now or were at its end."""
 
     report: Report

@@ -1,9 +1,10 @@
 """The options of a launch: a record, made from the command line and the job file."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.job import Host, JobSpec
+from launcher.record import Record
 from launcher.transports.machines import Request, Transport
 from launcher.transports.ssh import SshSettings, SshTransport
 
@@ -11,7 +12,7 @@ from launcher.transports.ssh import SshSettings, SshTransport
 COMMAND_LINE = "command line"
 
 
-class Sources(NamedTuple):
+class Sources(Record):
     """The sources of values, for messages: an option, or ``file:line``; empty: the value is the default."""
 
     workdir: str = ""
@@ -21,7 +22,7 @@ class Sources(NamedTuple):
     collect: str = ""
 
 
-class Options(NamedTuple):
+class Options(Record):
     """The options of a launch."""
 
     job: JobSpec

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher import events
 from launcher.errors import LaunchError, ProtocolError, TransportError
@@ -24,6 +24,7 @@ from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import write_plan
 from launcher.job_run.tensorboard import PORTS, TASK, Board
 from launcher.output.base import Opening, Shown
+from launcher.record import Record
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, Machine, Phase
@@ -67,7 +68,7 @@ class _Connection:
         return event._replace(at=event.at + self._clock_behind)
 
 
-class Moves(NamedTuple):
+class Moves(Record):
     """How the tasks of a lost host move to others, or to a new container in its place."""
 
     #: The planned placement, with the standby hosts that can be used.

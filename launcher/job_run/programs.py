@@ -5,11 +5,11 @@ Agents on other machines check them when a task starts, with the same messages a
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.job import Host, Placed, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
+from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import listed
 from launcher.transports.machines import Planned
@@ -17,7 +17,7 @@ from launcher.transports.machines import Planned
 _QUOTED = " (remove the quotes around the program and its arguments)"
 
 
-class _Missing(NamedTuple):
+class _Missing(Record):
     """The reason why a task can't be started."""
 
     #: ``file:line`` or the option that names the program; empty: the command line.

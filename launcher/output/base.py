@@ -1,16 +1,17 @@
 """The interface of renderers."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from launcher.events import Event, Restarting, Tell
 from launcher.job import Placement, RunPaths
+from launcher.record import Record
 from launcher.report import Report
 
 #: Events that a renderer shows.
 Shown = Event | Tell | Restarting
 
 
-class Opening(NamedTuple):
+class Opening(Record):
     """The job as renderers get it before the first event."""
 
     job: str

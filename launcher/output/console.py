@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher import events
 from launcher.errors import Fault, JobError
@@ -16,6 +16,7 @@ from launcher.output.base import Opening, Shown
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
+from launcher.record import Record
 from launcher.report import Report
 from launcher.task_id import TaskId
 from launcher.text import did_you_mean, duration, shortened
@@ -32,7 +33,7 @@ _ERASE = b"\r\x1b[K"
 _ORDER, _PAUSE = ("running", "starting", "stopping", "ended"), 0.1
 
 
-class Options(NamedTuple):
+class Options(Record):
     """How the console shows a job."""
 
     stdout: int = 1

@@ -6,10 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from launcher.agent.processes import Process, all_processes, send
 from launcher.agent.sweep import tagged
+from launcher.record import Record
 from launcher.runs.owner import user_of
 from launcher.runs.run import Run, RunState, forget_agents
 
@@ -23,7 +23,7 @@ _AGENT_DELAY = 500
 _SUSPENDED = "Tt"
 
 
-class Swept(NamedTuple):
+class Swept(Record):
     """The result for some runs."""
 
     #: A message for the user; empty: nothing was left.

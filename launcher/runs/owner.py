@@ -6,13 +6,13 @@ id identify it for ever.
 
 import os
 import signal
-from typing import NamedTuple
 
 from launcher.agent.processes import look_at
 from launcher.errors import LaunchError
+from launcher.record import Record
 
 
-class Owner(NamedTuple):
+class Owner(Record):
     """Identifies a process for ever."""
 
     pid: int
@@ -24,7 +24,7 @@ class Owner(NamedTuple):
     pid_namespace: str
 
 
-class AgentRecord(NamedTuple):
+class AgentRecord(Record):
     """Identifies the processes of an agent of this machine, also after it was killed."""
 
     #: The number in the process tags of all processes that it started.

@@ -7,11 +7,12 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
+from launcher.record import Record
 from launcher.runs.logs import open_regular
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
 from launcher.task_id import TaskId
@@ -38,7 +39,7 @@ class RunState(enum.Enum):
     ELSEWHERE = "elsewhere"  #: its launcher is on another machine, and there is no report
 
 
-class Run(NamedTuple):
+class Run(Record):
     """One run: its name, its files, and its launcher (``None`` if there is no record of it)."""
 
     job: str

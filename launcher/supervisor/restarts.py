@@ -22,9 +22,9 @@ import enum
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
+from launcher.record import Record
 from launcher.report import ExitStatus, Failure
 from launcher.task_id import TaskId
 
@@ -53,7 +53,7 @@ _IMPORT_FAILED = re.compile(
 )
 
 
-class Decision(NamedTuple):
+class Decision(Record):
     """What starts again after a failure."""
 
     tasks: frozenset[TaskId]

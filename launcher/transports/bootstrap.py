@@ -39,6 +39,7 @@ EATEN = "eaten"
 AGENT_MODULES = (
     "launcher.errors",
     "launcher.events",
+    "launcher.record",
     "launcher.task_id",
     "launcher.text",
     "launcher.protocol",

@@ -7,11 +7,12 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.errors import Fault, HostsError, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
+from launcher.record import Record
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Connections, Hosts, Link, Opener, RemoteCommand
@@ -33,7 +34,7 @@ _SILENT = 2.0
 _LAST_WAIT = 10.0
 
 
-class Request(NamedTuple):
+class Request(Record):
     """The part of the options that a transport's plan depends on."""
 
     job: JobSpec
@@ -48,7 +49,7 @@ class Request(NamedTuple):
     workdir_given: bool = False
 
 
-class Planned(NamedTuple):
+class Planned(Record):
     """The plan of a transport: the host of each task."""
 
     job: JobSpec
@@ -64,7 +65,7 @@ class Planned(NamedTuple):
     details: Any = None
 
 
-class Launch(NamedTuple):
+class Launch(Record):
     """A launch, as its transport gets it."""
 
     #: The id of the job.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
+from launcher.record import Record
 from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
 from launcher.text import counted
 from launcher.transports.docker.options import DockerOptions
@@ -25,7 +26,7 @@ _INVALID = re.compile(r"[^A-Za-z0-9_.-]")
 _ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
 
 
-class Mount(NamedTuple):
+class Mount(Record):
     """A folder or file of the engine's machine that a container sees."""
 
     source: str
@@ -33,7 +34,7 @@ class Mount(NamedTuple):
     read_only: bool = False
 
 
-class Container(NamedTuple):
+class Container(Record):
     """One host of the job, before its container exists."""
 
     #: The host's name in the plan.

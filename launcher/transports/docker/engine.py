@@ -12,11 +12,11 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from launcher.agent.children import LATE, NOT_FOUND
 from launcher.errors import TransportError
 from launcher.job import Host
+from launcher.record import Record
 from launcher.text import printable
 from launcher.transports.base import Hosts, RemoteCommand
 from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, label_options
@@ -61,7 +61,7 @@ _GONE = re.compile(r"no such|not found", re.I)
 _BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
 
 
-class Result(NamedTuple):
+class Result(Record):
     """How a command ended."""
 
     code: int
@@ -83,7 +83,7 @@ def _late(seconds: float) -> Result:
     return Result(LATE, err=text)
 
 
-class EngineObject(NamedTuple):
+class EngineObject(Record):
     """A container or a network with labels of a launch."""
 
     kind: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.config import values
 from launcher.errors import Fault
+from launcher.record import Record
 from launcher.text import did_you_mean
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
@@ -26,7 +27,7 @@ _RESERVED = (
 _SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
 
 
-class DockerOptions(NamedTuple):
+class DockerOptions(Record):
     """The settings of containers, of command line and job file."""
 
     image: str = ""

@@ -22,11 +22,12 @@ code does not send in paramiko's own thread, which must receive while keys are r
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.config import values
 from launcher.errors import HostsError
 from launcher.job import Host
+from launcher.record import Record
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.machines import (
@@ -46,7 +47,7 @@ _LEAST_LEASE = 6
 _MOST_AT_ONCE = 1024
 
 
-class SshSettings(NamedTuple):
+class SshSettings(Record):
     """Options for connections over SSH; times in seconds."""
 
     #: The limit for each step of connecting: TCP, the handshake, each key of the login.

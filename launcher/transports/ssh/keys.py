@@ -21,13 +21,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from paramiko import Agent, HostKeys, PKey, SSHException, Transport
 from paramiko.agent import AgentKey
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
+from launcher.record import Record
 from launcher.transports.base import with_tilde
 from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of
 
@@ -42,7 +42,7 @@ _AGENT_VARIABLE = "SSH_AUTH_SOCK"
 _environment = threading.Lock()
 
 
-class Entry(NamedTuple):
+class Entry(Record):
     """A line of a known_hosts file."""
 
     file: str
@@ -187,7 +187,7 @@ def _matches(entry: Entry, name: str) -> bool:
 # ---------------------------------------------------------------------- the user's keys
 
 
-class KeyFile(NamedTuple):
+class KeyFile(Record):
     """A key file: the key; or ``None``, the reason, and advice."""
 
     path: str

@@ -18,9 +18,10 @@ import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
+from launcher.record import Record
 
 if TYPE_CHECKING:
     from paramiko.config import SSHConfig
@@ -52,7 +53,7 @@ class HostFailure(TransportError):
         self.may_pass = may_pass
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Address and port of an SSH server."""
 
     address: str
@@ -63,7 +64,7 @@ class Place(NamedTuple):
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-class HostOptions(NamedTuple):
+class HostOptions(Record):
     """The options for connecting to one host."""
 
     #: The host, as the user wrote it.
@@ -95,7 +96,7 @@ class HostOptions(NamedTuple):
         return Place(self.address, self.port)
 
 
-class Hop(NamedTuple):
+class Hop(Record):
     """A host, or a gateway, as the user wrote it."""
 
     name: str

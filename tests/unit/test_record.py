@@ -1,0 +1,91 @@
+"""Records behave as the named tuples of `typing`."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from launcher.record import Record
+
+
+class Named(typing.NamedTuple):
+    host: str
+    port: int = 22
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Recorded(Record):
+    host: str
+    port: int = 22
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Empty(Record):
+    pass
+
+
+USES: dict[str, Callable[[Any], object]] = {
+    "by position": lambda kind: tuple(kind("n", 1, ("a",))),
+    "by name": lambda kind: tuple(kind(port=1, host="n")),
+    "defaults": lambda kind: tuple(kind("n")),
+    "attributes": lambda kind: (kind("n").host, kind("n").port, kind("n").place),
+    "unpacked": lambda kind: [*kind("n")],
+    "repr": lambda kind: repr(kind("n")).partition("(")[2],
+    "replaced": lambda kind: tuple(kind("n")._replace(port=3, tasks=("b",))),
+    "as dict": lambda kind: kind("n")._asdict(),
+    "made": lambda kind: tuple(kind._make(iter(["n", 1, ()]))),
+    "fields": lambda kind: (kind._fields, kind._field_defaults),
+    "hints": lambda kind: typing.get_type_hints(kind),
+    "equal": lambda kind: (kind("n") == kind("n", 22), kind("n") == kind("m"), kind("n") == ("n", 22, ())),
+    "hash": lambda kind: hash(kind("n")),
+    "copied": lambda kind: (copy.copy(kind("n")) == kind("n"), copy.deepcopy(kind("n")) == kind("n")),
+    "pickled": lambda kind: [
+        (type(found) is kind, tuple(found))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+        for found in [pickle.loads(pickle.dumps(kind("n", 5), protocol))]
+    ],
+}
+FAULTS: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda kind: kind(),
+    "too many": lambda kind: kind("n", 1, (), 4),
+    "unknown": lambda kind: kind("n", user="me"),
+    "twice": lambda kind: kind("n", host="m"),
+    "missing": lambda kind: kind(port=1),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_record_is_used_as_a_named_tuple(use: str) -> None:
+    assert USES[use](Recorded) == USES[use](Named)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_values_are_type_errors(fault: str) -> None:
+    for kind in (Named, Recorded):
+        with pytest.raises(TypeError):
+            FAULTS[fault](kind)
+
+
+def test_a_record_cannot_be_changed() -> None:
+    for name in ("port", "other"):
+        with pytest.raises(AttributeError):
+            setattr(Recorded("n"), name, 1)
+    with pytest.raises(TypeError, match="user"):
+        Recorded("n")._replace(user="me")  # type: ignore[call-arg]
+
+
+def test_a_record_without_fields() -> None:
+    assert (Empty(), repr(Empty()), Empty._fields) == ((), "Empty()", ())

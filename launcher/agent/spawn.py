@@ -11,8 +11,10 @@ from launcher.agent import processes
 from launcher.record import Record
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
-#: hung Python program gets SIGABRT; no proxy between the tasks: gRPC would use ``http_proxy``, and hang.
-DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "grpc_proxy": ""}
+#: hung Python program gets SIGABRT.
+DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+#: Where gRPC looks for a proxy, unless ``grpc_proxy`` is set: the tasks could not connect to each other.
+_PROXIES = ("http_proxy", "https_proxy")
 
 #: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for errors of our own (as ``env`` does).
 NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125
@@ -150,6 +152,8 @@ class Spawner:
         """
         argv = [_at_home(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
         environment: Dict[str, str] = {**self._environment, **extra}
+        if any(environment.get(name) for name in _PROXIES):
+            environment.setdefault("grpc_proxy", "")
         if venv is not None:
             environment.update(_environment_of(venv, environment))
         _enter(self._home, workdir)

@@ -64,6 +64,10 @@ def test_what_a_task_finds(agent: Driver, eyes: Eyes):
     assert it["blocked"] == 0
     assert it["ignored"] & ~LIBC == (1 << 12) | (1 << 24)  # SIGPIPE and SIGXFSZ: by that Python itself
     assert it["unbuffered"] == it["stacks"] == "1"
+    assert b"grpc_proxy" not in it["env"]
+    for task, grpc_proxy, env in (("worker/2", "", {}), ("worker/3", "a:1", {"grpc_proxy": "a:1"})):
+        more = found(agent, eyes, task, env={"http_proxy": "b:1", **env})["env"]
+        assert more[b"grpc_proxy"] == grpc_proxy.encode()
     it = found(agent, eyes, "worker/1", env={"PYTHONUNBUFFERED": "", "PYTHONFAULTHANDLER": "0"})
     assert (it["unbuffered"], it["stacks"]) == ("", "0")
 

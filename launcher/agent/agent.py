@@ -6,14 +6,16 @@ to a child never reaches another process.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import signal
 import time
+from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence
 
 from launcher import events, protocol
-from launcher.agent import host, ports, processes
+from launcher.agent import host, listening, ports, processes
 from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
@@ -21,7 +23,7 @@ from launcher.agent.preload import Templates
 from launcher.agent.spawn import CannotStart, Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import ENDING, Deadline
-from launcher.scheduler.cluster_spec import ClusterSpec, complete
+from launcher.scheduler.cluster_spec import TF_CONFIG_ROLES, ClusterSpec, complete
 from launcher.task_id import TaskId
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
@@ -70,6 +72,8 @@ class Agent:
             selector, self._spawner, self._families, self._begin, self._start_cold, self._tell
         )
         self._cluster: Optional[ClusterSpec] = None
+        #: When to look whether the tasks listen on their ports (monotonic); ``None``: no task has started.
+        self._look_at: Optional[float] = None
         self._closing = self._stays = False
         self._cut_short = False
         self._ending_until: Optional[float] = None
@@ -129,6 +133,9 @@ class Agent:
             self._look_at_stopping()
         for part in (self._children, self._templates, self._outputs, self._connection):
             part.on_time(now)
+        if self._look_at is not None and self._look_at <= now:
+            self._look_at = math.inf
+            self._look_for_servers()
         self._outputs.pause_or_go_on()
         if self._deadline is not None:
             self._deadline.renew(max(self._connection.until, self._ending_until or 0.0))
@@ -136,6 +143,7 @@ class Agent:
     def _seconds_to_wait(self, longest: float) -> float:
         parts = (self._stopping, self._outputs, self._children, self._templates, self._connection)
         times = [due for part in parts if (due := part.next_due()) is not None]
+        times += [] if self._look_at is None else [self._look_at]
         return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
     def _listen(self) -> None:
@@ -225,6 +233,7 @@ class Agent:
         """The process of a task exists."""
         task = Task(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
+        self._look_at = self._look_at or time.monotonic() + listening.AFTER
         self._families.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
         self._outputs.add(task)
@@ -353,6 +362,22 @@ class Agent:
         gpus = host.read_gpus(answer)
         if gpus:
             self._send(events.HostGpus("", events.now(), gpus))
+
+    def _look_for_servers(self) -> None:
+        """Ask which tasks of TensorFlow's roles serve on other ports than their own."""
+        addresses = {} if self._cluster is None else self._cluster.addresses
+        roles = [role for role in TF_CONFIG_ROLES if role in addresses]
+        running = [task for task in self._tasks.values() if task.id.role in roles and not task.exited]
+        tasks = [(task.id, self._ports.hold(task.id), task.pid) for task in running]
+        if sum(len(addresses[role]) for role in roles) < 2:
+            return
+
+        def report(answer: bytes) -> None:
+            if text := listening.explain(answer):
+                self._tell(text)
+
+        with suppress(OSError):  # no process is left: it is only advice
+            self._children.ask(lambda: listening.print_elsewhere(tasks), listening.SECONDS, report)
 
     def _tell(self, text: str) -> None:
         self._send(events.HostNotice("", events.now(), text))

@@ -67,7 +67,7 @@ def _open_standard_streams() -> None:
 
 
 def _run(argv: list[str]) -> int:
-    """Run a command line, and return its exit code, also where argparse ends it or the launcher fails."""
+    """Run a command line, and return its exit code, even where argparse ends it or the launcher fails."""
     try:
         from launcher.cli.main import main as command
 

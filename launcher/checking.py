@@ -28,7 +28,7 @@ _ADVICE = {
     "no route": "look at `ip route` there; `address:` in the hostfile may name a better address",
     "another program": "the address leads to another machine or a proxy: write the right one as `address:` "
     "into the hostfile",
-    "cut off": "a firewall or a proxy ends the connections",
+    "cut off": "a firewall or a proxy closes the connections",
 }
 _FOLDERS = {"workdir": "its working folder", "tmp": "its folder for temporary files"}
 _PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "can't be run"}

@@ -300,7 +300,7 @@ class StopTasks(Record):
 class SignalTask(Record):
     """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its main one.
 
-    The task does not count as stopped by the launcher, also if the signal ends it. `SignalSent` is the
+    The task does not count as stopped by the launcher, even if the signal ends it. `SignalSent` is the
     answer, unless the task has ended.
     """
 
@@ -317,7 +317,7 @@ class Measure(Record):
 
 
 class ReleasePorts(Record):
-    """To an agent: free the ports of these tasks. Until then they are held, also when a task has ended."""
+    """To an agent: free the ports of these tasks. Until then they are held, even if a task has ended."""
 
     host: str
     tasks: Tuple[TaskId, ...]

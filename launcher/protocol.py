@@ -310,7 +310,7 @@ class Decoder:
         named = [given["task"]] if "task" in given else [*given.get("ports", ()), *given.get("memory", ())]
         unknown = [] if self._tasks is None else [task for task in named if task not in self._tasks]
         if unknown:
-            raise ProtocolError(f"{record.__name__} names {unknown[0]!r}, which is no task of this host")
+            raise ProtocolError(f"{record.__name__} names {unknown[0]!r}, which is not a task of this host")
         return values
 
 

@@ -30,7 +30,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 def serve(address: str) -> None:
-    """What a ps does: it never ends by itself."""
+    """What a ps does: it never exits."""
     host, _, port = address.rpartition(":")
     Server((host, int(port)), Answer).serve_forever()
 

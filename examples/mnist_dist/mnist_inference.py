@@ -1,7 +1,7 @@
 """MNIST inference: the driver feeds images, and workers say which digits they show.
 
 Each worker loads the model that `mnist_fed.py` has saved, and works alone; there is no ps. A result comes for
-each image, in the order of the images, whichever worker had it; also when a worker dies on the way.
+each image, in the order of the images, whichever worker had it; even if a worker dies on the way.
 """
 
 from __future__ import annotations

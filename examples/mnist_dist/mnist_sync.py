@@ -178,7 +178,7 @@ def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist)
 def averaging(optimizer: Any, tokens: Any) -> Any:
     """The chief's thread that averages gradients and puts tokens into the queue.
 
-    The hook of `optimizer.make_session_run_hook` closes the queue when a session ends, also when one ps of
+    The hook of `optimizer.make_session_run_hook` closes the queue when a session ends, even if one ps of
     several is lost: the others would keep a closed queue. This one leaves it open.
     """
     import tensorflow.compat.v1 as tf

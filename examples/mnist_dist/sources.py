@@ -70,7 +70,7 @@ def in_order() -> list[Source]:
 
 
 class _Network:
-    """Downloads that end, also where there is no network, or where it drops every packet.
+    """Downloads that end, even where there is no network, or where it drops every packet.
 
     `urllib`'s time-out covers neither the name lookup nor a server that sends a byte now and then, so a
     download runs in a thread that is left behind when its time is up.

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> None:
-    """Do what the chief asks for, and never end."""
+    """Do what the chief asks for, and never exit."""
     where = {"job_name": resolver.task_type, "task_index": resolver.task_id}
     server = tf.distribute.Server(resolver.cluster_spec(), protocol="grpc", **where)
     print(f"{resolver.task_type} {resolver.task_id} serves", flush=True)

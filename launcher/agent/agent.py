@@ -245,7 +245,7 @@ class Agent:
 
     def _on_signal(self) -> None:
         if signal.SIGTERM in os.read(self._wake, 65536):
-            self._cut("the agent ended: it was sent SIGTERM")
+            self._cut("the agent exited: it was sent SIGTERM")
         self._look_at_ended()
 
     def _look_at_ended(self) -> None:

@@ -309,7 +309,7 @@ def _update(pipe: _Pipe, root: str) -> None:
             return
         user = _user_of(root)
         if user:
-            raise LaunchError(f"{root} is in use by {user}; wait for its end, or give another place")
+            raise LaunchError(f"{root} is in use by {user}; wait until it is over, or give another place")
         _merge(root, gone, stage, landing.entries)
         with open(f"{root}/{SYNC_MARK}.new", "w", encoding="ascii") as file:
             file.write(list_of(key, {**same, **landing.entries}.values()))

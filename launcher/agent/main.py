@@ -147,7 +147,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     agent = connect_to(str(arguments["token"]), _ACCEPTING)
     if agent is None:
         sweep.sweep(number, _KILLING)
-        _refuse("its agent ended while the connection was down")
+        _refuse("its agent exited while the connection was down")
         return 1
     down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)
     down.start()
@@ -173,7 +173,7 @@ def _pump_down(agent: socket.socket, number: int, watchdog: int) -> None:
         if not status:  # nothing is left; or a newer connection replaced this one
             os._exit(0)
         sweep.sweep(number, _KILLING)
-        _refuse("the agent ended: it was killed")
+        _refuse("the agent was killed")
     except OSError:
         pass
     os._exit(0)

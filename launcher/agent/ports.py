@@ -134,7 +134,7 @@ CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
 #: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256
 _OPEN = (0, errno.ECONNREFUSED)
-_NO_ANSWER = "no answer: a firewall may drop what is sent there"
+_NO_ANSWER = "no answer: a firewall may be dropping packets"
 _REASONS = {
     errno.ENETUNREACH: "no route from this host",
     errno.EHOSTUNREACH: "no route from this host",

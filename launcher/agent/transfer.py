@@ -242,7 +242,7 @@ def _send_file(stream: FileStream, source: str, path: str) -> bool:
 
 
 def check_entry(entry: FileEntry) -> None:
-    """Pass an entry that stays within its tree.
+    """Check that an entry stays within its tree.
 
     Raises:
         ProtocolError: it does not, or is of no kind that can be made.

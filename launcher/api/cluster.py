@@ -252,7 +252,7 @@ class TFCluster:
             are discarded.
 
         Raises:
-            TaskFailed: a node has failed; also while results are taken, as the following.
+            TaskFailed: a node has failed. This and the following are raised while results are taken, too.
             FeedTimeout: a node takes no rows.
             FeedError: rows can't be sent to the nodes, or results from them.
             InputError: the data can't be fed, or the cluster was not started with
@@ -325,7 +325,7 @@ class TFCluster:
             self._nodes.feeder.finish(limit)
             if not self._nodes.driver.wait(limit and max(0.0, began + limit - time.monotonic())):
                 self._nodes.driver.end()
-                text = f"the nodes did not end within {timeout:g}s, and were ended"
+                text = f"the nodes did not exit within {timeout:g}s, and were stopped"
                 raise JobFailed(text, self.run_dir)
         finally:
             self._close()
@@ -416,5 +416,5 @@ def _roles(
 def _end_forgotten() -> None:
     """End the clusters of a program that ends without having shut them down."""
     for cluster in list(_open):
-        print_notice("the program ends without TFCluster.shutdown(): its nodes are stopped")
+        print_notice("the program exits without TFCluster.shutdown(): its nodes are stopped")
         cluster._close(at_once=True)

@@ -29,7 +29,7 @@ _LATE = 2.0
 _PAUSE, _REQUESTS, _KILLS = 0.5, 30, 20
 
 #: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it handles
-#: Ctrl-C and the other stop signals also where this process ignores them.
+#: Ctrl-C and the other stop signals even where this process ignores them.
 _START = """\
 import sys
 if sys.path[:1] == [""]:
@@ -185,7 +185,7 @@ class Driver:
             text = f"launch {reason} and ended with {self.exit_code}"
             return self._error or JobFailed(text, self.run_dir, self.exit_code)
         failure = report.failure
-        text = failure.text if failure else f"launch ended with {self.exit_code}"
+        text = failure.text if failure else f"launch exited with {self.exit_code}"
         failed = [task for task in report.tasks if failure is not None and task.task == failure.task]
         if not failed:
             return JobFailed(text, self.run_dir, self.exit_code, report)

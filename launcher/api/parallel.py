@@ -142,7 +142,7 @@ class _Instances(Tasks):
 
     def job_ended(self) -> None:
         """See `Tasks`."""
-        error = self.error or JobFailed("the job has ended before its instances", self.run_dir)
+        error = self.error or JobFailed("the job finished before its instances", self.run_dir)
         with self._lock:
             for future in self._futures:
                 if not future.done():

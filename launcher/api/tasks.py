@@ -255,7 +255,7 @@ class Tasks:
                 self.driver.signal(signal.SIGTERM)
             if not (at_once or over.wait(Waiting.FIRST)):
                 seconds = (_GRACE if grace is None else grace) + _FETCHING
-                self.explain(f"waiting for the job to end (at most {seconds:g}s; Ctrl-C ends it at once)")
+                self.explain(f"waiting for the job to end (at most {seconds:g}s; Ctrl-C stops it at once)")
                 over.wait(seconds)
         finally:
             self.driver.end()

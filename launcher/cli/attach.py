@@ -94,7 +94,7 @@ def _can_ask() -> bool:
 
 def _answer(job: str) -> str:
     """Ask what to do: ``y`` to stop the job, ``n`` to leave it; so does Ctrl-C, and the end of the input."""
-    question = f"\nlaunch: stop job {job}? y and Enter stop it, n and Enter leave it, Enter goes on: "
+    question = f"\nlaunch: stop job {job}? [y] stop, [n] detach, [Enter] continue: "
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         print(question, end="", file=sys.stderr, flush=True)

@@ -192,7 +192,7 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
             answer += data
         elif data is not None:
             lines = command.stderr().strip().splitlines() or ["it printed no error"]
-            raise TransportError(f"the check there ended: {lines[-1]}")
+            raise TransportError(f"the check there failed: {lines[-1]}")
         elif time.monotonic() > until:
             raise TransportError("no answer in time")
         else:

@@ -42,5 +42,5 @@ def run(args: argparse.Namespace) -> int:
                 print(line)
                 found = True
     if not found:
-        print("nothing is left")
+        print("nothing to remove")
     return 0

@@ -384,7 +384,7 @@ def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterat
     is_program = os.path.exists(name) or shutil.which(name) or not re.fullmatch(r"[\w.:@\[\]-]+", name)
     if not is_program and (following.endswith(".py") or shutil.which(following)):
         problem = f"{name!r} would be the program, and {following!r} its argument"
-        yield Fault("--hosts", problem, f"several hosts are --hosts {args.hosts},{name}")
+        yield Fault("--hosts", problem, f"for several hosts use --hosts {args.hosts},{name}")
 
 
 def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:

@@ -54,7 +54,7 @@ EXIT_CODES = Section(
         Row("0", "the job succeeded"),
         Row("1 to 255", "the exit code of the first task that failed; 128+N: signal N"),
         Row("2", "bad input: nothing was started"),
-        Row("124", "--timeout was over, or --stall ended a task that hangs"),
+        Row("124", "--timeout was over, or --stall stopped a task that hangs"),
         Row("125", "launch itself or a host failed"),
         Row("126, 127", "the program can't be run, or was not found"),
         Row("130, 143", "Ctrl-C, or SIGTERM to launch"),

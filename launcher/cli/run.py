@@ -40,7 +40,7 @@ class _Once(argparse.Action):
         option: object = None,
     ) -> None:
         if getattr(namespace, self.dest) not in (None, value):
-            cast(Parser, parser).refused.append(f"{option}: expected once; several hosts are host,host,...")
+            cast(Parser, parser).refused.append(f"{option}: expected once; for several hosts use host,host")
         setattr(namespace, self.dest, value)
 
 
@@ -183,7 +183,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--grace", metavar="S", help="time from SIGTERM to SIGABRT: 10s, 5m (default: 10)")
     end.add_argument(
         "--drain", action="append", default=[], metavar="[ROLE=]S",
-        help="time for workers to end after the job (default: 0)",
+        help="time for workers to finish after the job (default: 0)",
     )  # fmt: skip
     end.add_argument("--timeout", metavar="S", help="time limit of the job: 90s, 5m, 2h (default: 0, none)")
 
@@ -211,7 +211,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--no-last-lines", action="store_true", help="do not show the last lines of a failed task"
     )
     output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
-    output.add_argument("--tmux", action="store_true", help="a tmux pane for each task; its end ends the job")
+    text = "a tmux pane for each task; closing tmux stops the job"
+    output.add_argument("--tmux", action="store_true", help=text)
     text = "ignore launch.toml and pyproject.toml beside the program"
     output.add_argument("--no-defaults", action="store_true", help=text)
     text = "show every option, and exit"

@@ -18,7 +18,7 @@ from launcher.runs.owner import is_pending, open_pidfd, send
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining, running
 from launcher.text import listed, printable
 
-SUMMARY = "end a run: its tasks first, then its launcher"
+SUMMARY = "stop a run: its tasks first, then its launcher"
 
 EXAMPLES = """\
 launch stop                   the run, if only one is running
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="kill its tasks at once")
     parser.add_argument(
         "--timeout", metavar="S", type=argument(duration), default=60.0,
-        help="time limit for its end: 90s, 5m (default: 60)",
+        help="time to wait for it: 90s, 5m (default: 60)",
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def launcher_of(run: Run) -> int | None:
     os.close(pidfd)  # another user could have named any process
     raise LaunchError(
         f"can't stop {run.job}: {run.paths.owner!r} belongs to user {run.written_by} and names "
-        f"process {run.owner.pid} of another user; if that is its launcher, end it with kill"
+        f"process {run.owner.pid} of another user; if that is its launcher, stop it with kill"
     )
 
 
@@ -106,7 +106,7 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
         LaunchError: some are still there, or belong to another user.
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
-        text = f"its record belongs to user {run.written_by}: only that user or root can end its processes"
+        text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
         raise LaunchError(f"the launcher of {run.job} died; {text}")
     swept = sweep_died([run], 0.0 if args.now else min(_AGENTS_LIMIT, args.timeout))
     if swept.left:

@@ -219,7 +219,7 @@ HOSTFILE = table(
 def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     """The hosts of a hostfile or of an inline list.
 
-    The path of a file is a hostfile. So is a text with a slash or with the suffix of a hostfile, also if the
+    The path of a file is a hostfile. So is a text with a slash or with the suffix of a hostfile, even if the
     file does not exist: a misspelt path must not start a job on a host of that name.
 
     Args:

@@ -97,7 +97,7 @@ ROLE = table(
     Key("resources", "The same as gpus, in the form of Kubernetes: {gpus: 1}.", _RESOURCES),
     Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
-    Key("service", "The tasks never end by themselves. Default: true for ps and evaluator.", _FLAG),
+    Key("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
     Key("drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)),
     Key("restart", "What starts again when one of the tasks fails: never, task or job.", _ROLE_RESTART),
     Key("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
@@ -319,7 +319,7 @@ class _Reader:
         found = []
         for name, written in node.value.items():
             if ":" in name:  # {worker:2} is a key without a value
-                faults.add(written.key_line, f"role is {quoted(name)}", 'expected a blank after the ":"')
+                faults.add(written.key_line, f"role is {quoted(name)}", 'expected a space after the ":"')
                 continue
             faults.check(written.key_line, "role", name, values.role_name)
             if not isinstance(written.value, (str, dict)):
@@ -334,7 +334,7 @@ class _Reader:
         if not roles:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
         elif all(role.sidecar for role in roles):
-            top.add("roles", "sidecars only", "expected another role, whose end ends the job")
+            top.add("roles", "sidecars only", "expected another role, which decides when the job is done")
         chief = any(role.name in CHIEF_ROLES for role in roles)
         for role, keys in found:
             if role.drain and role.count and not role.service and (role.name in CHIEF_ROLES or not chief):

@@ -79,7 +79,7 @@ class Faults:
         if value is None or isinstance(value, str):
             kind = "has no value" if value is None else f"is {quoted(value)}"
         if isinstance(value, str) and re.fullmatch(r"[\w-]+:\S+", value) and "mapping" in expected:
-            expected = 'expected a blank after the ":"'
+            expected = 'expected a space after the ":"'
         self.add(node.line, f"{label} {kind}", expected)
 
     def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
@@ -407,7 +407,7 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
     line = int(node.start_mark.line) + 1
     made = Node(None, line, key_line or line)
     if id(node) in seen:
-        faults.add(line, "an alias (*NAME) stands for this value", "expected it written out at each place")
+        faults.add(line, "aliases (*NAME) are not supported", "write the value at each place")
         return made
     seen.add(id(node))
     if not node.tag.startswith(_CORE):
@@ -416,7 +416,7 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
         return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
         if _UNFIT.search(node.value):
-            faults.add(line, f"{quoted(node.value)} contains a NUL or half a character")
+            faults.add(line, f"{quoted(node.value)} contains a NUL or an unpaired surrogate")
         return made if node.tag == f"{_CORE}null" else made._replace(value=str(node.value))
     found: dict[str, Node] = {}
     for key, value in node.value:
@@ -490,7 +490,7 @@ def _toml_table(
     node = node_of(value, lines, tuple(table))
     for line, written in _texts(node):
         if _UNFIT.search(written):
-            faults.add(line, f"{quoted(written)} contains a NUL or half a character")
+            faults.add(line, f"{quoted(written)} contains a NUL or an unpaired surrogate")
     return node
 
 

@@ -241,7 +241,7 @@ class Feeder:
     def _going(self, feed: Feed) -> FeedCall | None:
         """The call of a feed; it is ended if no thread takes its results."""
         if (call := feed.call) is not None and (reason := call.abandoned()):
-            text = f"shutdown ends an inference() of the feed {feed.name!r} before all its results: {reason}"
+            text = f"shutdown stops an inference() of the feed {feed.name!r} before all its results: {reason}"
             self._warn(text)
             call.fail(FeedError(f"feed {feed.name!r}: shut down before all results were taken"))
             self._end(call)

@@ -1,4 +1,4 @@
-"""``--collect``: copy files of tasks from their hosts, also after a job that failed."""
+"""``--collect``: copy files of tasks from their hosts, even after a job that failed."""
 
 from __future__ import annotations
 

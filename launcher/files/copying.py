@@ -108,13 +108,13 @@ class Copying:
             command.close()
 
     def check(self, host: str) -> None:
-        """Pass while there is time.
+        """Fail when the time is over.
 
         Raises:
             TransportError: the time is over, or Ctrl-C ended the copying.
         """
         if self._cancelled or self.is_late:
-            raise TransportError(f"{host}: the time limit ended the copying")
+            raise TransportError(f"{host}: the copy was stopped by the time limit")
 
 
 class CommandStream(FileStream):

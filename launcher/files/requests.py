@@ -152,7 +152,7 @@ def parse_collects(
         path, into = (path, into) if colon else (rest, None)
         index, count = None if number is None else int(number), roles.get(role, 0)
         if not path or into == "" or "\0" in rest:
-            faults.append(Fault(where, f"{text!r} is no path", _COLLECT_FORM))
+            faults.append(Fault(where, f"{text!r} is not a path", _COLLECT_FORM))
         elif into is not None and os.path.exists(into) and not os.path.isdir(into):
             faults.append(Fault(where, f"{into!r} is a file", _COLLECT_FORM))
         elif role and not count:

@@ -156,7 +156,7 @@ class Control:
             LaunchError: they can't be restarted.
         """
         if self._machine.phase is not Phase.RUNNING:
-            raise LaunchError("its tasks have not been started yet, or the job ends")
+            raise LaunchError("its tasks have not been started yet, or the job is ending")
         tasks = selected("", self._machine.records, names)
         machine = self._machine
         left = [task for task in tasks if task not in machine.restarting]

@@ -102,7 +102,7 @@ class Interrupts:
 
     def _limit(self) -> None:
         if len(self._read) == 1 and self._work:
-            left = f"{TIME_LEFT:g}s are left for {self._work}; another signal ends it at once"
+            left = f"{TIME_LEFT:g}s for {self._work}; another signal stops it at once"
             with suppress(OSError):  # the signal may have interrupted a print()
                 os.write(2, f"launch: {STOP_SIGNALS[self._read[0]]}: {left}\n".encode())
         if self._read:

@@ -334,7 +334,7 @@ class Orchestrator:
             reason = connection.link.wait(0.0)
             if reason is not None or time.monotonic() >= connection.ask_until:
                 self._lost.remove(connection)
-                text = reason or "its agent ended"
+                text = reason or "its agent exited"
                 self._handle(events.AgentLost(connection.host, connection.lost_at, text))
 
     def _close(self, connection: _Connection, stays: bool = False) -> None:
@@ -379,10 +379,10 @@ class Orchestrator:
         if connection.link.kill(_left(deadline)) is not None:
             result = "so it and all processes that it started were killed"
         elif connection.link.same_clock:
-            result = "and SIGKILL did not end it"
+            result = "and SIGKILL did not stop it"
         else:
-            result = "and it can't be reached: it ends its tasks when its lease is over"
-        self._show(events.Tell(f"the agent of {connection.host} did not end, {result}", urgent=True))
+            result = "and it can't be reached: it stops its tasks when its lease expires"
+        self._show(events.Tell(f"the agent of {connection.host} did not exit, {result}", urgent=True))
 
     # ------------------------------------------------------------------ commands
 

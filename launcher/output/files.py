@@ -116,7 +116,7 @@ class Files:
             self._broken.append(path)
             self._close(path)
             if len(self._broken) == 1:
-                self._warn(Tell(f"{path} can't be written: {error.strerror}; it ends here, the job runs on"))
+                self._warn(Tell(f"{path} can't be written: {error.strerror}; log truncated; job continues"))
 
     def _close(self, path: str) -> None:
         if path in self._fds:

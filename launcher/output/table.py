@@ -135,5 +135,5 @@ def _remark(task: TaskReport, report: Report) -> str:
     if task.reason in (Reason.OUT_OF_MEMORY, Reason.STALLED):
         remarks.append(task.reason.value)
     if task.unkillable:
-        remarks.append(f"pid {', '.join(map(str, task.unkillable))} could not be ended")
+        remarks.append(f"pid {', '.join(map(str, task.unkillable))} could not be stopped")
     return ", ".join(remarks)

@@ -1,4 +1,4 @@
-"""Reads files of a run, also while they grow.
+"""Reads files of a run, even while they grow.
 
 The folder may belong to another user, who could put a pipe or a link in the place of a file.
 """

@@ -55,7 +55,7 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
             break
         time.sleep(_LOOK)
     if ending and seconds is None:
-        return Swept(f"the launcher of job {run.job} died; its agent is ending its tasks here", left=True)
+        return Swept(f"the launcher of job {run.job} died; its agent is stopping its tasks here", left=True)
     left = found = _processes(run)[1]
     until = time.monotonic() + _KILL_LIMIT
     while left and time.monotonic() < until:
@@ -68,7 +68,7 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
     if not found:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"
-    but = f", but SIGKILL did not end pid {', '.join(str(process.pid) for process in left)}" if left else ""
+    but = f", but SIGKILL did not stop pid {', '.join(str(process.pid) for process in left)}" if left else ""
     return Swept(f"the launcher of job {run.job} died and left {many} here: killed{but}", bool(left))
 
 

@@ -25,7 +25,7 @@ class Owner(Record):
 
 
 class AgentRecord(Record):
-    """Identifies the processes of an agent of this machine, also after it was killed."""
+    """Identifies the processes of an agent of this machine, even after it was killed."""
 
     #: The number in the process tags of all processes that it started.
     number: int

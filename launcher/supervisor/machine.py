@@ -217,7 +217,7 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
         stalls.look(job, event)
     elif event.timer.startswith("restart"):
         late = restarting.time_up(job, event)
-        host_events.lose_hosts(job, late, "its agent did not end the tasks", event.at)
+        host_events.lose_hosts(job, late, "its agent did not stop the tasks", event.at)
         restarting.start_due(job)
     elif event.timer.startswith(returning.TIMER):
         returning.time_up(job, event.timer)
@@ -262,7 +262,7 @@ def _late(job: JobState, timer: str) -> tuple[list[str], str]:
         silent = [host for host in job.agents if host in job.unanswered]
         return silent, f"its agent did not answer in {limit_text(job.answer_limit)}"
     if timer == "end":
-        return job.hosts_of(job.open), "its agent did not end the tasks"
+        return job.hosts_of(job.open), "its agent did not stop the tasks"
     return [*job.agents], f"its agent did not close in {limit_text(CLOSE_LIMIT)}"
 
 

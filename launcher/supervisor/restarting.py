@@ -156,7 +156,7 @@ def asked(job: JobState, event: events.RestartAsked) -> None:
         return
     tasks = frozenset(event.tasks).intersection(job.records)
     if job.phase is not Phase.RUNNING or not tasks:
-        job.notify("no task is started again: the job is not running")
+        job.notify("cannot restart: the job is not running")
         return
     job.notify(f"starting {job.names(tasks)} again, as asked")
     _begin(job, Decision(tasks, all=True, wait=0.0, number=0), None)
@@ -178,7 +178,7 @@ def gone(job: JobState, record: TaskRecord, at: float) -> None:
         return
     cause = restart.cause
     if record.unkillable:
-        text = f"{record.task} can't start again: SIGKILL did not end its last attempt"
+        text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
         _give_up(job, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT)
         return
     if cause is not None and cause.task == record.task and (why := _why_not(job, record, restart)):

@@ -103,7 +103,7 @@ def look(job: JobState, event: events.TimeUp) -> None:
     elif silent:
         since = max(_last_look(job, record) for record in silent)
         limit = duration((job.looks - since - 1) * _UNASKED / LOOKS)
-        advice = _cause(job, silent) or "`--stall 10m` would end such tasks and show where they hang"
+        advice = _cause(job, silent) or "`--stall 10m` would stop such tasks and show where they hang"
         job.notify(f"{_text(job, silent, limit)}; {advice}")
         job.silence_lines += 1
 
@@ -172,7 +172,7 @@ def _cause(job: JobState, silent: list[TaskRecord]) -> str:
     if not ended:
         return ""
     has_ps = any(task.role == "ps" for task in job.records)
-    why = _FILTERS if has_ps else "tasks that communicate collectively must end together"
+    why = _FILTERS if has_ps else "tasks that communicate collectively must finish together"
     return f"{job.names(ended)} ended before: {why}"
 
 

@@ -139,7 +139,7 @@ class JobState:
         self.looks = self.silent_from = self.silence_lines = 0
         #: Whether the user was told about sessions that wait for every task.
         self.filters_told = False
-        #: Number of tasks that did not end on SIGTERM.
+        #: Number of tasks that ignored SIGTERM.
         self.ignored_sigterm = 0
         #: Whether all deciding tasks have ended, and when the last of them did.
         self.done = False

@@ -72,9 +72,9 @@ def signalled(job: JobState, event: events.TaskSignalled) -> None:
         subject = "more tasks" if job.ignored_sigterm > _MOST_NAMED else str(event.task)
         if record.status.known:
             subject = f"a process that {subject} left behind"
-        text = "did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+        text = "ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
         if job.done and not (job.failure or record.service or record.status.known or record.drain):
-            text += "; the job was done: if it ends by itself a little later, `--drain 60s` allows it"
+            text += "; the job was done: `--drain 60s` gives it time to finish"
         job.notify(f"{subject} {text}")
 
 
@@ -108,12 +108,12 @@ def gone(job: JobState, event: events.TaskGone) -> None:
     killed_by_us = record.signalled and record.status.signal == SIGKILL  # so it could not end its children
     if event.leftovers and not killed_by_us:
         left = counted(event.leftovers, "process", "processes")
-        job.notify(f"{event.task} left {left} behind, which launch ended")
+        job.notify(f"{event.task} left {left} behind, which launch stopped")
     if event.unkillable:
         pids = ", ".join(map(str, event.unkillable))
-        job.notify(f"{event.task}: SIGKILL did not end pid {pids}{job.on(event.host)}", urgent=True)
+        job.notify(f"{event.task}: SIGKILL did not stop pid {pids}{job.on(event.host)}", urgent=True)
     if not record.status.known:
-        record.reason, record.detail = Reason.STOPPED, "SIGKILL did not end it"
+        record.reason, record.detail = Reason.STOPPED, "SIGKILL did not stop it"
     record.move(record.outcome, event)
     job.drop_task(event.task)
     restarting.gone(job, record, event.at)
@@ -195,4 +195,4 @@ def _peers_hint(job: JobState, record: TaskRecord, at: float) -> str:
     if not recent:
         return ""
     before = f"{listed([*recent])} had exited with code 0, {duration(at - max(recent.values()))} earlier"
-    return f"{before}: tasks that communicate collectively must end together"
+    return f"{before}: tasks that communicate collectively must finish together"

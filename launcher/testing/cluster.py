@@ -16,7 +16,7 @@ from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Seconds that a job may take by default, also after its ``timeout`` and ``grace``; and the default grace.
+#: Seconds that a job may take by default, even after its ``timeout`` and ``grace``; and the default grace.
 _BOUND, _GRACE = 60.0, 10.0
 #: Seconds in which agents end the tasks of a launcher that was killed.
 _AGENTS = 10.0
@@ -114,7 +114,7 @@ class Cluster:
             TransportError: the Docker engine of a launch that was killed does not respond.
         """
         left = [
-            f"job {job.name} was left running; wait for its end, or start it with left_running=True"
+            f"job {job.name} was left running; wait for it, or start it with left_running=True"
             for job in self.jobs
             if job.running and not job.left_running
         ]
@@ -143,4 +143,4 @@ def _image(backend: str) -> str | None:
     kind, _, image = backend.partition(":")
     if backend == "local" or (kind == "docker" and image):
         return image or None
-    raise ClusterError(f"{backend!r} is no backend for clusters; expected local, or docker:IMAGE")
+    raise ClusterError(f"{backend!r} is not a backend for clusters; expected local, or docker:IMAGE")

@@ -59,7 +59,7 @@ class CannotStart(ClusterError):
     """
 
     def __init__(self, exit_code: int, output: str) -> None:
-        super().__init__(f"the cluster did not start, launch ended with {exit_code}:\n{output.rstrip()}")
+        super().__init__(f"the cluster did not start, launch exited with {exit_code}:\n{output.rstrip()}")
         self.exit_code = exit_code
         self.output = output
 
@@ -249,7 +249,7 @@ class Job(_Waits):
         self.driver.signal(signal.SIGINT)
 
     def _ended(self) -> str:
-        return "" if self.running else f"and launch has ended with {self.exit_code}"
+        return "" if self.running else f"and launch has exited with {self.exit_code}"
 
     def _message(self, text: str) -> str:
         return f"job {self.name}: {text}\n{self.tails(5)}"

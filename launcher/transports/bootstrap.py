@@ -216,8 +216,8 @@ def explain(state: str, python: str, advice: str = _ADVICE) -> str:
     """Why the program can't run on the host, for the user; ``state`` is that of the mark, and not `READY`."""
     if state == EATEN:
         return (
-            "its login shell's start-up files read standard input (~/.bashrc?), which is not theirs when a "
-            "command is run; let them do so only in a terminal: [ -t 0 ] && ..."
+            "a start-up file of its login shell (~/.bashrc?) reads standard input even if a command is run; "
+            "let it do so only in a terminal: [ -t 0 ] && ..."
         )
     if state == MISSING:
         return f"there is no {python} there; {advice}"

@@ -77,15 +77,15 @@ class PipedProgram:
             raise self._fault(bootstrap.explain(bootstrap.EATEN, self._python))
         elif len(self._early) > bootstrap.MAX_NOISE:
             raise self._fault(
-                f"{self._starter} printed more than {bootstrap.MAX_NOISE // 1024} KiB before our program "
-                "could start; its start-up files must be quiet when a command is run"
+                f"{self._starter} printed more than {bootstrap.MAX_NOISE // 1024} KiB before the agent "
+                "started; its start-up files must print nothing when a command is run"
             )
         elif not data:
             status = self.wait(_END)
-            ended = f"{self._starter} ended" + (f" with {status}" if status is not None else "")
+            ended = f"{self._starter} exited" + (f" with {status}" if status is not None else "")
             text = (self.stderr() or self._early.decode("utf-8", "replace")).strip()
             printed = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
-            raise self._fault(f"our program could not be started there: {ended}{printed}")
+            raise self._fault(f"the agent could not be started there: {ended}{printed}")
 
     def _fault(self, text: str) -> TransportError:
         return TransportError(f"{self._host}: {text}")

@@ -399,10 +399,10 @@ class ReconnectingLink(threading.Thread):
         if self._closed_there and not self._inbox:
             self._leave_at = self._leave_at or now + _LAST_ACK
         if now >= self._received_at + self._lease:
-            tasks = "; its agent ends the tasks there by itself" if self._met and self.tasks else ""
+            tasks = "; its agent stops the tasks there" if self._met and self.tasks else ""
             raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f}s: {self._why_not}{tasks}"))
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
-            raise _Ended("" if self._closed_there else "closed before its agent had ended")
+            raise _Ended("" if self._closed_there else "closed before its agent exited")
         if self._program is not None and now < self._silent_at():
             return
         if self._program is not None and not self._met:
@@ -427,8 +427,8 @@ class ReconnectingLink(threading.Thread):
         if not self._overslept:
             return why
         return (
-            f"launch itself was suspended for {self._suspended:.0f}s, and the agent there ends its tasks "
-            f"without launch after {self._arguments['lease']:.0f}s; a longer --lease prevents that, or "
+            f"launch itself was suspended for {self._suspended:.0f}s, and the agent there stops its tasks "
+            f"after {self._arguments['lease']:.0f}s; a longer --lease prevents that, or "
             "launch -d on a machine that stays up"
         )
 
@@ -560,7 +560,7 @@ class LinkCommand:
             if self._lost:
                 raise TransportError(self._lost)
             if self._status is not None:
-                raise TransportError(f"the program there has ended: {self._stderr}")
+                raise TransportError(f"the agent there exited: {self._stderr}")
             count = min(len(data), self._credit)
             self._credit -= count
         if count:

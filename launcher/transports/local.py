@@ -141,7 +141,7 @@ class LocalLink(PipeLink):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
         if not printed and self._refusal:
             return self._refusal
-        return f"the agent ended: {printed.splitlines()[-1] if printed else 'it was killed'}"
+        return f"the agent exited: {printed.splitlines()[-1] if printed else 'it was killed'}"
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; watchdog and agent are one process group, and tasks carry the tag."""

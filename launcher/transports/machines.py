@@ -274,7 +274,7 @@ def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> H
 
 
 def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
-    """The numbers of the GPUs that ``nvidia-smi`` lists; empty also if it fails, or takes too long."""
+    """The numbers of the GPUs that ``nvidia-smi`` lists; empty even if it fails, or takes too long."""
     import subprocess
 
     command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
@@ -459,7 +459,7 @@ class Machines:
         self.programs.reconnect(host)
         old = self._reconnecting.get(host)
         if old is not None and old.kill(_LAST_WAIT) is None:
-            raise TransportError(f"{host}: its last agent can't be ended")
+            raise TransportError(f"{host}: its last agent can't be stopped")
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
 

@@ -129,7 +129,7 @@ def test_results_that_no_thread_takes_do_not_keep_the_cluster(capsys: pytest.Cap
     with TFCluster.run(halves, None, 2, input_mode=InputMode.FEED, quiet=True) as cluster:
         results = cluster.inference(range(200))
         assert next(results) == 0
-    assert "shutdown ends an inference() of the feed 'input'" in capsys.readouterr().err
+    assert "shutdown stops an inference() of the feed 'input'" in capsys.readouterr().err
     with pytest.raises(FeedError, match="shut down before all results were taken"):
         list(results)
 

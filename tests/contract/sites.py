@@ -70,7 +70,7 @@ class SshSite:
 
     kernel_pids = False
     watchdog_killed = watchdog_asked = "its watchdog was killed"
-    both_killed = "the agent ended: it was killed"
+    both_killed = "the agent was killed"
 
     def __init__(self, transport: Opener, host: LabHost) -> None:
         self.transport = transport

@@ -111,8 +111,8 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
 @pytest.mark.parametrize(
     ("processes", "number", "ends"),
     [
-        (["agent"], 9, ["the agent ended: it was killed"]),
-        (["agent"], 15, ["the agent ended: it was sent SIGTERM"]),
+        (["agent"], 9, ["the agent was killed"]),
+        (["agent"], 15, ["the agent exited: it was sent SIGTERM"]),
         (["watchdog"], 9, ["watchdog_killed"]),
         (["watchdog"], 15, ["watchdog_asked"]),
         (["watchdog", "agent"], 9, ["both_killed", "watchdog_killed"]),

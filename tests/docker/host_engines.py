@@ -213,7 +213,7 @@ def hosts(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
     lab.move_in(launch.home)
     yield hosts
     try:
-        until(lambda: not any(host.left() for host in hosts), 40, "nothing is left")
+        until(lambda: not any(host.left() for host in hosts), 40, "nothing to remove")
     except TimeoutError:
         pytest.fail("left behind:\n  " + "\n  ".join(line for host in hosts for line in host.left()))
 

@@ -48,7 +48,7 @@ class DockerSite:
     python = "python3"
     kernel_pids = False
     watchdog_killed = both_killed = "its container was killed by SIGKILL"
-    watchdog_asked = "the agent ended: it was sent SIGTERM"
+    watchdog_asked = "the agent exited: it was sent SIGTERM"
 
     def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:
         self.host = Host("worker-0")

@@ -124,7 +124,7 @@ def test_a_launcher_that_was_killed(start: Callable[..., Job], cluster: Cluster,
     """Its containers and its network are removed with the test."""
     job = start(SLEEPS, workers=2, left_running=True)
     os.kill(job.launcher_pid, signal.SIGKILL)
-    with pytest.raises(WaitFailed, match="and launch has ended with 137"):
+    with pytest.raises(WaitFailed, match="and launch has exited with 137"):
         job.wait()
     assert cluster.close() == []
     assert left_of(docker, job.name) == []

@@ -48,7 +48,7 @@ def test_a_container_that_is_stopped(docker: Engine, image: str, launch: Launch,
     docker.docker("stop", "--time", "600", f"tf-launcher-{jobs(launch)[0]}-worker-1", timeout=60)
     ended = started.wait(30)
     assert ended.code == 125
-    assert "worker-1 is lost: the agent ended: it was sent SIGTERM" in ended.err
+    assert "worker-1 is lost: the agent exited: it was sent SIGTERM" in ended.err
     assert b"bye" in last_run(launch).log("worker/0")
 
 
@@ -77,7 +77,7 @@ def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tm
 def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     ended = launch("--docker", image, "--python", "/bin/true", "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert f"/bin/true of the image {BASE} does not run the agent, and ended with 0" in ended.err
+    assert f"/bin/true of the image {BASE} does not run the agent, and exited with 0" in ended.err
 
 
 def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tmp_path: Path):

@@ -20,7 +20,7 @@ DONE = "up; worker/0 finishes 0; "
 CHIEF_DONE = "up; chief/0 finishes 0; "
 HOLDS = "worker/1,worker/0,ps/0 gets 15; "
 LATE = "did not finish within {}s of the job's end: stopped"
-DRAIN = "`--drain 60s` allows it"
+DRAIN = "`--drain 60s` gives it time to finish"
 
 
 def timers(*found: events.Command) -> dict[str, float]:
@@ -143,7 +143,7 @@ def test_drain_is_advised_where_the_chief_is_done():
     history = CHIEF_DONE + HOLDS + "ps/0 gets 6; worker/0 gets 6; worker/1 gets 6"
     replay = Script(job("chief 1", "worker 2", "ps 1")).play(history)
     assert [DRAIN in text for text in replay.notices] == [False, True, True]
-    assert replay.notices[1].startswith("worker/0 did not end on SIGTERM: sent SIGABRT")
+    assert replay.notices[1].startswith("worker/0 ignored SIGTERM: sent SIGABRT")
 
 
 @pytest.mark.parametrize(

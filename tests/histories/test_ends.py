@@ -133,7 +133,7 @@ def test_the_report_of_a_task():
     assert (task.host, task.address, task.port, task.pid) == ("node1", "node1:4000", 4000, 1000)
     assert (task.ended_at, task.peak_rss, task.cpu_s, task.leftovers) == (5.0, 1 << 20, 0.5, 3)
     assert task.detail == "exit code 7"
-    assert "worker/0 left 3 processes behind, which launch ended" in replay.notices
+    assert "worker/0 left 3 processes behind, which launch stopped" in replay.notices
 
 
 def test_events_after_the_end_change_nothing():

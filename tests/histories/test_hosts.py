@@ -12,7 +12,7 @@ WORKERS = job("worker 2")
 CONTINUE = job("worker 2", on_failure="continue")
 UNUSABLE = "host {} can't be used: "
 RESET = "host {} is lost: connection reset"
-OUTSIDE = "its agent was ended from outside, and ends its tasks"
+OUTSIDE = "its agent was stopped from outside; it stops its tasks"
 SLOW = "it had not answered yet when another host failed"
 REFUSED = "{} does not have a port for each of its tasks: too many open files"
 NEVER, LOST, STOPPED = "cancelled: never started", "lost: host lost", "stopped: stopped"
@@ -55,17 +55,17 @@ worker 1, ps 1, hosts 2, continue: up; lost node2; ps/0 ends; closed
 # An agent that is ended from outside: its tasks did not end by themselves.
 worker 2: up; worker/0 gets 15; worker/1 gets 15; worker/0 dies 15; worker/0 gone; worker/1 finishes 0;
     closed
-    -> 125 | stopped, stopped | host node1 is lost: its agent was ended from outside, and ends its tasks
+    -> 125 | stopped, stopped | host node1 is lost: its agent was stopped from outside; it stops its tasks
 worker 2, hosts 2: up; worker/1 gets 15; worker/1 dies 15; worker/1 gone; closed node2; worker/0 ends;
     closed node1
-    -> 125 | stopped, stopped | host node2 is lost: its agent was ended from outside, and ends its tasks
+    -> 125 | stopped, stopped | host node2 is lost: its agent was stopped from outside; it stops its tasks
 worker 2, hosts 2, continue: up; worker/1 gets 15; worker/1 gets 9; worker/1 unkillable 4711; lost node2;
     worker/0 finishes 0; closed node1
     -> 125 | succeeded, stopped | host node2 is lost: connection reset
 worker 1: ready node1; closed node1
-    -> 125 | lost | host node1 can't be used: its agent was ended from outside, and ends its tasks
+    -> 125 | lost | host node1 can't be used: its agent was stopped from outside; it stops its tasks
 worker 1: up; closed node1
-    -> 125 | lost | host node1 is lost: its agent was ended from outside, and ends its tasks
+    -> 125 | lost | host node1 is lost: its agent was stopped from outside; it stops its tasks
 # Hosts that do not answer in time.
 worker 2, hosts 2: ready node1; held node1; ready node2; time up ready; closed node1
     -> 125 | never, lost | host node2 can't be used: no answer from its agent in 60s
@@ -73,7 +73,7 @@ worker 2, hosts 2: ready node1; ready node2; held node1; held node2; worker/0 st
     worker/0 ends; closed node1
     -> 125 | stopped, lost | host node2 is lost: its agent could not start a task in 60s
 worker 2, hosts 2: up; worker/0 finishes 7; time up end; closed node1
-    -> 7 | failed, lost | host node2 is lost: its agent did not end the tasks
+    -> 7 | failed, lost | host node2 is lost: its agent did not stop the tasks
 worker 2, hosts 2: up; Ctrl-C; worker/0,worker/1 ends; closed node1; time up close
     -> 130 | stopped, stopped | host node2 is lost: its agent did not close in 15s
 # A job without tasks.

@@ -84,7 +84,7 @@ worker 2, ps 1, hosts 3, spares s1, restarts 2: up; worker/1 dies 9; worker/1 go
 # its agent was ended from outside; it does not end a task
 worker 2, hosts 2, spares s1, restarts 1: up; worker/1 gets 15; worker/0 ends; time up restart 1; held node1;
     held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded | host node2 is lost: its agent was ended from outside, and ends its tasks;
+    -> 0 | succeeded, succeeded | host node2 is lost: its agent was stopped from outside; it stops its tasks;
        worker/1 moves to s1, all tasks start again in 1m20s (attempt 2, restart 1 of 1)
 # the user asks for a restart meanwhile: nothing starts earlier
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2; restart worker/1; worker/0 ends; time up restart 1;

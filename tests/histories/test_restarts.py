@@ -182,7 +182,7 @@ worker 2, ps 1, hosts 3, restarts 1: up; worker/1 finishes 1; closed node3; work
     -> 125 | stopped, failed, stopped
 # its processes can't be ended: never two attempts
 worker 1, restarts 3: up; worker/0 exits 1; worker/0 unkillable 4711; closed
-    -> 125 | failed | worker/0 can't start again: SIGKILL did not end its last attempt
+    -> 125 | failed | worker/0 can't start again: SIGKILL did not stop its last attempt
 # it can't be imported
 worker 1, restarts 3: up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1; closed
     -> 1 | failed | worker/0 failed on node1 after 0.0s: exit code 1; not started again: an import failed
@@ -260,7 +260,7 @@ def test_no_start_is_announced_after_an_import_failed():
 def test_an_agent_that_does_not_end_the_tasks_is_lost():
     replay = play("worker 2", history="up; worker/1 dies 9; time up restart 1; time up restart 1")
     assert replay.report.exit_code == 125
-    assert "its agent did not end the tasks" in replay.notices[-1]
+    assert "its agent did not stop the tasks" in replay.notices[-1]
 
 
 def test_the_report_has_every_attempt():

@@ -146,7 +146,7 @@ def test_without_stall_a_line_after_one_two_four_minutes():
     assert [line.partition("; ")[0] for line in shown] == [
         f"worker/0, worker/1 printed nothing for {time}" for time in ("1m00s", "2m00s", "4m00s", "8m00s")
     ]
-    assert shown[0].endswith("; `--stall 10m` would end such tasks and show where they hang")
+    assert shown[0].endswith("; `--stall 10m` would stop such tasks and show where they hang")
     often = "; ".join(["silence 15; says worker/0 x; says worker/1 x"] * 20)
     assert len(lines("worker 2", history=often)) == 1, "a task that prints every 90 s is named once"
     others = "; ".join(["silence 5; says worker/0 x"] * 12)
@@ -158,7 +158,7 @@ def test_the_likely_cause_of_a_silence():
     (line,) = lines("worker 2", "ps 1", history="worker/1 finishes 0; silence 11")
     assert "worker/1 ended before: a session of TensorFlow 1 without device_filters waits" in line
     (line,) = lines("worker 2", history="worker/1 finishes 0; silence 11")
-    assert "worker/1 ended before: tasks that communicate collectively must end together" in line
+    assert "worker/1 ended before: tasks that communicate collectively must finish together" in line
 
 
 def test_a_session_that_waits_for_every_task_is_told_once():

@@ -14,7 +14,7 @@ KILL = ((9, 5.0),)
 ONE, TWO = job("worker 1"), job("worker 2")
 LIMITED = job("worker 2", timeout=60)
 CONTINUE = job("worker 2", on_failure="continue", timeout=5)
-STUBBORN = " did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+STUBBORN = " ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
 
 
 def failure(replay: Replay) -> Failure:
@@ -65,13 +65,13 @@ worker 2, timeout 60: up; time up job
 # Processes that SIGTERM does not end; what a killed task left behind has no notice.
 worker 2: up; Ctrl-C; worker/0 gets 6
     -> 130 | TERM |
-       worker/0 did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next
+       worker/0 ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next
 worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 gets 15; worker/0 gets 6
     -> 0 | - |
-       a process that worker/0 left behind did not end on SIGTERM: sent SIGABRT,
+       a process that worker/0 left behind ignored SIGTERM: sent SIGABRT,
        so that Python shows its stacks; SIGKILL is next
 worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 left 1
-    -> 0 | - | worker/0 left 1 process behind, which launch ended
+    -> 0 | - | worker/0 left 1 process behind, which launch stopped
 worker 1, grace 0: up; Ctrl-C; worker/0 gets 9; worker/0 dies 9; worker/0 left 1
     -> 130 | KILL | Ctrl-C: stopping 1 task
 """
@@ -143,7 +143,7 @@ def test_the_time_limit_names_no_task_as_ended_that_waits_to_start_again():
 def test_peers_that_ended_before_the_failure(history: str, ended: str):
     """They may be the cause: a collective waits for all of its tasks, for a while."""
     hint = f"worker/0, worker/2 had exited with code 0, {ended} earlier: "
-    hint += "tasks that communicate collectively must end together"
+    hint += "tasks that communicate collectively must finish together"
     replay = Script(job("worker 3", "ps 1")).play(f"up; {history}")
     assert failure(replay).hint == (hint if ended else "")
 
@@ -194,7 +194,7 @@ def test_a_job_ends_though_a_task_is_unkillable():
     )
     assert replay.exit_code == 7
     notice = replay.all(events.Tell)[-1]
-    assert notice == events.Tell("worker/1: SIGKILL did not end pid 4711 on node2", urgent=True)
+    assert notice == events.Tell("worker/1: SIGKILL did not stop pid 4711 on node2", urgent=True)
     assert states(replay)["worker/1"] == "stopped: stopped"
-    assert replay.report.tasks[1].detail == "SIGKILL did not end it"
+    assert replay.report.tasks[1].detail == "SIGKILL did not stop it"
     assert replay.report.tasks[1].unkillable == (4711,)

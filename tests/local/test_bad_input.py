@@ -30,10 +30,10 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         ([], "expected a program"),
         ([""], "expected a program"),
         (["-m"], "module"),
-        (["--image", "tf:1", "true"], "--image tf:1: a container image is --docker tf:1"),
+        (["--image", "tf:1", "true"], "--image tf:1: use --docker tf:1"),
         (
             ["--hosts", "n1", "--hosts", "n2", "true"],
-            "--hosts: expected once; several hosts are host,host,...",
+            "--hosts: expected once; for several hosts use host,host",
         ),
         (["--no-check", "--lease", "30", "true"], "--no-check: the option is about other machines, and none"),
         (["--sync", ".", "true"], "--sync: the option is about other machines"),
@@ -175,7 +175,7 @@ def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
         (["--wor\nkers", "2", "true"], "unrecognized option --wor\\nkers; did you mean --workers? (launch"),
         (["ps", "RUN", "-", "-="], "unrecognized option -= (launch ps --help"),
         (["completion", "bash", "-"], "unexpected argument '-' (launch completion --help"),
-        (["--hosts", "a", "--hosts", "b", "--hosts", "c", "true"], "--hosts: expected once; several"),
+        (["--hosts", "a", "--hosts", "b", "--hosts", "c", "true"], "--hosts: expected once; for several"),
     ],
 )
 def test_an_unknown_option_is_one_line(launch: Launch, words: Words, message: str):

@@ -321,7 +321,7 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
     started.until(lambda it: "stopping" in it.out)
     ended = launch("restart", "latest", "worker/0")
     assert ended.code == 125
-    assert "or the job ends" in ended.err
+    assert "or the job is ending" in ended.err
     assert " stopping " in launch("ps", "latest").out
     started.send(signal.SIGINT)
     assert started.wait().code == 130

@@ -117,7 +117,7 @@ def test_ctrl_c_asks(
     it = terminal("attach")
     it.until(lambda it: numbers(it.text, "worker/0"))
     it.press(keys[0])
-    it.until(lambda it: "y and Enter stop it, n and Enter leave it" in it.text)
+    it.until(lambda it: "[y] stop, [n] detach, [Enter] continue" in it.text)
     it.press(keys[1:])
     if code == 7:
         seen = len(numbers(it.text, "worker/0"))

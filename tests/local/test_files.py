@@ -171,7 +171,8 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
     assert ended.code == (code or 125), "a job without its report is no success"
     assert ended.out.count("z" * 99 + "\n") == 2 * 3 * 10486, "the console is complete"
     assert ended.err.count("report.json can't be written: No space left on device") == 1
-    warnings = [line for line in ended.err.splitlines() if "No space left" in line and "job runs on" in line]
+    lines = ended.err.splitlines()
+    warnings = [line for line in lines if "No space left" in line and "job continues" in line]
     assert len(warnings) == 1
     assert "Traceback" not in ended.err
     log = (tmp_path / "disk.after" / "run" / "logs" / "worker-0.log").read_bytes()

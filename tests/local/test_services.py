@@ -62,8 +62,8 @@ def test_a_worker_that_ignores_sigterm_after_its_chief_gets_the_hint_of_drain(la
     words = ["--chief", "--ps", "1", "--workers", "1", "--grace", "0.2", "-x", "LAST=30"]
     ended = launch(*words, "sh", "program", cwd=left)
     assert ended.code == 0, ended.err
-    (notice,) = (line for line in ended.err.splitlines() if "worker/0 did not end on SIGTERM" in line)
-    assert notice.endswith("; the job was done: if it ends by itself a little later, `--drain 60s` allows it")
+    (notice,) = (line for line in ended.err.splitlines() if "worker/0 ignored SIGTERM" in line)
+    assert notice.endswith("; the job was done: `--drain 60s` gives it time to finish")
     assert not (left / "result").exists()
 
 

@@ -23,7 +23,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CACHE = ".cache/tf-launcher"
 #: Where a host looks for programs that a test may change.
 _BINS = ("/usr/bin", "/usr/local/bin")
-#: What a shell reads at its start, also when it only runs a command for sshd.
+#: What a shell reads at its start, even if it only runs a command for sshd.
 _START_FILES = (".bashrc", ".zshenv", ".cshrc", ".config/fish/config.fish")
 #: Seconds for anything that a host does in a moment, on a machine that is busy with other work.
 TIME_LIMIT = 30.0

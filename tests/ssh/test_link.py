@@ -135,7 +135,7 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     here.counted(50)
     here.agent.started("worker/1", ["sleep", "600"])
     os.kill(here.keepers()[1], 9)
-    assert here.agent.to_the_end(TIME_LIMIT) == "the agent ended: it was killed"
+    assert here.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
     here.gone()
 
 
@@ -169,7 +169,7 @@ def test_the_lease_of_a_silent_connection_ends_on_both_sides(
     here.fleet.reachable = False
     here.fleet.line.frozen.set()
     why = "the network to it, or the host itself, is down"
-    ending = "its agent ends the tasks there by itself"
+    ending = "its agent stops the tasks there"
     assert here.agent.to_the_end(40) == f"no answer for 8s: {why}; {ending}"
     here.gone()
 
@@ -350,7 +350,7 @@ def test_a_remote_command_whose_agent_is_gone(here: Reach):
     command = here.link.command("tests.stubs.programs:echo", None)
     os.kill(here.keepers()[1], 9)
     here.agent.to_the_end(TIME_LIMIT)
-    with pytest.raises(TransportError, match="node1: the agent ended: it was killed"):
+    with pytest.raises(TransportError, match="node1: the agent was killed"):
         until(lambda: command.recv(1) == b"", TIME_LIMIT, "an end")
     command.close()
 

@@ -121,7 +121,7 @@ def test_sshd_refuses_new_connections(reach: Callable[..., Reach]):
     here.gone()
     here.host.start_sshd()
     message = here.agent.to_the_end(40)
-    assert message == "its agent ended while the connection was down"
+    assert message == "its agent exited while the connection was down"
 
 
 def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach: Callable[..., Reach]):
@@ -132,7 +132,7 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     try:
         until(lambda: len(first.named("sleep")) == 3, TIME_LIMIT, "all of them sleep")
         first.kill("launch-watchdog", "launch-agent")
-        assert first.agent.to_the_end(TIME_LIMIT) == "the agent ended: it was killed"
+        assert first.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
         until(lambda: len(first.named("sleep")) == 1, TIME_LIMIT, "what they left is ended")
         second, third = reach(), reach()
         third.agent.started("worker/0", ["sleep", "604"])
@@ -153,6 +153,6 @@ def test_a_killed_agent_where_the_end_of_children_is_ignored(
     here = reach(python="ignoring")
     here.agent.started("worker/0", ["sleep", "600"])
     here.kill("launch-watchdog", "launch-agent")
-    assert here.agent.to_the_end(TIME_LIMIT) == "the agent ended: it was killed"
+    assert here.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
     assert here.notices == []
     here.gone()

@@ -137,7 +137,7 @@ def test_a_login_shell_that_refuses_commands(hosts: list[LabHost], run: Runner):
     hosts[0].set_shell("/usr/sbin/nologin")
     message = failure(run(hosts[0], "shown", 1))
     assert message.startswith(
-        f"{hosts[0].name}: our program could not be started there: its login shell ended with 1"
+        f"{hosts[0].name}: the agent could not be started there: its login shell exited with 1"
     )
     assert "not available" in message
 
@@ -148,7 +148,7 @@ def test_a_login_shell_that_reads_our_input(hosts: list[LabHost], run: Runner, l
     hosts[0].expected.append(".bashrc")
     message = failure(run(hosts[0], "shown", 1))
     assert message.startswith(
-        f"{hosts[0].name}: its login shell's start-up files read standard input (~/.bashrc?), which is not "
+        f"{hosts[0].name}: a start-up file of its login shell (~/.bashrc?) reads standard input"
     )
 
 

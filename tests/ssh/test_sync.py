@@ -208,6 +208,6 @@ def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tm
     ended = ssh_launch("--timeout", "4", *ONE, "--sync", ".", "echo", "started", cwd=tmp_path, timeout=25)
     hosts[0].mend()
     assert (ended.code, ended.out) == (124, "")
-    assert f"{hosts[0].name}: the time limit ended the copying" in ended.err, ended.err
+    assert f"{hosts[0].name}: the copy was stopped by the time limit" in ended.err, ended.err
     work = hosts[0].there(hosts[0].home) / CACHE / "work"
     until(lambda: not list(work.glob("*")), TIME_LIMIT, "the host has removed the folder of the run")

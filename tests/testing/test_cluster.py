@@ -123,7 +123,7 @@ def test_a_launch_that_starts_no_task(
 
 def test_an_unknown_backend(cluster: Cluster):
     with pytest.raises(
-        ClusterError, match="'podman:x' is no backend for clusters; expected local, or docker"
+        ClusterError, match="'podman:x' is not a backend for clusters; expected local, or docker"
     ):
         cluster.start(["true"], backend="podman:x")
 
@@ -151,7 +151,7 @@ def test_a_wait_ends_when_its_condition_can_not_hold_any_more(cluster: Cluster):
     with pytest.raises(WaitFailed, match="worker/0 .failed, exit code 3.: .*'that': and it has ended"):
         job.task("worker/0").until_prints("that", timeout=600)
     job.stop()
-    with pytest.raises(WaitFailed, match="waited for rain: and launch has ended with 3"):
+    with pytest.raises(WaitFailed, match="waited for rain: and launch has exited with 3"):
         job.until(lambda: False, "rain", timeout=600)
     assert time.monotonic() - since < 150
 
@@ -159,7 +159,7 @@ def test_a_wait_ends_when_its_condition_can_not_hold_any_more(cluster: Cluster):
 def test_a_launcher_that_was_killed_leaves_no_report(cluster: Cluster):
     job = cluster.start(SLEEPS)
     os.kill(job.launcher_pid, signal.SIGKILL)
-    with pytest.raises(WaitFailed, match="waited for its end: and launch has ended with 137"):
+    with pytest.raises(WaitFailed, match="waited for its end: and launch has exited with 137"):
         job.wait()
 
 

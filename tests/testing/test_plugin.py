@@ -98,7 +98,7 @@ def test_where_tasks_run(plugged: pytest.Pytester):
     ]:
         plugged.runpytest_subprocess("-s", *words, timeout=LIMIT).stdout.fnmatch_lines([expected])
     result = plugged.runpytest_subprocess("--cluster-backend=cloud", timeout=LIMIT)
-    result.stdout.fnmatch_lines(["*'cloud' is no backend for clusters; expected local, or docker:IMAGE"])
+    result.stdout.fnmatch_lines(["*'cloud' is not a backend for clusters; expected local, or docker:IMAGE"])
 
 
 def test_it_costs_nothing_where_it_is_not_used(plugged: pytest.Pytester):

@@ -29,7 +29,7 @@ def options(*args: str, file: DockerOptions | None = None) -> DockerOptions | No
         (0, True, "WARNING: no swap\n", ""),
         (137, True, "", "its container was killed by SIGKILL (its memory limit is 64 MiB)"),
         (143, True, "", "its container was killed by SIGTERM"),
-        (1, True, "the agent was sent SIGTERM", "the agent ended: the agent was sent SIGTERM"),
+        (1, True, "the agent was sent SIGTERM", "the agent exited: the agent was sent SIGTERM"),
         (-9, True, "", "its `docker run` was killed by SIGKILL"),
         (125, False, "unknown flag: --frob\n\nUsage: docker", "unknown flag: --frob"),
         (1, False, "exec /python3: exec format error", "is not for this kind of machine"),

@@ -90,7 +90,7 @@ def main(sock: socket.socket, connector: Connector) -> None:
         except OSError as error:
             print(f"the outcome of the function can't be sent to the driver: {error}", file=sys.stderr)
     elif not outcome["code"] and task.startswith("ps/"):
-        while True:  # a parameter server stays until it is stopped, also without anything to do
+        while True:  # a parameter server stays until it is stopped, even without anything to do
             signal.pause()
     _leave(outcome["code"])
 
@@ -113,7 +113,7 @@ def _context(work: Message, connector: Connector) -> TFNodeContext:
 
 
 def _leave(code: int) -> None:
-    """End the process, also where a thread of the user's would keep it for ever.
+    """End the process, even where a thread of the user's would keep it for ever.
 
     Raises:
         SystemExit: always.
@@ -123,8 +123,8 @@ def _leave(code: int) -> None:
     def end() -> None:
         time.sleep(seconds)
         threads = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
-        text = f"the process does not end {seconds:g}s after its function (threads: {', '.join(threads)})"
-        print(f"{text}: it is ended", file=sys.stderr, flush=True)
+        text = f"the process does not exit {seconds:g}s after its function (threads: {', '.join(threads)})"
+        print(f"{text}: it is killed", file=sys.stderr, flush=True)
         os._exit(code)
 
     threading.Thread(target=end, daemon=True).start()

@@ -170,7 +170,7 @@ class DockerHosts:
             self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
         ]
         return [
-            f"kept, as --keep asks: {listed(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
+            f"kept (--keep): {listed(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
             f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
         ]
 

@@ -85,7 +85,7 @@ class ContainerCommand:
             if data is None:
                 return False
             if not data:
-                raise TransportError(self._end() or "its container ended at once")
+                raise TransportError(self._end() or "its container exited at once")
             self._output += data
             found = bootstrap.find_mark(self._output)
             if found is not None:
@@ -133,7 +133,7 @@ class ContainerCommand:
         except TransportError:
             if self._is_run or not _GONE.search(self._command.stderr()):
                 raise
-            return self._refuse("its container ended while the connection was down")
+            return self._refuse("its container exited while the connection was down")
         data = self._command.recv(size)
         if data == b"" and self._is_run and (why := self._end()):
             return self._refuse(why)
@@ -214,7 +214,7 @@ class ContainerLink(PipeLink):
             if code is None:
                 return None
             self._ended = self._command.explain(code)
-            if self._refusal and self._ended.startswith("the agent ended: "):
+            if self._refusal and self._ended.startswith("the agent exited: "):
                 self._ended = self._refusal
         return self._ended
 
@@ -265,8 +265,8 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
             limit = f" (its memory limit is {byte_size(container.memory, binary=True)})"
         return f"its container was killed by {signal_name(code - 128)}{limit}"
     if began:
-        return f"the agent ended: {last or 'it was killed'}"
+        return f"the agent exited: {last or 'it was killed'}"
     if "exec format error" in last:
         return explain(last, container.image, container.python)
-    text = f"{container.python} of the image {container.image} does not run the agent, and ended with {code}"
+    text = f"{container.python} of the image {container.image} does not run the agent, and exited with {code}"
     return f"{text}: {last}" if last else text

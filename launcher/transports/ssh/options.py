@@ -205,7 +205,7 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
     if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended without a message"]
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed without a message"]
         raise HostFailure(f"{_USER_FILE} can't be understood: {lines[0]}")
     values: dict[str, list[str]] = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():

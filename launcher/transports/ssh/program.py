@@ -176,7 +176,7 @@ def start_thread(name: str, function: Callable[..., object], *arguments: object)
 
 
 def close_channel(channel: Channel) -> None:
-    """Close a channel and its descriptor, also if the connection is broken."""
+    """Close a channel and its descriptor, even if the connection is broken."""
     with suppress(SSHException, EOFError, OSError):
         channel.close()
 

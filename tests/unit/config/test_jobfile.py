@@ -118,7 +118,7 @@ def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
         "collect": ("model",),
     }
     assert [role.workdir for role in found.roles] == [None, None, "/w", None]
-    assert found.settings["hosts"] == "/proj/lab.yaml", "it names a file, also if there is none"
+    assert found.settings["hosts"] == "/proj/lab.yaml", "it names a file, even if there is none"
 
 
 def test_hosts_are_a_file_beside_the_job_file_or_a_list(tmp_path: Path):
@@ -246,7 +246,7 @@ FAULTS = [
     ("program: a\nroles: {worker: 1, x: {sidecar: yes, drain: 5}}", f'j:2: "drain" and "sidecar" both; {SIDECAR}'),
     ("program: a\nroles: {worker: 1, ps: {sidecar: yes}}", "j:2: ps as a sidecar; expected a role with a name of your own: the job needs this one"),
     ("program: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}", f'j:2: "gpus" and "sidecar" both; {SIDECAR}'),
-    ("program: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, whose end ends the job"),
+    ("program: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, which decides when the job is done"),
     ("program: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", f'j:4: "drain" for "worker"; {WAITS}'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),

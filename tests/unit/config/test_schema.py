@@ -62,7 +62,7 @@ def test_every_fault_is_at_its_line():
 
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 20))
-ALIAS = "an alias (*NAME) stands for this value; expected it written out at each place"
+ALIAS = "aliases (*NAME) are not supported; write the value at each place"
 QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
 
 
@@ -77,8 +77,8 @@ QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
         ("a:\n  b: 1\n  c: 2\n - d", "f:4: \"- d\" is not YAML: its indentation differs from the lines before it; expected as many spaces"),
         ("- ok\n- [fe80::1]:2", f"f:2: \"- [fe80::1]:2\" is not YAML: expected <block end>, but found '<scalar>'; {QUOTES}"),
         ("ok\n\x00", 'f:2: "\\x00" is not YAML: special characters are not allowed'),
-        ('one: "\\0"', 'f:1: "\\x00" contains a NUL or half a character'),
-        ('one: "\\ud800"', 'f:1: "\\ud800" contains a NUL or half a character'),
+        ('one: "\\0"', 'f:1: "\\x00" contains a NUL or an unpaired surrogate'),
+        ('one: "\\ud800"', 'f:1: "\\ud800" contains a NUL or an unpaired surrogate'),
         ('"\\UFFFFFFFF"', 'f:1: ""\\UFFFFFFFF"" is not YAML: a number out of bounds'),
         ("one: !include x", 'f:1: tag "!include"; expected a value without a tag'),
         ("a: *b", 'f:1: "a: *b" is not YAML: found undefined alias \'b\''),

@@ -105,10 +105,10 @@ def test_faults_of_collects():
     with pytest.raises(JobError) as caught:
         parse_collects(texts, {"ps": 1, "worker": 2}, "job.yaml:4")
     assert [str(fault).partition(";")[0] for fault in caught.value.faults] == [
-        "job.yaml:4: '' is no path",
-        "job.yaml:4: ':out' is no path",
-        "job.yaml:4: 'worker=' is no path",
-        "job.yaml:4: 'ckpt:' is no path",
+        "job.yaml:4: '' is not a path",
+        "job.yaml:4: ':out' is not a path",
+        "job.yaml:4: 'worker=' is not a path",
+        "job.yaml:4: 'ckpt:' is not a path",
         "job.yaml:4: 'master=ckpt': no task of this job is a 'master'",
         "job.yaml:4: 'file' is a file",
         "job.yaml:4: 'ps/1=x': this job has no ps/1",

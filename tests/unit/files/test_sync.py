@@ -338,7 +338,7 @@ def test_cancelling_ends_at_once_and_shows_no_success(
     lines: list[str] = []
     with pytest.raises(OutOfTime) as caught:
         sync(Copying(hosts, 2, lines.append, 0.3), ("a", "b", "c"), trees, "job1")
-    assert list(caught.value.faults) == [f"{h}: the time limit ended the copying" for h in "abc"]
+    assert list(caught.value.faults) == [f"{h}: the copy was stopped by the time limit" for h in "abc"]
 
     def interrupt(text: str) -> None:
         raise KeyboardInterrupt

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any
 
+from launcher.events import Facts
 from launcher.job import Host, is_loopback
 from launcher.record import Record
-from launcher.text import byte_size, duration, listed
+from launcher.text import byte_size, duration, host_text, last_line, listed
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
 PROBLEM, WARNING = "problem", "warning"
@@ -49,18 +49,70 @@ class Finding(Record):
     advice: str = ""
 
 
+class Folder(Record):
+    """A folder of a host."""
+
+    path: str
+    #: Bytes; ``None``: not known.
+    free: int | None
+    #: Why it can't be written; may be empty.
+    why: str
+
+
+class Gpu(Record):
+    """A line of ``nvidia-smi``."""
+
+    index: str  # type: ignore[assignment]  # hides tuple.index
+    uuid: str
+    name: str
+
+
+class Gpus(Record):
+    """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
+
+    #: ``ok``, ``missing``, ``failed`` or ``slow``.
+    state: str
+    output: str
+    list: tuple[Gpu, ...]
+
+
+class TaskPython(Record):
+    """The Python of the tasks; the versions are those of packages that it would import."""
+
+    asked: str
+    path: str
+    #: As of `Gpus`.
+    state: str
+    output: str
+    version: str = ""
+    tensorflow: str | None = None
+    keras: str | None = None
+    tf_keras: str | None = None
+
+
+class HostFacts(Record):
+    """See `launcher.agent.checks`."""
+
+    #: What an agent reports, too.
+    agent: Facts
+    available: int | None
+    folders: Mapping[str, Folder]
+    environment: Mapping[str, str]
+    gpus: Gpus
+    task_python: TaskPython
+
+
 class HostReport(Record):
     """What a host reports about itself."""
 
     host: Host
-    #: See `launcher.agent.checks`.
-    facts: Mapping[str, Any]
+    facts: HostFacts
     #: Seconds by which its clock is ahead of this machine's.
     clock: float
 
     def version(self, package: str) -> str:
         """The version of a package that the tasks' Python would import; empty: it is not installed."""
-        return str(self.facts["task_python"].get(package) or "")
+        return getattr(self.facts.task_python, package) or ""
 
 
 class Pair(Record):
@@ -87,7 +139,7 @@ def findings(
         reports: of the hosts that answered.
         pairs: the connections between them.
     """
-    facts = {report.host.name: report.facts for report in reports}
+    facts = {report.host.name: report.facts.agent for report in reports}
     found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]
     found += _clocks(reports)
     for report in reports:
@@ -95,15 +147,15 @@ def findings(
     return _merged(found, hosts)
 
 
-def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> tuple[Finding, ...]:
+def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
     """The findings from the facts of the agents, before a launch: they cost nothing.
 
     Args:
         hosts: of the tasks.
-        facts: of each host, see `launcher.agent.host`.
+        facts: of each host.
     """
     same = [host.name for host in hosts if host.name in facts and _runs_its_agent(host)]
-    pythons = _python_versions({name: str(facts[name]["python"]) for name in same})
+    pythons = _python_versions({name: facts[name].python for name in same})
     return _merged([*_addresses(hosts, facts), *pythons], hosts)
 
 
@@ -134,12 +186,12 @@ def _as_address(text: str) -> str:
         return ""
 
 
-def _own(facts: Mapping[str, Any]) -> set[str]:
+def _own(facts: Facts) -> set[str]:
     """The addresses of a host's interfaces."""
-    return {_as_address(str(address)) for address in facts.get("addresses", ())}
+    return set(map(_as_address, facts.addresses))
 
 
-def _addresses(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def _addresses(hosts: Sequence[Host], facts: Mapping[str, Facts]) -> Iterator[Finding]:
     """Addresses in the inventory that lead elsewhere; a list of this machine alone is right."""
     by_address: dict[str, list[str]] = defaultdict(list)
     for host in hosts:
@@ -159,9 +211,7 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) ->
             yield Finding(PROBLEM, "address", tuple(names), seen, advice)
 
 
-def _pairs(
-    pairs: Sequence[Pair], hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Finding]:
+def _pairs(pairs: Sequence[Pair], hosts: Sequence[Host], facts: Mapping[str, Facts]) -> Iterator[Finding]:
     """Connections that fail: a finding for each wrong name, and for each host and way of failing."""
     names = {host.name: host.shown_address for host in hosts}
     failed: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -195,13 +245,13 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
     """Missing Pythons and TensorFlows, and versions that differ."""
     usable = []
     for report in reports:
-        python = report.facts["task_python"]
-        if python["state"] == "ok":
+        python = report.facts.task_python
+        if python.state == "ok":
             usable.append(report)
             continue
-        lines = str(python["output"]).strip().splitlines()
-        state = _PYTHON_STATES.get(python["state"], python["state"])
-        seen = f"{python['asked']} {state}{f': {lines[-1]}' if lines else ''}"
+        printed = last_line(python.output)
+        state = _PYTHON_STATES.get(python.state, python.state)
+        seen = f"{python.asked} {state}{f': {printed}' if printed else ''}"
         advice = "write the right one as `python:` or `venv:` into the hostfile"
         yield Finding(PROBLEM, "python", (report.host.name,), seen, advice)
     yield from _python_versions({report.host.name: report.version("version") for report in usable})
@@ -209,7 +259,7 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
     missing = [report for report in usable if not tensorflow[report.host.name]]
     for report in missing:
         others = " (others have it)" if len(missing) < len(usable) else ""
-        seen = f"{report.facts['task_python']['path']} does not have TensorFlow{others}"
+        seen = f"{report.facts.task_python.path} does not have TensorFlow{others}"
         advice = "`pip install tensorflow` there, or write `python:` or `venv:` into the hostfile"
         yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen, advice)
     for version, names, usual in _odd({host: version for host, version in tensorflow.items() if version}):
@@ -231,7 +281,7 @@ def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
 def _keras(report: HostReport) -> Iterator[Finding]:
     """``model.fit`` of Keras 3 can't train across workers; the legacy one can, if installed and asked for."""
     tensorflow, keras, legacy = (report.version(name) for name in ("tensorflow", "keras", "tf_keras"))
-    asked = str(report.facts["environment"].get("TF_USE_LEGACY_KERAS", "")) in _YES
+    asked = report.facts.environment.get("TF_USE_LEGACY_KERAS", "") in _YES
     install = f"`pip install 'tf_keras~={_minor(tensorflow)}.0'` there"
     if tensorflow and asked and not legacy:
         seen = "TF_USE_LEGACY_KERAS is set, and tf_keras is not installed: `tf.keras` can't be imported"
@@ -278,15 +328,15 @@ def _clocks(reports: Sequence[HostReport]) -> Iterator[Finding]:
 
 def _resources(report: HostReport) -> Iterator[Finding]:
     here = (report.host.name,)
-    for name, folder in report.facts["folders"].items():
-        where, free = f"{_FOLDERS[name]} {folder['path']}", folder["free"]
-        if folder["why"]:
+    for name, folder in report.facts.folders.items():
+        where, free = f"{_FOLDERS.get(name, name)} {folder.path}", folder.free
+        if folder.why:
             advice = "free space there, correct it, or use another: `workdir:` in the hostfile"
-            yield Finding(PROBLEM, "disk", here, f"{where} can't be written: {folder['why']}", advice)
+            yield Finding(PROBLEM, "disk", here, f"{where} can't be written: {folder.why}", advice)
         elif free is not None and free < _LITTLE:
             seen = f"{where} has {byte_size(free)} left"
             yield Finding(WARNING, "disk", here, seen, "free space there: checkpoints need it")
-    available = report.facts["available"]
+    available = report.facts.available
     if available is not None and available < _LITTLE:
         seen = f"{byte_size(available)} of memory left; importing TensorFlow takes 540 MB a task"
         yield Finding(WARNING, "memory", here, seen, "see what uses it: `ps aux --sort=-rss`")
@@ -294,21 +344,21 @@ def _resources(report: HostReport) -> Iterator[Finding]:
 
 def _gpus(report: HostReport) -> Iterator[Finding]:
     """The GPUs of the hostfile against those of ``nvidia-smi``."""
-    here, gpus, expected = (report.host.name,), report.facts["gpus"], report.host.gpus or ()
-    absent = [gpu for gpu in expected if not _has_gpu(gpu, gpus["list"])]
-    if gpus["state"] in ("failed", "slow"):
-        lines = str(gpus["output"]).splitlines() or ["it did not answer in time"]
+    here, gpus, expected = (report.host.name,), report.facts.gpus, report.host.gpus or ()
+    absent = [gpu for gpu in expected if not _has_gpu(gpu, gpus.list)]
+    if gpus.state in ("failed", "slow"):
+        lines = gpus.output.splitlines() or ["it did not answer in time"]
         advice = "the driver is broken, or was replaced without a restart of the host"
         severity = PROBLEM if expected else WARNING
-        yield Finding(severity, "gpus", here, f"nvidia-smi fails: {lines[0]}", advice)
+        yield Finding(severity, "gpus", here, f"nvidia-smi fails: {host_text(lines[0])}", advice)
     elif absent:
-        seen = f"GPU {listed(absent)} of the hostfile not found: nvidia-smi lists {len(gpus['list'])}"
+        seen = f"GPU {listed(absent)} of the hostfile not found: nvidia-smi lists {len(gpus.list)}"
         yield Finding(PROBLEM, "gpus", here, seen, "correct `gpus:` in the hostfile")
 
 
-def _has_gpu(gpu: str, there: Sequence[Mapping[str, str]]) -> bool:
+def _has_gpu(gpu: str, there: Sequence[Gpu]) -> bool:
     """Whether a GPU, an index or the beginning of a UUID, is listed; true for parts of GPUs (MIG)."""
     uuid = gpu.startswith("GPU-")
     return gpu.startswith("MIG") or any(
-        gpu == found["index"] or (uuid and found["uuid"].startswith(gpu)) for found in there
+        gpu == found.index or (uuid and found.uuid.startswith(gpu)) for found in there
     )

@@ -21,13 +21,29 @@ def now() -> float:
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class Facts(Record):
+    """What the kernel of a host says about it, without a delay."""
+
+    hostname: str
+    #: IP addresses of its interfaces, loopback left out.
+    addresses: Tuple[str, ...]
+    #: How many CPUs the agent may use; bytes of main memory.
+    cpus: int
+    memory: int
+    #: Version of the Python that runs the agent, ``3.11.7``; and its path.
+    python: str
+    executable: str
+    #: Numeric user id.
+    user: int
+
+
 class AgentReady(Record):
-    """The agent of a host runs; ``facts`` describes the host, see `launcher.agent.host`."""
+    """The agent of a host runs."""
 
     host: str
     at: float
     pid: int
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 class HostGpus(Record):
@@ -73,7 +89,7 @@ class TaskStarted(Record):
 
 
 class TaskNotStarted(Record):
-    """The task did not start: ``code`` is 127 (not found), 126 (not runnable) or 125 (fault of the host)."""
+    """The task did not start; ``code`` is 127 (not found), 126 (not runnable) or 125 (fault of the host)."""
 
     host: str
     at: float

@@ -5,8 +5,8 @@ A frame is a message, little endian::
     type (u8), size of the fields (u32), size of the payload (u32), fields (JSON), payload
 
 The fields are those of the message's record, without its host (a connection belongs to one host); the
-payload is its field ``data``, raw bytes. `Decoder` checks every message against the annotations of its
-record, so that a wrong one is a `ProtocolError` where it is read.
+payload is its field ``data``, raw bytes. `Decoder` checks types, ranges and lengths of every message
+(`launcher.fields`), so that a wrong one is a `ProtocolError` where it is read.
 
 On this machine frames go through a pipe. To another machine they survive broken connections: `Channel` counts
 events, commands and data in the order in which it puts them on the wire, keeps them until the other end has
@@ -22,27 +22,15 @@ import os
 import struct
 from collections import deque
 from functools import lru_cache
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    List,
-    Optional,
-    Tuple,
-    Type,
-    Union,
-    get_args,
-    get_type_hints,
-)
+from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type, Union, get_args
 
 from launcher import events
 from launcher.errors import ProtocolError
+from launcher.fields import FieldReader
 from launcher.record import Record
-from launcher.task_id import TaskId
 
-#: Bytes of one frame, at most.
-MAX_FRAME = 4 * 1024 * 1024
+#: Bytes of one frame, at most; of the fields in a frame of an agent.
+MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
 #: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW = 8 * 1024 * 1024
 #: Seconds between two pings.
@@ -58,9 +46,8 @@ _ACK_AFTER, _ACK_SECONDS = 16, 0.25
 #: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
 _BATCH = 256 * 1024
 _MANY_BUFFERS = 256
-_CACHED = 1024
-#: How deep a field of any type may be nested.
-_DEEPEST = 32
+#: Messages whose fields are kept, and the most bytes of these.
+_CACHED, _LONGEST_CACHED = 1024, 256
 
 
 class Hello(Record):
@@ -184,13 +171,21 @@ class FilesFailed(Record):
     why: str
 
 
-_CONTROL = (Hello, Refused, Ack, Ping)
-_FROM_AGENT = (*get_args(events.AgentEvent), CommandData, CommandCredit, CommandEnded)
-_FROM_LAUNCHER = (*get_args(events.AgentCommand), RunCommand, CommandData, CommandCredit, CloseCommand)
+#: From an agent with a pipe.
+PIPED: Tuple[Type[Any], ...] = (Refused, *get_args(events.AgentEvent))
+_FROM_AGENT = (Hello, Ack, *PIPED, CommandData, CommandCredit, CommandEnded)
+_OF_COMMANDS = (RunCommand, CommandData, CommandCredit, CloseCommand)
+_FROM_LAUNCHER = (Hello, Ack, Ping, *get_args(events.AgentCommand), *_OF_COMMANDS)
 #: Between the launcher and a remote command that copies files, within the pipe of the command.
 FILES = (FileEntry, FileData, FilesNeeded, FilesFollow, FileNotice, FilesDone, FilesFailed)
-_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER + FILES))
+_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_FROM_AGENT + _FROM_LAUNCHER + FILES))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
+#: What the fields of a record must be together.
+_RULES: Dict[Any, Callable[[Any], bool]] = {
+    events.PortsHeld: lambda held: len({*held.ports.values()}) == len(held.ports),
+    events.TaskNotStarted: lambda event: event.code != 0,
+    events.TaskExited: lambda event: (event.code is None) != (event.signal is None),
+}
 
 #: Any message; a record of this module or of `launcher.events`.
 Message = Any
@@ -224,6 +219,8 @@ def encode(message: Message) -> List[Buffer]:
 def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
     fields = dict(zip(record._fields, values))
     fields.pop("host", None)
+    if "facts" in fields:
+        fields["facts"] = fields["facts"]._asdict()
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
@@ -247,9 +244,10 @@ class Decoder:
         tasks: Optional[Collection[str]] = None,
         only: Tuple[Type[Any], ...] = (),
     ) -> None:
-        self._allowed = frozenset(only or _CONTROL + (_FROM_AGENT if from_agent else _FROM_LAUNCHER))
+        self._allowed = frozenset(only or (_FROM_AGENT if from_agent else _FROM_LAUNCHER))
         self._host = host
-        self._tasks = tasks
+        self._most_fields = _MAX_FIELDS if from_agent else MAX_FRAME
+        self._reader = FieldReader(not from_agent, tasks)
         self._rest = b""
         #: Fields of messages with a payload, which come again and again.
         self._seen: Dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
@@ -266,7 +264,7 @@ class Decoder:
         start, end = 0, len(data)
         while end - start >= _HEAD.size:
             code, size, payload = _HEAD.unpack_from(data, start)
-            if code >= len(_RECORDS) or size + payload > MAX_FRAME:
+            if code >= len(_RECORDS) or size > self._most_fields or size + payload > MAX_FRAME:
                 raise ProtocolError(f"a message of type {code} and {size + payload} bytes")
             middle = start + _HEAD.size + size
             if end - middle < payload:
@@ -284,7 +282,7 @@ class Decoder:
             if record not in self._allowed:
                 raise ProtocolError(f"{record.__name__} is not for this direction")
             values = self._checked(record, fields)
-            if record._fields[-1:] == ("data",):
+            if record._fields[-1:] == ("data",) and len(fields) <= _LONGEST_CACHED:
                 if len(self._seen) >= _CACHED:
                     self._seen.clear()
                 self._seen[code, fields] = values
@@ -292,92 +290,17 @@ class Decoder:
             return record(*values, payload)
         if payload:
             raise ProtocolError(f"{record.__name__} with {len(payload)} bytes of data")
-        return record(*values)
+        message = record(*values)
+        if record in _RULES and not _RULES[record](message):
+            raise ProtocolError(f"{record.__name__}: its fields contradict each other: {fields[:200]!r}")
+        return message
 
     def _checked(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
         try:
-            given = json.loads(fields)
-            if not isinstance(given, dict):
-                raise ProtocolError("its fields are not a JSON object")
-            if "host" in record._fields:
-                given["host"] = self._host
-            values = _read_fields(record, given)
-            wrong = [port for port in given.get("ports", {}).values() if not 0 < port < 65536]
-            if wrong:
-                raise ProtocolError(f"there is no port {wrong[0]}")
+            values = self._reader.read(record, json.loads(fields))
         except (ValueError, RecursionError, ProtocolError) as error:
             raise ProtocolError(f"{record.__name__}: {error}: {fields[:200]!r}") from error
-        named = [given["task"]] if "task" in given else [*given.get("ports", ()), *given.get("memory", ())]
-        unknown = [] if self._tasks is None else [task for task in named if task not in self._tasks]
-        if unknown:
-            raise ProtocolError(f"{record.__name__} names {unknown[0]!r}, which is not a task of this host")
-        return values
-
-
-# ---------------------------------------------------------------------- fields of a record
-
-
-def _read_fields(record: Type[Any], given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The values of a record's fields (but ``data``) in order, converted and checked.
-
-    Raises:
-        ProtocolError: a field is missing, unknown, or of another type.
-    """
-    hints = _hints(record)  # type: ignore[arg-type]  # classes can be hashed
-    missing = hints.keys() - given.keys() - record._field_defaults.keys()
-    unknown = given.keys() - hints.keys()
-    if missing or unknown:
-        raise ProtocolError(f"missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")
-    values = []
-    for name, hint in hints.items():
-        try:
-            values.append(_convert(hint, given[name]) if name in given else record._field_defaults[name])
-        except TypeError as error:
-            raise ProtocolError(f"{name} is not {error}") from error
-    return tuple(values)
-
-
-@lru_cache(maxsize=None)
-def _hints(record: Any) -> Dict[str, Any]:
-    hints = get_type_hints(record)
-    return {name: hints[name] for name in record._fields if name != "data"}
-
-
-def _convert(hint: Any, value: Any) -> Any:
-    """A JSON value, converted to the type of an annotation.
-
-    Raises:
-        TypeError: it does not fit; the text is the expected type.
-    """
-    given = type(value)
-    if hint is Any:
-        return _shallow(value)
-    if hint is int and given is int and -(2**63) <= value < 2**63:
-        return value
-    if hint is float and given in (int, float) and abs(value) < 2**1000:
-        return float(value)
-    if (hint in (str, TaskId) and given is str) or (hint is bool and given is bool):
-        return hint(value)
-    origin, arguments = getattr(hint, "__origin__", None), list(getattr(hint, "__args__", ()))
-    if origin is Union:  # Optional
-        return None if value is None else _convert(arguments[0], value)
-    if origin is tuple and given is list:
-        if arguments[-1] is Ellipsis:
-            return tuple(_convert(arguments[0], item) for item in value)
-        if len(value) == len(arguments):
-            return tuple(map(_convert, arguments, value))
-    elif origin not in (None, tuple) and given is dict:
-        return {_convert(arguments[0], key): _convert(arguments[1], item) for key, item in value.items()}
-    raise TypeError(f"{getattr(hint, '__name__', hint)} but {given.__name__}")
-
-
-def _shallow(value: Any, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
-        raise TypeError(f"nested at most {_DEEPEST} deep")
-    if isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            _shallow(inner, depth + 1)
-    return value
+        return (self._host, *values) if record._fields[:1] == ("host",) else values
 
 
 # ---------------------------------------------------------------------- a connection that may break

@@ -11,6 +11,8 @@ from typing import Iterable, Mapping, Optional, Sequence
 
 #: Numbers of signals that have a name on this system.
 KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
+#: Characters of a text of a host that are shown.
+_LONGEST = 2000
 
 
 def signal_name(number: int) -> str:
@@ -155,6 +157,20 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def host_text(text: str) -> str:
+    """A text of a host as users see it: on one line, with escapes for control characters, cut.
+
+    So no text of a host can look like a line of launch, or change a terminal.
+    """
+    return shortened(printable(text.strip()[: _LONGEST + 1]), _LONGEST)
+
+
+def last_line(printed: str, otherwise: str = "") -> str:
+    """The last line that a program on a host printed, see `host_text`; ``otherwise`` if it printed none."""
+    lines = printed.strip().splitlines()
+    return host_text(lines[-1]) if lines else otherwise
 
 
 def shortened(line: str, width: int) -> str:

@@ -27,6 +27,7 @@ TRAVELS = (
     "task_id.py",
     "report.py",
     "events.py",
+    "fields.py",
     "text.py",
     "protocol.py",
     "scheduler/__init__.py",

@@ -115,7 +115,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
             tasks, and the ``seconds`` that each command may take.
 
     Returns:
-        The facts that an agent reports, and ``available`` (bytes of memory), ``folders`` (``workdir`` and
+        ``agent`` (`launcher.events.Facts`), ``available`` (bytes of memory), ``folders`` (``workdir`` and
         ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
         matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see `_task_python`).
     """
@@ -125,7 +125,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
     late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
     folders = _together([partial(_folder, path) for path in paths.values()], request["seconds"], late)
     return {
-        **host_facts(),
+        "agent": host_facts()._asdict(),
         "available": _available_memory(),
         "folders": dict(zip(paths, folders)),
         "environment": {name: env[name] for name in ("TF_USE_LEGACY_KERAS",) if name in env},

@@ -1,16 +1,6 @@
 """What an agent reports about its host: facts, GPUs, and processes that the kernel's OOM killer ended.
 
-==============  =================================================================
-``hostname``    as the kernel has it
-``addresses``   IP addresses of its interfaces, loopback left out
-``cpus``        how many CPUs the agent may use
-``memory``      bytes of main memory
-``python``      version of the Python that runs the agent, ``3.11.7``
-``executable``  that Python's path
-``user``        numeric user id
-==============  =================================================================
-
-The kernel gives these facts without a delay. ``nvidia-smi`` may take seconds; ``HostGpus`` has its answer.
+The kernel gives the facts without a delay. ``nvidia-smi`` may take seconds; ``HostGpus`` has its answer.
 """
 
 from __future__ import annotations
@@ -20,25 +10,29 @@ import re
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
+
+from launcher.events import Facts
 
 #: A command that prints a line for each GPU; needs ``--query-gpu=``.
 NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
 #: Seconds ``nvidia-smi`` may take: it loads the driver if nothing else has.
 GPU_SECONDS = 15.0
+#: Addresses that are reported.
+_MOST_ADDRESSES = 1000
 
 
-def host_facts() -> Dict[str, Any]:
-    """The table above, as a dict."""
-    return {
-        "hostname": os.uname().nodename,
-        "addresses": _addresses(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "executable": sys.executable,
-        "user": os.getuid(),
-    }
+def host_facts() -> Facts:
+    """See `Facts`."""
+    return Facts(
+        hostname=os.uname().nodename,
+        addresses=tuple(_addresses()[:_MOST_ADDRESSES]),
+        cpus=len(os.sched_getaffinity(0)),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        python=".".join(map(str, sys.version_info[:3])),
+        executable=sys.executable,
+        user=os.getuid(),
+    )
 
 
 def _lines(path: str) -> List[str]:

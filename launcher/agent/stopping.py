@@ -19,6 +19,8 @@ from launcher.events import StopSteps
 from launcher.task_id import TaskId
 
 SIGKILL = 9
+#: Pids of unkillable processes that are reported.
+_MOST_NAMED = 1000
 #: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
 LOOK = 0.01
 #: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
@@ -209,7 +211,7 @@ class Stopping:
         for task, stop, members in found:
             if task in exhausted and (members or not task.exited):
                 # Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it.
-                task.unkillable = tuple(process.pid for process in members) or (task.pid,)
+                task.unkillable = tuple(process.pid for process in members[:_MOST_NAMED]) or (task.pid,)
                 task.exited = True
                 done.append(task)
             elif members or not task.exited or unsure:

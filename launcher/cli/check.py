@@ -10,22 +10,26 @@ import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
-from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Pair, findings
+from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import argument, positive_duration
-from launcher.errors import TransportError
+from launcher.errors import ProtocolError, TransportError
+from launcher.fields import FieldReader
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
+from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.text import byte_size, counted, listed, printable
+from launcher.text import byte_size, counted, host_text, last_line, listed, printable
 from launcher.transports import ssh
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 from launcher.transports.machines import is_here, this_machine
+
+_T = TypeVar("_T")
 
 SUMMARY = "check hosts and the network between them for faults"
 
@@ -49,7 +53,7 @@ _CONNECT, _MARGIN = 5.0, 5.0
 #: Parts of an answer about a host, each with its own time limit.
 _PARTS = 3
 #: Seconds between two attempts to send to a host, and bytes of the longest answer.
-_LOOK, _LONGEST = 0.05, 4 << 20
+_LOOK, _LONGEST = 0.05, 1 << 20
 #: To this number of hosts each host connects: itself and the next ones in the list.
 _PEERS = 32
 
@@ -94,6 +98,35 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(hosts, asked, found)
     return code
+
+
+class _Look(Record):
+    """The answer about the host itself."""
+
+    facts: HostFacts
+    #: Where it listens; 0: nowhere, and why.
+    port: int
+    why: str
+
+
+class _Clock(Record):
+    """The clock of the host."""
+
+    at: float
+
+
+class _Reached(Record):
+    """The fields of a `Pair`."""
+
+    result: str
+    why: str
+    address: str
+
+
+class _Connections(Record):
+    """The results of the connections to others."""
+
+    pairs: tuple[_Reached, ...]
 
 
 class Asked(Record):
@@ -144,14 +177,14 @@ def _ask(
             "seconds": args.timeout,
             "token": tokens[name],
         }
-        answer = _exchange(command, request, _PARTS * args.timeout)
-        if not answer["port"]:
-            raise TransportError(f"it has no port to listen on: {answer['why']}")
-        ports[name] = answer["port"]
+        answer = _exchange(command, request, _PARTS * args.timeout, _Look)
+        if not answer.port:
+            raise TransportError(f"it has no port to listen on: {answer.why}")
+        ports[name] = answer.port
         asked = time.time()
-        clock = _exchange(command, {"do": "clock"}, args.timeout)["at"]
+        clock = _exchange(command, {"do": "clock"}, args.timeout, _Clock).at
         came = time.time()
-        return HostReport(host, answer["facts"], clock=float(clock) - (asked + came) / 2)
+        return HostReport(host, answer.facts, clock=clock - (asked + came) / 2)
 
     def connect(name: str) -> list[Pair]:
         names = list(reports)
@@ -163,11 +196,10 @@ def _ask(
             for peer in peers
         ]
         request = {"do": "connect", "seconds": each, "peers": fields}
-        results = _exchange(running[name], request, 3 * each + 1.0)["pairs"]
-        return [
-            Pair(name, peer, str(result["result"]), str(result["why"]), str(result["address"]))
-            for peer, result in zip(peers, results, strict=True)
-        ]
+        results = _exchange(running[name], request, 3 * each + 1.0, _Connections).pairs
+        if len(results) != len(peers):
+            raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
+        return [Pair(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
 
     reports, failed = for_each(by_name, look, print_notice, "the check of the host")
     connected, late = for_each(reports, connect, print_notice, "connections to others")
@@ -175,11 +207,11 @@ def _ask(
     return Asked(tuple(reports.values()), pairs, {**failed, **late})
 
 
-def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-    """Send a request and wait for its answer.
+def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float, record: type[_T]) -> _T:
+    """Send a request and wait for its answer, a record.
 
     Raises:
-        TransportError: no answer in time, or no JSON.
+        TransportError: no answer in time, or a wrong one.
     """
     until = time.monotonic() + timeout + _MARGIN
     to_send, answer = memoryview(json.dumps(request).encode("ascii") + b"\n"), b""
@@ -191,18 +223,17 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
         if data and len(answer) < _LONGEST:
             answer += data
         elif data is not None:
-            lines = command.stderr().strip().splitlines() or ["it printed no error"]
-            raise TransportError(f"the check there failed: {lines[-1]}")
+            printed = last_line(command.stderr(), "it printed no error")
+            raise TransportError(f"the check there failed: {printed}")
         elif time.monotonic() > until:
             raise TransportError("no answer in time")
         else:
             poll.poll((_LOOK if to_send else max(0.0, until - time.monotonic())) * 1000 + 1)
-    fields = None
-    with suppress(ValueError, RecursionError):
-        fields = json.loads(answer)
-    if not isinstance(fields, dict):
-        raise TransportError(f"the check there sent something else: {answer[:200]!r}")
-    return fields
+    try:
+        return record(*FieldReader().read(record, json.loads(answer)))
+    except (ValueError, RecursionError, ProtocolError) as error:
+        text = host_text(f"{error}: {answer[:200]!r}")
+        raise TransportError(f"the check there sent a wrong answer: {text}") from error
 
 
 # ---------------------------------------------------------------------- output
@@ -236,9 +267,9 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
     if report is None:
         return [host.name, address, *[""] * (len(_COLUMNS) - 3), failed]
     facts = report.facts
-    unknown = "none" if facts["task_python"]["state"] == "ok" else "?"
-    free = [folder["free"] for folder in facts["folders"].values() if folder["free"] is not None]
-    names = [gpu["name"] for gpu in facts["gpus"]["list"]]
+    unknown = "none" if facts.task_python.state == "ok" else "?"
+    free = [folder.free for folder in facts.folders.values() if folder.free is not None]
+    names = [gpu.name for gpu in facts.gpus.list]
     gpus = listed([f"{names.count(name)} {name}" for name in dict.fromkeys(names)])
     return [
         host.name,
@@ -246,12 +277,17 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
         report.version("version") or "?",
         report.version("tensorflow") or unknown,
         report.version("keras"),
-        str(facts["cpus"]),
-        byte_size(facts["available"]),
+        str(facts.agent.cpus),
+        byte_size(facts.available),
         byte_size(min(free, default=None)),
-        "?" if facts["gpus"]["state"] in ("failed", "slow") else gpus,
+        "?" if facts.gpus.state in ("failed", "slow") else gpus,
         failed,
     ]
+
+
+def _facts(facts: HostFacts) -> dict[str, Any]:
+    fields = record_as_dict(facts)
+    return {**fields.pop("agent"), **fields}
 
 
 def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code: int) -> dict[str, Any]:
@@ -265,7 +301,7 @@ def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code
                 "address": host.shown_address,
                 "error": asked.failed.get(host.name),
                 "clock": report and report.clock,
-                "facts": report and report.facts,
+                "facts": report and _facts(report.facts),
             }
             for host, report in rows
         ],

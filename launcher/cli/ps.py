@@ -16,7 +16,7 @@ from typing import Any
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.tables import print_table
 from launcher.job_run.control import Snapshot, snapshot
-from launcher.output.jsonl import report_as_dict
+from launcher.output.jsonl import record_as_dict
 from launcher.output.notices import last_of_program
 from launcher.output.table import result_table
 from launcher.report import TaskState
@@ -84,7 +84,7 @@ def _print_tasks(run: Run, as_json: bool) -> int:
     while now.measuring and waiting.seconds < _MEASURE_SECONDS:
         time.sleep(_LOOK)
         now = snapshot(run)
-    records = [_task_record(run, now, task) for task in report_as_dict(now.report)["tasks"]]
+    records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"]]
     if as_json:
         print(json.dumps(records, indent=2))
     elif now.ended:

@@ -11,13 +11,13 @@ from launcher.errors import ProtocolError, TransportError
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.requests import Item
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
-from launcher.text import byte_size, counted, duration, listed
+from launcher.text import byte_size, counted, duration, host_text, listed
 from launcher.transports.base import with_tilde
 
 #: Messages about one item, at most.
 _MOST_MESSAGES = 3 * MAX_ENTRIES
-#: Notices, and failures, of a host that are kept, and characters of each.
-_MOST_NOTES, _LONGEST_NOTE = 20, 2000
+#: Notices, and failures, of a host that are kept.
+_MOST_NOTES = 20
 
 
 @dataclass
@@ -95,8 +95,7 @@ def _note_missing(results: Mapping[str, Collected]) -> None:
 def _note(texts: list[str], item: Item, text: str) -> None:
     """Add a text about an item, up to a number of them."""
     if len(texts) <= _MOST_NOTES:
-        more = "there is more of this kind"
-        texts.append(f"{item.host}: {text[:_LONGEST_NOTE] if len(texts) < _MOST_NOTES else more}")
+        texts.append(f"{item.host}: {text if len(texts) < _MOST_NOTES else 'there is more of this kind'}")
 
 
 def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected) -> None:
@@ -115,7 +114,7 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
         if isinstance(message, FileNotice):
             text = f"{item.task}: {message.text}"
             if message.missing:
-                result.missing[item] = text[:_LONGEST_NOTE]
+                result.missing[item] = text
             else:
                 _note(result.notices, item, text)
         elif isinstance(message, FilesFollow):
@@ -128,7 +127,6 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
             try:
                 landing.land(message)
             except OSError as error:
-                _note(
-                    result.failures, item, f"{message.path!r} can't be put into {item.into}: {error.strerror}"
-                )
+                text = f"{host_text(message.path)!r} can't be put into {item.into}: {error.strerror}"
+                _note(result.failures, item, text)
     raise ProtocolError("too many messages")

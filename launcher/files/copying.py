@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
-from launcher.text import byte_size
+from launcher.text import byte_size, last_line
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 
 T = TypeVar("T")
@@ -169,9 +169,9 @@ class CommandStream(FileStream):
             return b""
         if not data:
             status = self._command.wait(2.0)
-            lines = self._command.stderr().strip().splitlines()
+            printed = last_line(self._command.stderr())
             how = "was killed" if status is None else f"ended with {status}"
-            last = f"; its last line: {lines[-1]}" if lines else ""
+            last = f"; its last line: {printed}" if printed else ""
             raise TransportError(f"{self._host}: the remote command {how}{last}")
         self._moved_at = time.monotonic()
         return data

@@ -30,7 +30,7 @@ from typing import Any
 from launcher import events
 from launcher.agent.connection import process_and_user
 from launcher.errors import LaunchError
-from launcher.output.jsonl import report_as_dict
+from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.report import Report, report_from_json
 from launcher.runs.run import Run, RunState, selected
@@ -144,7 +144,7 @@ class Control:
             return {}
         if measure:
             self._measure()
-        report, measuring = report_as_dict(self._report()), [*self._measuring]
+        report, measuring = record_as_dict(self._report()), [*self._measuring]
         restarting = [*self._machine.restarting]
         known = {"report": report, "memory": self._memory, "measuring": measuring}
         return {**known, "restarting": restarting}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
-from launcher.events import AgentReady, Event, TaskNotStarted, Tell
+from launcher.events import AgentReady, Event, Facts, TaskNotStarted, Tell
 from launcher.job import Host
 from launcher.text import listed, printable
 
@@ -106,7 +105,7 @@ class HostHints:
         self._synced = synced
         self._check = check
         self._in_containers = in_containers
-        self._ready: dict[str, Mapping[str, Any]] = {}
+        self._ready: dict[str, Facts] = {}
         self._advised = False
 
     def observe(self, event: Event) -> str:

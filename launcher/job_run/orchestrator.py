@@ -29,6 +29,7 @@ from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, Machine, Phase
 from launcher.task_id import TASK_MARK, TaskId
+from launcher.text import host_text
 from launcher.transports.base import Link
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
@@ -300,7 +301,7 @@ class Orchestrator:
         try:
             link = self._open_link(host)
         except TransportError as error:
-            self._handle(events.AgentLost(host.name, events.now(), str(error)))
+            self._lose(host.name, str(error))
             return
         connection = _Connection(host.name, link)
         self._connections[host.name] = connection
@@ -308,18 +309,31 @@ class Orchestrator:
         self._selector.register(link, selectors.EVENT_READ, lambda: self._receive(connection))
 
     def _receive(self, connection: _Connection) -> None:
-        try:  # an event of another host may have closed it in the same turn
-            messages = () if connection.closed else connection.link.receive()
+        try:
+            self._take(connection)
         except ProtocolError as error:
             self._close(connection)
-            self._handle(events.AgentLost(connection.host, events.now(), f"its agent failed: {error}"))
-            return
+            self._lose(connection.host, f"its agent failed: {error}")
+
+    def _lose(self, host: str, why: str, at: float | None = None) -> None:
+        """A host is lost, since ``at`` (default: now)."""
+        self._handle(events.AgentLost(host, at or events.now(), host_text(why)))
+
+    def _take(self, connection: _Connection) -> None:
+        """Take the messages of a host.
+
+        Raises:
+            ProtocolError: the host sent what it may not send.
+        """
+        # An event of another host may have closed it in the same turn.
+        messages = () if connection.closed else connection.link.receive()
         if messages is None:
             self._close(connection)
             connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT
             self._lost.append(connection)
             return
         for message in messages:
+            self._machine.verify(message)
             if isinstance(message, events.Measured):
                 self._control.measured(message)
             else:
@@ -334,8 +348,7 @@ class Orchestrator:
             reason = connection.link.wait(0.0)
             if reason is not None or time.monotonic() >= connection.ask_until:
                 self._lost.remove(connection)
-                text = reason or "its agent exited"
-                self._handle(events.AgentLost(connection.host, connection.lost_at, text))
+                self._lose(connection.host, reason or "its agent exited", connection.lost_at)
 
     def _close(self, connection: _Connection, stays: bool = False) -> None:
         if not connection.closed:
@@ -428,7 +441,7 @@ class Orchestrator:
     def _answer(self, host: str, why: str) -> None:
         """A lost host can be used again, or not, and why."""
         if why or self._machine.phase not in (Phase.STARTUP, Phase.RUNNING):
-            self._execute(self._machine.handle(events.AgentLost(host, events.now(), why)))
+            self._execute(self._machine.handle(events.AgentLost(host, events.now(), host_text(why))))
             return
         if host in self._connections:
             self._connections.pop(host).link.close()

@@ -124,7 +124,7 @@ def _launch(
         from launcher.job_run.orchestrator import Moves, Orchestrator
         from launcher.output.base import Opening
         from launcher.output.files import write_json
-        from launcher.output.jsonl import report_as_dict
+        from launcher.output.jsonl import record_as_dict
 
         if staging is not None:
             staging.begin(hosts, job, interrupts)
@@ -210,7 +210,7 @@ def _launch(
             code = LaunchError.exit_code
         if code != report.exit_code:
             with suppress(OSError):  # a full disk
-                write_json(paths.report, report_as_dict(report._replace(exit_code=code)))
+                write_json(paths.report, record_as_dict(report._replace(exit_code=code)))
     return code
 
 
@@ -280,10 +280,10 @@ def write_report(report: Report, path: str, show: Callable[[str], None] = print_
         Whether it was written; if not, a line says why.
     """
     from launcher.output.files import write_json_for_user
-    from launcher.output.jsonl import report_as_dict
+    from launcher.output.jsonl import record_as_dict
 
     try:
-        write_json_for_user(path, report_as_dict(report))
+        write_json_for_user(path, record_as_dict(report))
     except OSError as error:
         show(f"can't write the report to {path!r}: {error.strerror}")
         return False
@@ -294,7 +294,7 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
     """Write the report for ``--report`` and ``--json`` of a job that was not started."""
     if options.report is None and not options.json:
         return
-    from launcher.output.jsonl import report_as_dict
+    from launcher.output.jsonl import record_as_dict
     from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
     faults = error.faults if isinstance(error, HostsError) else (str(error),)
@@ -310,7 +310,7 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
     report = Report(new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
     if options.json:
         try:
-            print(json.dumps({"event": "Report", **report_as_dict(report)}), flush=True)
+            print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)
         except OSError:  # the reader has gone
             pass
     if options.report is not None:

@@ -88,7 +88,7 @@ class Board:
     def observe(self, event: Event) -> str:
         """Advice for the user if this event shows that the Python has no TensorBoard; else empty."""
         if isinstance(event, AgentReady):
-            self._addresses[event.host] = _first_address(event.facts.get("addresses")) or event.host
+            self._addresses[event.host] = _first_address(event.facts.addresses) or event.host
         elif isinstance(event, TaskOutput) and event.task == TASK and not self._advised:
             self._advised = _MISSING.search(event.data) is not None
             if self._advised:
@@ -96,9 +96,9 @@ class Board:
         return ""
 
 
-def _first_address(found: object) -> str:
+def _first_address(found: Sequence[str]) -> str:
     """The first address that a host reports, for a URL; empty: it reports none."""
-    address = str(found[0]) if isinstance(found, list) and found else ""
+    address = found[0] if found else ""
     if not re.fullmatch(r"[0-9a-fA-F.:]+", address):
         return ""
     return f"[{address}]" if ":" in address else address

@@ -15,7 +15,7 @@ from typing import Any
 from launcher.events import TaskOutput, TaskStarted, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
-from launcher.output.jsonl import event_as_dict, report_as_dict
+from launcher.output.jsonl import event_as_dict, record_as_dict
 from launcher.output.writer import Writer
 from launcher.report import Report
 from launcher.runs.logs import attempt_mark
@@ -93,7 +93,7 @@ class Files:
         for path in list(self._fds):
             self._close(path)
         try:
-            write_json(self._paths.report, report_as_dict(report))
+            write_json(self._paths.report, record_as_dict(report))
         except OSError as error:
             self.unwritten = True
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))

@@ -22,18 +22,14 @@ _LIMIT = 1 << 20
 _RETRY = 0.05
 
 
-def report_as_dict(report: Report) -> dict[str, Any]:
-    """The report as a dict: an enum becomes its value, a record a dict, a tuple a list."""
-    return _record(report)
-
-
 def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
     """``{"event": "TaskExited", "at": ..., ...}``; ``now`` (seconds since the epoch) dates a notice."""
-    fields = _record(event)
+    fields = record_as_dict(event)
     return {"event": type(event).__name__, "at": fields.pop("at", now), **fields}
 
 
-def _record(record: Any) -> dict[str, Any]:
+def record_as_dict(record: Any) -> dict[str, Any]:
+    """A record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
     return {name: _value(value) for name, value in zip(record._fields, record, strict=True)}
 
 
@@ -43,7 +39,7 @@ def _value(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if hasattr(value, "_fields"):
-        return _record(value)
+        return record_as_dict(value)
     if isinstance(value, Mapping):
         return {str(key): _value(each) for key, each in value.items()}
     return [_value(each) for each in value]
@@ -85,7 +81,7 @@ class Jsonl:
         """Write unfinished lines, then the report."""
         for task in list(self._rests):
             self._end(task)
-        self._write({"event": "Report", **report_as_dict(report)}, urgent=True)
+        self._write({"event": "Report", **record_as_dict(report)}, urgent=True)
 
     def _write(self, fields: dict[str, Any], urgent: bool = False) -> None:
         self._writer.write(self._fd, json.dumps(fields).encode() + b"\n", urgent)

@@ -28,6 +28,7 @@ _ADVICE = (
 
 def agent_ready(job: JobState, event: events.AgentReady) -> None:
     """The agent of a host runs."""
+    job.ready.add(event.host)
     if event.host in job.returning:
         returning.came_back(job, event.host)
     elif job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
@@ -39,10 +40,12 @@ def agent_ready(job: JobState, event: events.AgentReady) -> None:
 
 def ports_held(job: JobState, event: events.PortsHeld) -> None:
     """A host holds its ports; with the last of them the plan can be made."""
+    if event.host not in job.not_ready:
+        return
     own = job.by_host[event.host]
     for record in own:
         record.port = event.ports.get(record.task, record.port)
-    if all(record.port is not None for record in own) and event.host in job.not_ready:
+    if all(record.port is not None for record in own):
         del job.not_ready[event.host]
         if not job.not_ready and job.may_plan():
             _try_peers(job)

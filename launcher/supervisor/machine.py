@@ -21,7 +21,7 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, Placement, Plan
 from launcher.report import Failure, Reason, Report, TaskState
-from launcher.supervisor import host_events, restarting, returning, stalls, task_events
+from launcher.supervisor import host_events, order, restarting, returning, stalls, task_events
 from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.state import (
     AT_ONCE,
@@ -85,11 +85,19 @@ class Machine(JobState):
         self.finish_if_closed()
         return self.take_commands()
 
+    def verify(self, event: events.AgentEvent) -> None:
+        """Pass an event that its host may send now.
+
+        Raises:
+            ProtocolError: it contradicts what the host has said before.
+        """
+        order.verify(self, event)
+
     def handle(self, event: events.Event) -> list[Command]:
         """The commands that follow from this event.
 
         Raises:
-            InvalidTransition: the events contradict each other (a fault of the launcher).
+            InvalidTransition: a fault of the launcher; events of hosts must have passed `verify`.
         """
         host = getattr(event, "host", None)
         self.unanswered.discard(host or "")

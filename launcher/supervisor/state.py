@@ -129,6 +129,9 @@ class JobState:
         self.not_ready = dict.fromkeys(host.name for host in placement.hosts())
         self.self_stopping: set[str] = set()
         self.unanswered: set[str] = set()
+        #: Hosts whose agent is ready; how many notices of each host were shown.
+        self.ready: set[str] = set()
+        self.notices: dict[str, int] = {}
         #: Whether the hosts connect to each other; hosts that have not answered with their results.
         self.check = check
         self.checking: set[str] = set()
@@ -275,6 +278,7 @@ class JobState:
         self.checking.discard(host)
         self.unanswered.discard(host)
         self.returning.discard(host)
+        self.ready.discard(host)
 
     # ------------------------------------------------------------------ draining
 

@@ -110,7 +110,7 @@ def gone(job: JobState, event: events.TaskGone) -> None:
         left = counted(event.leftovers, "process", "processes")
         job.notify(f"{event.task} left {left} behind, which launch stopped")
     if event.unkillable:
-        pids = ", ".join(map(str, event.unkillable))
+        pids = listed([str(pid) for pid in event.unkillable], most=10)
         job.notify(f"{event.task}: SIGKILL did not stop pid {pids}{job.on(event.host)}", urgent=True)
     if not record.status.known:
         record.reason, record.detail = Reason.STOPPED, "SIGKILL did not stop it"

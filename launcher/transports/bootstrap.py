@@ -26,6 +26,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 
 from launcher.errors import TransportError
+from launcher.text import host_text
 
 _OPENING, _CLOSING = b"\n<tf-launcher program: ", b">\n"
 #: How much a login shell may print, including the mark, in bytes.
@@ -39,6 +40,7 @@ EATEN = "eaten"
 AGENT_MODULES = (
     "launcher.errors",
     "launcher.events",
+    "launcher.fields",
     "launcher.record",
     "launcher.task_id",
     "launcher.text",
@@ -222,8 +224,8 @@ def explain(state: str, python: str, advice: str = _ADVICE) -> str:
     if state == MISSING:
         return f"there is no {python} there; {advice}"
     if state.startswith(TOO_OLD):
-        return f"its {python} is Python {state[len(TOO_OLD) :].strip()}, which is too old; {advice}"
-    return f"it answered {state!r}, which this version does not know"
+        return f"its {python} is Python {host_text(state[len(TOO_OLD) :])}, which is too old; {advice}"
+    return f"it answered {host_text(state)!r}, which this version does not know"
 
 
 def echoes(output: bytes) -> bool:

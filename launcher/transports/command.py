@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from launcher.errors import TransportError
+from launcher.text import last_line
 from launcher.transports import bootstrap
 
 _PIECE = 128 * 1024
@@ -83,8 +84,8 @@ class PipedProgram:
         elif not data:
             status = self.wait(_END)
             ended = f"{self._starter} exited" + (f" with {status}" if status is not None else "")
-            text = (self.stderr() or self._early.decode("utf-8", "replace")).strip()
-            printed = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
+            text = last_line(self.stderr() or self._early.decode("utf-8", "replace"))
+            printed = f" and printed: {text}" if text else ""
             raise self._fault(f"the agent could not be started there: {ended}{printed}")
 
     def _fault(self, text: str) -> TransportError:

@@ -34,7 +34,7 @@ from launcher.protocol import (
     Refused,
     RunCommand,
 )
-from launcher.text import nothing_started
+from launcher.text import last_line, nothing_started
 from launcher.transports.base import Connections, RemoteCommand
 
 #: Entries of programs on the host.
@@ -487,10 +487,9 @@ class ReconnectingLink(threading.Thread):
             self._report(f"connection lost ({why}); {tasks} for {left:.0f}s")
 
     def _why_ended(self, program: RemoteCommand) -> str:
-        lines = program.stderr().strip().splitlines()
         if self._met:
-            return lines[-1] if lines else "it was closed"
-        return f"the agent can't be started: {lines[-1] if lines else 'it was killed'}"
+            return last_line(program.stderr(), "it was closed")
+        return f"the agent can't be started: {last_line(program.stderr(), 'it was killed')}"
 
     def _report(self, text: str) -> None:
         if not self._hung_up:
@@ -526,8 +525,8 @@ class LinkCommand:
         else:
             self._status, self._stderr, self._output_ended = message.status, message.stderr, True
             self._ended.set()
-        if len(self._output) > CREDIT:
-            raise ProtocolError("a remote command sends more than was acknowledged")
+        if len(self._output) > CREDIT or self._credit > CREDIT:
+            raise ProtocolError("a remote command sends or acknowledges more than there was")
         self._wake.ring()
 
     def lost(self, why: str) -> None:
@@ -560,7 +559,7 @@ class LinkCommand:
             if self._lost:
                 raise TransportError(self._lost)
             if self._status is not None:
-                raise TransportError(f"the agent there exited: {self._stderr}")
+                raise TransportError(f"the agent there exited: {last_line(self._stderr)}")
             count = min(len(data), self._credit)
             self._credit -= count
         if count:

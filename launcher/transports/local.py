@@ -19,8 +19,8 @@ from launcher.agent import main, processes, sweep
 from launcher.errors import TransportError
 from launcher.events import Command
 from launcher.job import Host
-from launcher.protocol import Channel, Decoder, Message, Refused
-from launcher.text import signal_name
+from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
+from launcher.text import last_line, signal_name
 
 #: Bytes a pipe of a link holds: output comes in big pieces.
 _PIPE_SIZE = 1024 * 1024
@@ -43,7 +43,7 @@ class PipeLink:
 
     def __init__(self, host: str, reading: int, writing: int) -> None:
         self.tasks: set[str] = set()
-        self._channel = Channel(lambda: Decoder(True, host, self.tasks))
+        self._channel = Channel(lambda: Decoder(True, host, self.tasks, only=PIPED))
         self._reading, self._input = reading, writing
         #: Why the agent ended, if it sent the reason.
         self._refusal = ""
@@ -73,9 +73,12 @@ class PipeLink:
             return None
         if not data:
             return None
-        messages = self._channel.receive(data)
-        if messages and isinstance(messages[-1], Refused):
-            self._refusal = messages.pop().why
+        messages = []
+        for message in self._channel.receive(data):
+            if isinstance(message, Refused):
+                self._refusal = message.why
+            else:
+                messages.append(message)
         return messages
 
     def send(self, command: Command) -> None:
@@ -141,7 +144,7 @@ class LocalLink(PipeLink):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
         if not printed and self._refusal:
             return self._refusal
-        return f"the agent exited: {printed.splitlines()[-1] if printed else 'it was killed'}"
+        return f"the agent exited: {last_line(printed, 'it was killed')}"
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; watchdog and agent are one process group, and tasks carry the tag."""

@@ -64,13 +64,13 @@ def test_ready(agent: Driver, eyes: Eyes):
     ready = agent.ready()
     facts = ready.facts
     assert eyes.alive(ready.pid) == [ready.pid]
-    assert facts["hostname"] == eyes.code("import os; print(os.uname().nodename)")
-    assert facts["cpus"] == int(eyes.code("import os; print(len(os.sched_getaffinity(0)))"))
-    assert facts["user"] == int(eyes.code("import os; print(os.getuid())"))
-    assert 1 << 26 < facts["memory"] < 1 << 50
-    assert tuple(map(int, facts["python"].split("."))) >= (3, 8)
-    assert facts["executable"].startswith("/")
-    assert not [address for address in facts["addresses"] if address.startswith("127.")]
+    assert facts.hostname == eyes.code("import os; print(os.uname().nodename)")
+    assert facts.cpus == int(eyes.code("import os; print(len(os.sched_getaffinity(0)))"))
+    assert facts.user == int(eyes.code("import os; print(os.getuid())"))
+    assert 1 << 26 < facts.memory < 1 << 50
+    assert tuple(map(int, facts.python.split("."))) >= (3, 8)
+    assert facts.executable.startswith("/")
+    assert not [address for address in facts.addresses if address.startswith("127.")]
 
 
 def test_ports_are_held_against_all_other_processes(agent: Driver, eyes: Eyes):

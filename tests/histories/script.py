@@ -121,6 +121,9 @@ class Replay(NamedTuple):
         return tuple(command for command in self.commands if isinstance(command, kind))
 
 
+FACTS = events.Facts("node1", ("10.0.0.1",), 4, 1 << 30, "3.11.7", "/usr/bin/python3", 1000)
+
+
 class SimulatedJob:
     """One job, supervised by the real machine; its commands are only recorded.
 
@@ -269,7 +272,7 @@ class Script:
             if host in self._lost:
                 self._lost.remove(host)
                 self._back.add(host)
-            return events.AgentReady(host, now(), 1, {})
+            return events.AgentReady(host, now(), 1, FACTS)
         if verb == "held":
             ports = {
                 TaskId(task): 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host

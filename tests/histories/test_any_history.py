@@ -34,7 +34,12 @@ def jobs(draw: st.DrawFn) -> JobSpec:
 
 
 def run(
-    simulated: SimulatedJob, tape: list[int], skews: list[float], surprising: int, calm: bool = False
+    simulated: SimulatedJob,
+    tape: list[int],
+    skews: list[float],
+    surprising: int,
+    calm: bool = False,
+    lies: bool = False,
 ) -> World:
     """Let happen what the tape says, then let it settle.
 
@@ -44,8 +49,9 @@ def run(
         skews: how wrong the clocks of the hosts are.
         surprising: how many of 16 are surprises.
         calm: all goes well until every task has started.
+        lies: hosts send what they may not send.
     """
-    world = World(simulated, skews)
+    world = World(simulated, skews, lies)
     if calm:
         world.start()
     for number in tape:
@@ -122,6 +128,17 @@ def check_cause(report: Report, restarts: bool) -> None:
         assert cause.attempt > 1 or cause.status.shell == report.exit_code
     else:
         assert report.exit_code in (124, 125, 130)
+
+
+@settings(max_examples=300, deadline=None)
+@given(jobs(), st.integers(1, 3), TAPES, st.booleans(), st.sampled_from([80.0, 0.0]))
+def test_whatever_hosts_say_a_job_ends(
+    spec: JobSpec, count: int, tape: list[int], calm: bool, tasks_end: float
+):
+    """A host that contradicts itself is lost; no event of it is a fault of the launcher."""
+    simulated = SimulatedJob(spec, place(spec, hosts(count)), tasks_end=tasks_end)
+    run(simulated, tape, [], surprising=6, calm=calm, lies=True)
+    assert simulated.machine.report(100.0, 200.0).exit_code == simulated.exit_code
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
 
 from launcher import events
+from launcher.errors import ProtocolError
 from launcher.events import Command, Event, StopSteps
 from launcher.supervisor.machine import Phase
 from launcher.task_id import TaskId
-from tests.histories.script import SimulatedJob
+from tests.histories.script import FACTS, SimulatedJob
 
 ABANDONED: StopSteps = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
@@ -48,8 +50,10 @@ class ModelAgent:
         self.inbox: deque[Command] = deque()
         self.outbox: deque[Event] = deque()
         self.tasks: dict[TaskId, ModelTask] = {}
+        #: All tasks that it was told to start, or to hold ports for.
+        self.own: dict[TaskId, None] = {}
         self.closing = self.over = False
-        self._report(events.AgentReady(host, now(), 1, {}))
+        self._report(events.AgentReady(host, now(), 1, FACTS))
 
     def _report(self, event: Event) -> None:
         self.outbox.append(event)
@@ -64,6 +68,27 @@ class ModelAgent:
             yield from self._of_task(name, task)
         if self.closing and not self.tasks:
             yield self._close
+
+    def lies(self) -> Iterator[Action]:
+        """Events that an honest agent would not send, or not now."""
+        for name in [record for record in self.own if not self.over]:
+            for attempt in (1, 2):
+                of = (self.host, self._now(), name, attempt)
+                for event in (
+                    events.TaskStarted(*of, 1000),
+                    events.TaskNotStarted(*of, 127, "none"),
+                    events.TaskSignalled(*of, 15, 1),
+                    events.TaskExited(*of, 0, None, 1, 0.1),
+                    events.TaskGone(*of),
+                    events.TaskGone(*of, 0, (4711,)),
+                    events.TaskOutput(self.host, name, attempt, b"x"),
+                    events.PortsHeld(self.host, self._now(), {name: 4000}),
+                ):
+                    yield lambda event=event: self._report(event)  # type: ignore[misc]
+        if not self.over:
+            yield lambda: self._report(events.AgentReady(self.host, self._now(), 1, FACTS))
+            yield lambda: self._report(events.AgentClosed(self.host, self._now()))
+            yield lambda: self._report(events.PortsRefused(self.host, self._now(), "none"))
 
     def accidents(self) -> Iterator[Action]:
         """What ends an agent unasked, and what it can't do."""
@@ -92,6 +117,7 @@ class ModelAgent:
         if isinstance(command, events.HoldPorts) and refuse:
             self._report(events.PortsRefused(self.host, self._now(), "none left"))
         elif isinstance(command, events.HoldPorts):
+            self.own.update(dict.fromkeys(command.tasks))
             ports = {task: 4000 + number for number, task in enumerate(command.tasks)}
             self._report(events.PortsHeld(self.host, self._now(), ports))
         elif isinstance(command, events.StartTask):
@@ -171,10 +197,12 @@ class World:
     Args:
         simulated: the job.
         skews: how wrong the clocks of the hosts are, in seconds.
+        lies: the agents may send anything: then only the end of the job is checked.
     """
 
-    def __init__(self, simulated: SimulatedJob, skews: Sequence[float] = ()) -> None:
+    def __init__(self, simulated: SimulatedJob, skews: Sequence[float] = (), lies: bool = False) -> None:
         self.simulated = simulated
+        self._lies = lies
         self._time = 100.0
         hosts = [host.name for host in simulated.placement.agent_hosts()]
         wrong = dict(zip(hosts, skews, strict=False))
@@ -211,6 +239,7 @@ class World:
         found.extend(lambda timer=timer: self.time_up(timer) for timer in self.simulated.timers)  # type: ignore[misc]
         found.extend([self._ctrl_c] * 2)
         found.append(self._restart)
+        found.extend(lie for agent in self.agents.values() for lie in (agent.lies() if self._lies else ()))
         return found
 
     def _restart(self) -> None:
@@ -233,6 +262,8 @@ class World:
 
     def _take(self, event: Event) -> None:
         was_over = self.simulated.exit_code is not None
+        if isinstance(event, get_args(events.AgentEvent)):
+            event = self._verified(event)
         commands = self.simulated.take(event)
         if isinstance(event, events.AgentReady):
             self._lost.discard(event.host)
@@ -240,11 +271,20 @@ class World:
         self._carry(commands)
         self._check_waits()
 
+    def _verified(self, event: Any) -> Event:
+        """The event; in place of one that its host may not send the loss of the host."""
+        try:
+            self.simulated.machine.verify(event)
+        except ProtocolError as error:
+            assert self._lies, error
+            return events.AgentLost(event.host, self._time, str(error))
+        return event
+
     def _carry(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, events.Restarting):
                 for task, attempt in command.attempts.items():
-                    assert attempt == self._attempts[task]
+                    assert self._lies or attempt == self._attempts[task]
                     self._restarting.pop(task, None)
                     self._restarting.update({task: attempt} if command.on else {})
             host = getattr(command, "host", None)
@@ -254,7 +294,7 @@ class World:
                 continue
             if isinstance(command, events.StartAgent):
                 ended = self._alive_there.pop(host, None)
-                assert host in self._lost and (not ended or self.simulated.tasks_end == 0.0)
+                assert self._lies or host in self._lost and (not ended or self.simulated.tasks_end == 0.0)
                 self.agents[host] = ModelAgent(host, self._clock(0.0))
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"
@@ -270,7 +310,7 @@ class World:
     def _check_start(self, command: Command) -> None:
         """No start after the stop of the job; never two attempts of a task at the same time."""
         self._closing = self._closing or isinstance(command, events.CloseAgent)
-        if isinstance(command, events.StartTask):
+        if isinstance(command, events.StartTask) and not self._lies:
             assert not self._closing and self.simulated.machine.phase in (Phase.RUNNING, Phase.STARTUP)
             agents = [agent for agent in self.agents.values() if agent.host not in self._lost]
             assert not any(command.task in agent.tasks for agent in agents)
@@ -299,7 +339,7 @@ class World:
         """No more surprises: every agent does what it must, and only what can't go on runs into its timer."""
         for _ in range(10_000):
             if self.simulated.exit_code is not None:
-                assert not self._restarting
+                assert self._lies or not self._restarting
                 return
             ready = [action for agent in self.agents.values() for action in self._sound(agent)]
             if ready:

@@ -128,7 +128,7 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     if python is None:
         pytest.skip("no python3.8 on this machine")
     here = opened(python=python)
-    assert str(here.agent.ready().facts["python"]).startswith("3.8.")
+    assert here.agent.ready().facts.python.startswith("3.8.")
     here.count(50)
     here.agent.prints("worker/0", b"line 20\n")
     here.fleet.cut()

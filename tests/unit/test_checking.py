@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from launcher.checking import HostReport, Pair, findings, findings_of_agents
+from launcher.checking import HostFacts, HostReport, Pair, findings, findings_of_agents
+from launcher.events import Facts
+from launcher.fields import FieldReader
 from launcher.job import Host
 
 GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}
 
 
-def facts(number: int, **changed: Any) -> dict[str, Any]:
+def facts(number: int, **changed: Any) -> HostFacts:
     """The facts of host ``number`` without any fault; of ``python`` only what differs is given."""
     python = {"state": "ok", "output": "", "asked": "python3", "path": "/usr/bin/python3"}
     python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0")
     python.update(changed.pop("python", {}))
     usual: dict[str, Any] = {
-        "hostname": f"node{number}",
-        "addresses": [f"10.0.0.{number}"],
-        "python": "3.11.7",
+        "agent": Facts(f"node{number}", (f"10.0.0.{number}",), 4, 8 << 30, "3.11.7", "", 0)._asdict(),
         "available": 8 << 30,
         "folders": {"workdir": {"path": "/home/me", "free": 50 << 30, "why": ""}},
         "environment": {},
         "gpus": {"state": "none", "output": "", "list": []},
         "task_python": python,
     }
-    return {**usual, **changed}
+    return HostFacts(*FieldReader().read(HostFacts, json.loads(json.dumps({**usual, **changed}))))
 
 
 def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostReport]:
@@ -122,7 +123,7 @@ def test_connections():
 
 def test_addresses_of_the_inventory():
     hosts = [Host("node1"), Host("a", address="10.0.0.9"), Host("b", address="10.0.0.9"), Host("localhost")]
-    found = findings_of_agents(hosts, {"node1": facts(1)})
+    found = findings_of_agents(hosts, {"node1": facts(1).agent})
     assert [(each.severity, each.hosts) for each in found] == [
         ("problem", ("localhost",)),
         ("problem", ("a", "b")),
@@ -131,5 +132,5 @@ def test_addresses_of_the_inventory():
 
 def test_the_address_of_another_host():
     hosts = [Host("node1"), Host("alias"), Host("c", address="10.0.0.1")]
-    found = findings_of_agents(hosts, {"node1": facts(1), "alias": facts(1), "c": facts(3)})
+    found = findings_of_agents(hosts, {"node1": facts(1).agent, "alias": facts(1).agent, "c": facts(3).agent})
     assert [(each.kind, each.hosts) for each in found] == [("address", ("c",)), ("address", ("c",))]

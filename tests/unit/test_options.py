@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.api.run import Options, option_arguments, option_faults
-from launcher.output.jsonl import report_as_dict
+from launcher.output.jsonl import record_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState, report_from_json
 from launcher.task_id import TaskId
 
@@ -37,5 +37,5 @@ def test_a_report_comes_back_as_it_was(failure: Failure | None):
     first = (W0, "node1", "node1:4000", 4000, TaskState.FAILED, Reason.SIGNAL, status, "killed", 1, 4711)
     task = TaskReport(*first, 1.0, 2.0, 1 << 20, 0.5, 1, (7, 8))
     report = Report("a-job", 137, 1.0, 3.0, (task,), failure, "/run")
-    line = json.dumps({"event": "Report", **report_as_dict(report), "a field of tomorrow": 1})
+    line = json.dumps({"event": "Report", **record_as_dict(report), "a field of tomorrow": 1})
     assert report_from_json(json.loads(line)) == report

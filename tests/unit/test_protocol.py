@@ -16,8 +16,9 @@ from launcher.protocol import Channel, Decoder, Refused, encode
 from launcher.task_id import TaskId
 
 WORKER = TaskId("worker/0")
+FACTS = events.Facts("node1", ("10.0.0.1",), 4, 1 << 34, "3.11.7", "/usr/bin/python3", 1000)
 FROM_AGENT = [
-    events.AgentReady("node1", 1.5, 7, {"cpus": 4, "addresses": ["10.0.0.1"]}),
+    events.AgentReady("node1", 1.5, 7, FACTS),
     events.PortsHeld("node1", 1.5, {WORKER: 4000}),
     events.SignalSent("node1", 1.0, WORKER, 15, "SR"),
     events.Measured("node1", 1.0, {WORKER: 1 << 40}),

@@ -17,7 +17,7 @@ from launcher.agent.children import LATE, NOT_FOUND
 from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.record import Record
-from launcher.text import printable
+from launcher.text import host_text
 from launcher.transports.base import Hosts, RemoteCommand
 from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, label_options
 
@@ -75,7 +75,7 @@ class Result(Record):
             return ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
-        return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", printable(lines[0]))
+        return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", host_text(lines[0]))
 
 
 def _late(seconds: float) -> Result:
@@ -179,11 +179,12 @@ class Engine:
         result = self.docker("info", "--format", "{{json .}}")
         try:
             found = json.loads(result.out)
-        except ValueError:
-            found = {}
+        except (ValueError, RecursionError):
+            found = None
+        found = found if isinstance(found, dict) else {}
         errors = found.get("ServerErrors") or []
         if result.code or errors:
-            text = result.err if result.err.strip() else "\n".join(errors)
+            text = result.err if result.err.strip() else "\n".join(map(str, errors))
             fault = result._replace(code=result.code or 1, err=text).fault
             meaning = explain(fault)
             raise TransportError(f"the Docker engine can't be used: {fault}" if meaning == fault else meaning)
@@ -196,10 +197,11 @@ class Engine:
             TransportError: the host does not answer.
         """
         result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER)
-        if result.code:
-            raise TransportError(f"the host can't be asked for its login user: {result.fault}")
-        user, home = result.out.splitlines()
-        return user, home
+        lines = result.out.splitlines()
+        if result.code or len(lines) != 2:
+            fault = result.fault or f"it answered {host_text(result.out)!r}"
+            raise TransportError(f"the host can't be asked for its login user: {fault}")
+        return lines[0], lines[1]
 
     # ------------------------------------------------------------------ images and networks
 
@@ -267,10 +269,10 @@ class Engine:
             result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
                 raise TransportError(f"leftovers of launches can't be listed: {explain(result.fault)}")
-            for line in result.out.splitlines():
-                identity, name, *values = line.split("\t")
-                its_labels = {label: value for label, value in zip(keys, values, strict=False) if value}
-                found.append(EngineObject(kind, identity, name, its_labels))
+            for row in (line.split("\t") for line in result.out.splitlines()):
+                if len(row) == len(keys) + 3:  # else a label of another program has a tab or a newline
+                    its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
+                    found.append(EngineObject(kind, row[0], host_text(row[1]), its_labels))
         return found
 
     def dead(self) -> list[EngineObject]:

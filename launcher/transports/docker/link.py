@@ -26,7 +26,7 @@ from contextlib import suppress
 from launcher.agent.children import LATE
 from launcher.errors import TransportError
 from launcher.protocol import Refused, encode
-from launcher.text import byte_size, printable, signal_name
+from launcher.text import byte_size, last_line, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe
@@ -250,7 +250,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
         stderr: of the command and the container.
     """
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING: ")]
-    last = printable(lines[-1]) if lines else ""
+    last = last_line("\n".join(lines))
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
     if code in _NOT_STARTED and began:

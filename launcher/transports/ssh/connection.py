@@ -150,7 +150,8 @@ class Connector:
             ended = sock.ended or isinstance(error, (EOFError, ConnectionError))
             late = not ended and time.monotonic() - began >= seconds
             if isinstance(error, IncompatiblePeer):
-                text = f"the ssh server at {place} has no cipher or key exchange in common: {error}"
+                common = "has no cipher or key exchange in common"
+                text = f"the ssh server at {place} {common}: {reason_of(error)}"
             elif ended:
                 when = "during the key exchange" if answered else "before its ssh server sent anything"
                 advice = "is it too busy (MaxStartups), or does it refuse this machine?"

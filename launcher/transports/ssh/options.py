@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
 from launcher.record import Record
+from launcher.text import host_text
 
 if TYPE_CHECKING:
     from paramiko.config import SSHConfig
@@ -261,4 +262,4 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko's
-    return " ".join(text.split()) or type(error).__name__
+    return host_text(" ".join(text.split())) or type(error).__name__

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import IO
 
-from launcher.text import printable
+from launcher.text import last_line
 from launcher.transports.ssh.options import HostFailure, Place, reason_of
 
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -109,6 +109,5 @@ class ProxyCommand:
                         os.killpg(self._process.pid, number)
                         self._process.wait(_PROXY_END)
             self._stderr.seek(0)
-            lines = self._stderr.read(_PROXY_STDERR).decode("utf-8", "replace").strip().splitlines()
-            self.last_line = printable(lines[-1]) if lines else ""
+            self.last_line = last_line(self._stderr.read(_PROXY_STDERR).decode("utf-8", "replace"))
             self._stderr.close()

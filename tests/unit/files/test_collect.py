@@ -220,7 +220,7 @@ sys.stdin.read()
         ("send(FOLLOW, *[FileEntry(f'x{n}', 'f', 0o644, 5) for n in range(9)])", "FileEntry at the wrong"),
         ("send(FOLLOW, FileData(b''))", "FileData at the wrong moment"),
         ("send(FileEntry('x', 'f', 0o644, 5))", "more bytes than announced"),
-        ("send(FilesFollow(-1))", "FilesFollow at the wrong moment"),
+        ("send(FilesFollow(-1))", "size is not from 0 to"),
         ("send(FOLLOW, FOLLOW)", "FilesFollow at the wrong moment"),
         ("send(FOLLOW)\nwhile True: send(FileNotice('x' * 100_000))", "too many messages"),
         ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "too many messages"),

@@ -1,0 +1,142 @@
+"""The fields of what a host sends: their types, ranges and lengths, checked where they are read.
+
+A record's annotations are the types. The tables below have the limits, by the name of a field: a number that
+is in no table is an error of this program. Hosts with Python 3.8 import this module.
+"""
+
+from functools import lru_cache
+from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple, get_type_hints
+
+from launcher.errors import ProtocolError
+from launcher.record import Record
+from launcher.task_id import TaskId
+from launcher.text import host_text
+
+#: Limits of numbers of processes, of bytes, and of what counts messages.
+_PROCESSES, _BYTES, _NUMBERS = (0, 1 << 22), (0, 1 << 62), (0, 1 << 62)
+#: The smallest and the largest value of each number. Times are in seconds: up to the year 2286.
+RANGES: Mapping[str, Tuple[float, float]] = {
+    "at": (0, 1e10),
+    "attempt": _NUMBERS,
+    "available": _BYTES,
+    "code": (0, 255),
+    "command": _NUMBERS,
+    "count": _NUMBERS,
+    "cpu_s": (0, 1e10),
+    "cpus": (1, 1 << 20),
+    "free": _BYTES,
+    "leftovers": _PROCESSES,
+    "memory": _BYTES,
+    "mode": (0, 0o777),
+    "mtime_ns": (-(1 << 62), 1 << 62),
+    "peak_rss": _BYTES,
+    "pid": (1, 1 << 22),
+    "port": (0, 65535),
+    "ports": (1, 65535),
+    "processes": _PROCESSES,
+    "received": _NUMBERS,
+    "signal": (1, 64),
+    "size": _BYTES,
+    "status": (-64, 255),
+    "unkillable": (1, 1 << 22),
+    "user": (0, 1 << 32),
+}
+#: The most items of a list or an object; `_MOST` of any other.
+LENGTHS: Mapping[str, int] = {"ports": 1 << 16, "memory": 1 << 16, "unreachable": 16}
+_MOST = 1000
+#: The most characters of texts that programs use as they are; any other is for users: see `host_text`.
+EXACT: Mapping[str, int] = {
+    "output": 2000,
+    "path": 4096,
+    "paths": 4096,
+    "session": 64,
+    "states": 1 << 20,
+    "stderr": 1 << 16,
+    "target": 4096,
+}
+_TRUSTED = (-(2**63), 2**63 - 1)
+
+
+class FieldReader(Record):
+    """Reads fields from JSON.
+
+    Args:
+        trusted: our launcher sends them: only types are checked.
+        tasks: the tasks that they may name; ``None``: any.
+    """
+
+    trusted: bool = False
+    tasks: Optional[Collection[str]] = None
+
+    def read(self, record: Any, given: Any) -> Tuple[Any, ...]:
+        """The values of a record's fields (but ``data``) in order, converted and checked.
+
+        Raises:
+            ProtocolError: a field is missing, unknown, of another type, or outside its limits.
+        """
+        if not isinstance(given, dict):
+            raise ProtocolError("the fields are not a JSON object")
+        hints = _hints(record)
+        missing = hints.keys() - given.keys() - record._field_defaults.keys()
+        unknown = given.keys() - hints.keys()
+        if missing or unknown:
+            raise ProtocolError(f"missing fields {sorted(missing)}, unknown fields {sorted(unknown)[:5]}")
+        defaults = record._field_defaults
+        return tuple(
+            self._value(name, hint, given[name]) if name in given else defaults[name]
+            for name, hint in hints.items()
+        )
+
+    def _value(self, name: str, hint: Any, value: Any) -> Any:
+        """A JSON value, converted to the type of an annotation."""
+        given = type(value)
+        if hint is Any or (hint is bool and given is bool):
+            return value
+        if hint in (int, float) and given in (int, hint):
+            low, high = _TRUSTED if self.trusted else RANGES[name]
+            if low <= value <= high:  # NaN is not
+                return hint(value)
+            raise ProtocolError(f"{name} is not from {low:.10g} to {high:.10g}")
+        if hint is str and given is str:
+            return self._text(name, value)
+        if hint is TaskId and given is str:
+            if self.tasks is not None and value not in self.tasks:
+                raise ProtocolError(f"{name} names {value[:100]!r}, which is not a task of this host")
+            return TaskId(value)
+        if hasattr(hint, "_fields"):
+            return hint(*self.read(hint, value))
+        return self._values(name, hint, value)
+
+    def _text(self, name: str, text: str) -> str:
+        if self.trusted:
+            return text
+        if name not in EXACT:
+            return host_text(text)
+        if len(text) > EXACT[name]:
+            raise ProtocolError(f"{name} is longer than {EXACT[name]} characters")
+        return text
+
+    def _values(self, name: str, hint: Any, value: Any) -> Any:
+        """The same for ``Optional``, ``Tuple`` and ``Mapping``."""
+        given = type(value)
+        origin: Any = getattr(hint, "__origin__", None)
+        arguments: Sequence[Any] = getattr(hint, "__args__", ())
+        if type(None) in arguments:
+            return None if value is None else self._value(name, arguments[0], value)
+        if given in (list, dict) and not self.trusted and len(value) > LENGTHS.get(name, _MOST):
+            raise ProtocolError(f"{name} has {len(value)} items, more than {LENGTHS.get(name, _MOST)}")
+        if origin is tuple and given is list:
+            if arguments[-1] is Ellipsis:
+                return tuple(self._value(name, arguments[0], item) for item in value)
+            if len(value) == len(arguments):
+                return tuple(self._value(name, *pair) for pair in zip(arguments, value))
+        elif origin not in (None, tuple) and given is dict:
+            key, item = arguments
+            return {self._value(name, key, k): self._value(name, item, v) for k, v in value.items()}
+        raise ProtocolError(f"{name} is not {getattr(hint, '__name__', hint)} but {given.__name__}")
+
+
+@lru_cache(maxsize=None)
+def _hints(record: Any) -> Dict[str, Any]:
+    hints = get_type_hints(record)
+    return {name: hints[name] for name in record._fields if name not in ("data", "host")}

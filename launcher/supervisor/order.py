@@ -1,0 +1,57 @@
+"""The order of what a host may say: an event at the wrong moment is a fault of that host."""
+
+from __future__ import annotations
+
+from launcher import events
+from launcher.errors import ProtocolError
+from launcher.report import TaskState
+from launcher.supervisor.state import JobState, Phase
+from launcher.supervisor.tasks import TaskRecord
+from launcher.text import listed
+
+_RUNS = (TaskState.RUNNING, TaskState.STOPPING)
+#: Notices of a host that are shown.
+_MOST_NOTICES = 100
+
+
+def verify(job: JobState, event: events.AgentEvent) -> None:
+    """Pass an event that its host may send now.
+
+    Raises:
+        ProtocolError: it contradicts what the host has said before.
+    """
+    known = event.host in job.agents
+    if job.phase is Phase.OVER or not (known or event.host in job.returning):
+        return
+    if isinstance(event, events.AgentReady) == (event.host in job.ready):
+        raise ProtocolError(f"{type(event).__name__} at the wrong moment")
+    task = getattr(event, "task", None)
+    if task is not None and not _possible(event, job.records[task]):
+        record = job.records[task]
+        state = f"attempt {record.attempt} is {record.state.value}"
+        raise ProtocolError(f"{type(event).__name__} of {task} at the wrong moment: {state}")
+    if isinstance(event, events.PortsHeld) and job.phase is Phase.STARTUP:
+        missing = [record.task for record in job.by_host[event.host] if record.task not in event.ports]
+        if missing:
+            raise ProtocolError(f"PortsHeld without {listed(missing)}")
+    if isinstance(event, events.HostNotice):
+        job.notices[event.host] = job.notices.get(event.host, 0) + 1
+        if job.notices[event.host] > _MOST_NOTICES:
+            raise ProtocolError(f"more than {_MOST_NOTICES} notices")
+
+
+def _possible(event: events.AgentEvent, record: TaskRecord) -> bool:
+    """Whether a task can be in a state in which this event happens to it."""
+    if record.host != event.host or getattr(event, "attempt", record.attempt) != record.attempt:
+        return False
+    if isinstance(event, (events.TaskStarted, events.TaskNotStarted)):
+        return record.pid is None and record.state in (TaskState.STARTING, TaskState.STOPPING)
+    if record.pid is None:
+        return False
+    if isinstance(event, events.TaskExited):
+        return record.state in _RUNS
+    if isinstance(event, events.TaskGone):
+        return record.state is TaskState.ENDED or (
+            record.state is TaskState.STOPPING and event.unkillable != ()
+        )
+    return record.state in (*_RUNS, TaskState.ENDED)

@@ -1,0 +1,165 @@
+"""Hosts that lie, in more than 2,000 ways: the host counts as lost, and nothing else is harmed.
+
+A tenth of the cases runs with all tests; ``LAUNCH_SOAK`` runs all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Launch
+from tests.soak import cases
+from tests.soak.cases import Case
+from tests.soak.pretender import TASK
+from tests.ssh.host import LabHost
+
+#: Every so many cases; over SSH those of the agent, which run here too, more seldom.
+_EACH = 1 if os.environ.get("LAUNCH_SOAK") else 10
+_EACH_AGAIN = 5
+#: Codes of jobs that come to their own end: the messages of the cases have 1 and 126; 124: a flood.
+_OWN = (0, 1, 124, 126)
+#: kB of memory, and bytes of messages.
+_MOST_MEMORY, _MOST_TEXT = 100_000, 40_000
+_FORGED = re.compile(
+    r"^(launch: )?(forged|launch: forged|first to fail: forged)|[\x00-\x08\x0b-\x1f\x7f\u202e]", re.M
+)
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def attack(
+    launch: Launch, folder: Path, launches: Sequence[dict[str, Any]], seconds: float
+) -> list[dict[str, Any]]:
+    """The results of launches, see `tests.soak.attack`."""
+    plan, work = folder / "plan.json", folder / "work"
+    plan.write_text(json.dumps({"folder": str(folder), "launches": launches}))
+    work.mkdir()
+    started = launch.start(plan, command=[sys.executable, "-m", "tests.soak.attack"], cwd=work, env=_path())
+    ended = started.wait(seconds)
+    assert ended.code == 0, ended.err
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+def _path() -> dict[str, str]:
+    return {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def faults(case: Case, result: dict[str, Any], host: str) -> list[str]:
+    """What is wrong with the end of a launch."""
+    found, code, text = [], result["code"], result["stderr"]
+    shown = text + re.sub(r"(?m)^worker/\d+ .*$", "", result["stdout"])
+    over = case.moment in ("gone", "closed")  # the job has come to its end
+    if code not in ((125, 0) if over else (125,) if case.wrong else (*_OWN, 125)):
+        found.append(f"exit code {code}")
+    where = shown if case.moment == cases.CHECK else text
+    pattern = rf"(?m)^(launch: .*)?\b{host}\b.*(failed|wrong|ended|copied|not fetched|no port|no answer)"
+    if case.wrong and not re.search(pattern, where):
+        found.append("no line about the host")
+    if len(set(re.findall(rf"(?m)^launch: host {host} .*", text))) > 1:  # the report may repeat it
+        found.append("more than one line about the host")
+    if "could not be started there" in text:
+        found.append("the case did not run")
+    if "Traceback" in shown or "InvalidTransition" in shown:
+        found.append("a traceback")
+    if _FORGED.search(shown):
+        found.append(f"forged: {_FORGED.search(shown)}")
+    if len(shown) > _MOST_TEXT:
+        found.append(f"{len(shown)} characters")
+    if result["memory"] > _MOST_MEMORY:
+        found.append(f"{result['memory']} kB of memory")
+    if result["elsewhere"] != []:
+        found.append(f"made elsewhere: {result['elsewhere']}")
+    return [f"{case.name}: {fault}\n{shown[:1500]}" for fault in found]
+
+
+def check(all_cases: Sequence[Case], results: Sequence[dict[str, Any]], host: str) -> None:
+    """Fail if a launch ended in a wrong way."""
+    pairs = zip(all_cases, results, strict=True)
+    found = [fault for case, result in pairs for fault in faults(case, result, host)]
+    assert not found, f"{len(found)} faults\n" + "\n".join(found[:20])
+
+
+def test_the_agent_of_this_machine(launch: Launch, tmp_path: Path):
+    chosen = cases.here()[::_EACH]
+    words = ["--grace", "1", "--timeout", "20", "--run-dir", str(tmp_path / "run"), "--", "true"]
+    launches = [{"argv": words, "case": case.as_json()} for case in chosen]
+    check(chosen, attack(launch, tmp_path, launches, 1500), "localhost")
+
+
+def over_ssh() -> list[Case]:
+    """Those of the agent again, those about tasks of another host, and those of copies."""
+    agents = cases.here()
+    facts = [case for case in agents if case.name.startswith(("AgentReady", "PeersTried"))]
+    others = [
+        case._replace(
+            name=f"{case.name} of another host", raw=case.raw.replace(TASK, b"worker/0"), wrong=True
+        )
+        for case in cases.wrong_order()
+        if TASK in case.raw
+    ]
+    return [*agents[::_EACH_AGAIN], *facts[::2], *others[::3], *cases.files()]
+
+
+#: Named as the Python of a host: its case is beside it.
+EVIL = """\
+#!{python} -IS
+import sys
+sys.path.insert(0, {root!r})
+from tests.soak import pretender
+pretender.on_host(sys.argv[0] + ".json")
+"""
+
+
+def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: bool) -> Iterator[Path]:
+    """Hostfiles with an honest host and one that does what a case says, for each of the cases."""
+    root, there = str(Path(__file__).parents[2]), host.there(host.home) / "evil"
+    there.mkdir(exist_ok=True)
+    host.expected.append("evil")
+    for number, case in enumerate(chosen):
+        evil = there / str(number)
+        evil.write_text(EVIL.format(python=sys.executable, root=root))
+        evil.chmod(0o755)
+        (there / f"{number}.json").write_text(json.dumps(case.as_json()))
+        hostfile = folder / f"{number}.yaml"
+        where = ", workdir: /" if workdir and "--sync" not in case.words else ""
+        names = f"{{name: node1{where}}}, {{name: node2{where}, python: ~/evil/{number}}}"
+        hostfile.write_text(f"hosts: [{names}]")
+        yield hostfile
+
+
+def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    """The other host runs an agent of ours: its task ends with the job."""
+    chosen = [*over_ssh()[:: 2 * _EACH if _EACH > 1 else 1], *cases.endless()]
+    launches = []
+    for case, hostfile in zip(chosen, evil_hosts(hosts[1], tmp_path, chosen, workdir=True), strict=True):
+        run = ["--run-dir", str(tmp_path / "run"), "--hosts", str(hostfile), "--workers", "2"]
+        ends = not case.endless and (case.words or not case.wrong)
+        words = [
+            "--grace",
+            "1",
+            "--timeout",
+            "30",
+            *run,
+            *case.words,
+            "--",
+            "sleep",
+            "0.2" if ends else "300.5",
+        ]
+        launches.append({"argv": words, "case": None})
+    check(chosen, attack(ssh_launch, tmp_path, launches, 1700), "node2")
+    assert not [process for process in hosts[0].processes() if "300.5" in process.argv]
+
+
+def test_launch_check(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    chosen = cases.checks()[::_EACH]
+    files = evil_hosts(hosts[1], tmp_path, chosen, workdir=False)
+    launches = [{"argv": ["check", "--timeout", "5", str(file)], "case": None} for file in files]
+    check(chosen, attack(ssh_launch, tmp_path, launches, 1700), "node2")

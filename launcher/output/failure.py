@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -22,9 +23,12 @@ _TRACEBACK_ENDS = (15, 30)
 _LISTED = 10
 #: Characters of a line that are shown; the last line of a traceback is never cut.
 _LONGEST = 2000
+#: The most rows of an array that are shown.
+_ROWS = 4
 #: The line that Python prints on SIGABRT before the stack of a thread.
 _STACKS = b" (most recent call first):\n"
 
+_HINT = "  hint: "
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -40,6 +44,14 @@ _KERAS_2 = (
     "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
     " this)"
 )
+_TENSORFLOW_1 = (
+    "if the program is for TensorFlow 1: `import tensorflow.compat.v1 as tf`; tensorflow.contrib and"
+    " tensorflow.examples no longer exist"
+)
+_FLAGS = (
+    "write after the program those that it defines, as in --job_name={job_name} --task_index={task_index}"
+    " --ps_hosts={ps_hosts} --worker_hosts={worker_hosts}"
+)
 _NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
 #: Exceptions that a mistake in the program raises, and the end of another task does not.
 _MISTAKES = re.compile(
@@ -48,7 +60,12 @@ _MISTAKES = re.compile(
 )
 #: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
-    ("ModuleNotFoundError: ", _NO_MODULE),
+    (r"ModuleNotFoundError: (?!No module named 'tensorflow\.)", _NO_MODULE),
+    (
+        r"(?<!initialized )module 'tensorflow[\w.]*' has no attribute '[a-zA-Z]"
+        r"|No module named 'tensorflow\.(contrib|examples)",
+        _TENSORFLOW_1,
+    ),
     (
         "EOFError: EOF when reading a line",
         "the standard input of a task is /dev/null: the program can't read from the terminal",
@@ -60,7 +77,7 @@ _HINTS = (
     (
         r"Attempt to convert a value \(PerReplica:|pass this dataset to ClusterCoordinator.create_per_worker"
         r"|Unrecognized data type: x=<.*\.PerWorker|module 'keras.utils' has no attribute 'experimental'",
-        f"`model.fit` of Keras 3 can't do that: {_KERAS_2}",
+        f"`model.fit` of Keras 3 can't do that: write the loop yourself (docs/strategies.md); or {_KERAS_2}",
     ),
     (
         "has no attribute 'reset_states'",
@@ -68,15 +85,15 @@ _HINTS = (
     ),
     (
         "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
-        "the program expects flags: --flags appends these, {ps_hosts} and the like fill in others",
+        f"the program expects flags: --flags appends these and more; or {_FLAGS}",
     ),
     (
         'Could not interpret "" as a host-port pair',
         "a list of hosts is empty, as --ps_hosts= of --flags is in a job without ps: --ps N starts some",
     ),
     (
-        "unrecognized arguments: .*--(ps_hosts|worker_hosts)",
-        "--flags added these: remove it if the program does not define them",
+        "(unrecognized arguments: .*--|Unknown command line flag ')(ps_hosts|worker_hosts)",
+        f"--flags added these: remove it, and {_FLAGS}",
     ),
 )
 
@@ -95,7 +112,9 @@ def failure_report(report: Report, paths: RunPaths, last_lines: bool = True, mis
         return ""
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
     lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines, missing_hint)]
-    return "".join(f"{line}\n" for line in (*lines, *_also_failed(report, failure, paths)))
+    lines += _also_failed(report, failure, paths)
+    lines.sort(key=lambda line: line.startswith(_HINT))  # what to do is last
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _about_task(
@@ -107,16 +126,16 @@ def _about_task(
         if failure.reason is Reason.TIMEOUT:
             hung = [task.task for task in report.tasks if _STACKS in tail(paths.log(task.task))[0]]
             hint = f"stacks are at the end of the output of {listed(hung)}" if hung else hint
-        return [f"  hint: {hint}"] if hint else []
+        return [f"{_HINT}{hint}"] if hint else []
     printed = clean_lines(*tail(paths.log(failure.task)))
-    lines = [line for line in printed if not is_about_the_build(line)]
+    lines = _without_rows([line for line in printed if not is_about_the_build(line)])
     block = last_traceback(lines)
     if block and _MISTAKES.match(lines[block.stop - 1]):
         hint = ""  # the tasks that ended before are not the cause
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
     missing = missing_hint if any(re.search(_NO_FILE, line) for line in last) else ""
     found = [_of_environment(each, failure.task, paths) for each in hints(last)]
-    tips = [f"  hint: {each}" for each in [*found, missing, hint] if each]
+    tips = [f"{_HINT}{each}" for each in [*found, missing, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and not started:
         return tips
@@ -179,6 +198,25 @@ def _exception(log: str) -> str:
 
 
 # ---------------------------------------------------------------------- the lines of a task
+
+
+def _without_rows(lines: Sequence[str]) -> list[str]:
+    """The lines; of the rows of a large array, as in exceptions of TensorFlow, the first and the last."""
+    found: list[str] = []
+    for are_rows, group in itertools.groupby(lines, _is_row):
+        rows = list(group)
+        # A program that prints a list a line closes its brackets.
+        if are_rows and len(rows) > _ROWS and any(row.count("[") > row.count("]") for row in rows[:2]):
+            rows[1:-1] = [f"... {len(rows) - 2} lines of values ..."]
+        found += rows
+    return found
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line has nothing but values, as numpy prints them."""
+    return not re.sub(r"array\(|nan|inf|True|False|, (?:shape|dtype)=.*", "", line).strip(
+        "0123456789+-.e,[]() "
+    )
 
 
 def hints(lines: Sequence[str]) -> list[str]:

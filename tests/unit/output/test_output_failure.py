@@ -55,9 +55,9 @@ def test_the_whole_report(logged: Logged):
         "  its last lines:\n"
         "    step 2\n"
         "    bad\n"
-        "  hint: look at its log\n"
         "  log: /runs/1/logs/worker-1.log\n"
         "  also failed: worker/2 on node1 (exit code 3)\n"
+        "  hint: look at its log\n"
     )
 
 
@@ -136,13 +136,61 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged)
         (b'InvalidArgumentError: Could not interpret "" as a host-port pair.', "--ps N starts some"),
         (b"flag --job_name=None: Flag --job_name must have a value other than None.", "--flags appends"),
         (b"train.py: error: unrecognized arguments: --ps_hosts=a:1 --task_index=0", "--flags added these"),
-        (b"train.py: error: unrecognized arguments: --worker_hosts=a:1", "--flags added these"),
+        (
+            b"train.py: error: unrecognized arguments: --worker_hosts=a:1",
+            "--flags added these: remove it, and write",
+        ),
+        (
+            b"  Unknown command line flag 'ps_hosts'. Did you mean: hosts ?",
+            " --job_name={job_name} --task_index={task",
+        ),
+        (
+            b"t.py: error: the following arguments are required: --job_name",
+            "--job_name={job_name} --task_index={task",
+        ),
+        (
+            b"AttributeError: module 'tensorflow' has no attribute 'app'",
+            "`import tensorflow.compat.v1 as tf`",
+        ),
+        (
+            b"AttributeError: module 'tensorflow._api.v2.train' has no attribute 'Server'",
+            "tensorflow.compat.v1",
+        ),
+        (
+            b"ModuleNotFoundError: No module named 'tensorflow.contrib'",
+            "tensorflow.contrib and tensorflow.examples",
+        ),
     ],
 )
 def test_hints_for_known_mistakes(logged: Logged, line: bytes, hint: str):
     ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
     text = logged.text(ended, line)
     assert text.count("  hint: ") == 1 and hint in text
+
+
+def test_no_hint_about_tensorflow_1_for_a_file_of_its_name(logged: Logged):
+    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
+    line = b"AttributeError: partially initialized module 'tensorflow' has no attribute 'Variable'"
+    assert "compat.v1" not in logged.text(ended, line)
+
+
+def test_the_values_of_a_tensor_in_an_exception_are_cut(logged: Logged):
+    """As Keras 3 prints them; the traceback is then whole, and the hint is last."""
+    ended = report(failed("worker/1"), failed("worker/2"), failure=FAILURE._replace(hint=""), exit_code=1)
+    head = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    exception = "ValueError: Attempt to convert a value (PerReplica:{\n  0: <tf.Tensor: shape=(2, 9), numpy="
+    rows = ["array([[0.19, nan, ..., -1.5e-05, 3.0 ,", *["        0.7 ],", "       ...,"] * 20]
+    end = "        inf, True]], shape=(2, 9), dtype=float32)>\n}) with an unsupported type"
+    lines = logged.text(ended, "\n".join([head + exception, *rows, end]).encode()).splitlines()
+    assert lines[1:7] == [
+        "  its last lines:",
+        *(f"    {line}" for line in (head + exception).splitlines()),
+        "    " + rows[0],
+    ]
+    assert lines[7:10] == ["    ... 40 lines of values ...", *(f"    {line}" for line in end.splitlines())]
+    assert lines[-1].startswith("  hint: `model.fit` of Keras 3 can't do that: write the loop yourself")
+    printed = "".join(f"[{step}, 0.5]\n" for step in range(9))
+    assert "lines of values" not in logged.text(ended, printed.encode())
 
 
 def test_a_mistake_in_the_program_is_not_blamed_on_tasks_that_ended_before(logged: Logged):

@@ -1,10 +1,12 @@
 """The report: how the job and each of its tasks ended. ``report.json`` has the same fields."""
 
 import enum
+from collections import Counter
 from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 from launcher.record import Record
 from launcher.task_id import TaskId
+from launcher.text import duration, printable, shortened
 
 
 class TaskState(enum.Enum):
@@ -75,6 +77,8 @@ class ExitStatus(Record):
         return self.code == 0
 
 
+#: In a notebook: the longest text of a failure, in characters; the most tasks in a table.
+_LONGEST, _MOST_ROWS = 300, 100
 #: Version of ``report.json``. A new field keeps it; a changed or removed field raises it.
 REPORT_SCHEMA = 1
 
@@ -177,6 +181,29 @@ class Report(Record):
     restarts: int = 0
     #: The URL of TensorBoard while the job ran; ``None``: there was none.
     tensorboard: Optional[str] = None
+
+    def __repr__(self) -> str:
+        """``<Report of JOB: exit code 7 after 12s, tasks: 1 failed, 2 stopped; worker/1 failed: ...>``."""
+        counts = Counter(task.state.value for task in self.tasks)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        why = "" if self.failure is None else f"; {shortened(printable(self.failure.text), _LONGEST)}"
+        took = duration(self.ended_at - self.started_at)
+        return (
+            f"<Report of {self.job}: exit code {self.exit_code} after {took}, tasks: {states or 'none'}{why}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The summary and a table of the first tasks, for a notebook."""
+        import html
+
+        rows = [("task", "host", "state", "end", "time")]
+        for task in self.tasks[:_MOST_ROWS]:
+            rows.append((task.task, task.host, task.state.value, task.detail, duration(task.seconds)))
+        if len(self.tasks) > _MOST_ROWS:
+            rows.append((f"{len(self.tasks) - _MOST_ROWS} more", "", "", "", ""))
+        cells = ["".join(f"<td>{html.escape(printable(cell))}</td>" for cell in row) for row in rows]
+        lines = "".join(f"<tr>{line}</tr>" for line in cells)
+        return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{lines}</table>"
 
 
 _Record = TypeVar("_Record", Report, TaskReport, Failure, Attempt)

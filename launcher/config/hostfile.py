@@ -85,6 +85,8 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
     else:
         host, colon, number = rest.partition(":")
         number = number if colon else None
+    if "@" in user and "." not in user.rpartition("@")[2]:
+        raise ValueError('expected one "@", as in user@node1; a user of a domain is user@corp.org@node1')
     names = _host_names(host)
     own: dict[str, Any] = {"user": values.user_name(user)} if at else {}
     try:
@@ -106,6 +108,8 @@ def parse_address(text: str) -> tuple[str, ...]:
 def _host_names(text: str) -> tuple[str, ...]:
     if text.startswith("^"):
         raise ValueError('expected a host to use; remove excluded hosts ("^host") from the list')
+    if text.startswith("+"):
+        raise ValueError('expected a host\'s name: relative hosts of PRRTE ("+n2", "+e") are not supported')
     if ":" in text:
         if not _is_ipv6(text):
             raise ValueError('expected a name without ":", or an IPv6 address as in fe80::1%eth0')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -51,6 +52,10 @@ def test_a_task_that_fails():
     assert error.report.exit_code == 3 and error.report.run_dir == error.run_dir
     report = launcher.run(words, workers=2, on_failure="continue", quiet=True, check=False)
     assert report.exit_code == 3 and report.failure is not None and report.failure.task == "worker/1"
+    shown = (
+        rf"<Report of {report.job}: exit code 3 after .*s, tasks: 1 succeeded, 1 failed; worker/1 failed .*>"
+    )
+    assert re.fullmatch(shown, repr(report))
 
 
 def test_a_job_whose_time_is_up():

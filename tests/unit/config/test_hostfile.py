@@ -107,6 +107,8 @@ def test_lists(text: str, expected: list[Host]):
         ("a/b", f'host is "a/b"; {NAME}'),
         ("a\tb", f'host is "a\\tb"; {NAME}'),
         ("^h", 'host is "^h"; expected a host to use; remove excluded hosts ("^host") from the list'),
+        ("+n2", 'host is "+n2"; expected a host\'s name: relative hosts of PRRTE ("+n2", "+e") are not supported'),
+        ("u@v@node01:2", 'host is "u@v@node01:2"; expected one "@", as in user@node1; a user of a domain is user@corp.org@node1'),
         ("h:0", f'host is "h:0"; {COLON}'),
         ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),
         ("[fe80::1]x", f'host is "[fe80::1]x"; {BRACKETS}'),

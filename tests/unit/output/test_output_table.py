@@ -90,6 +90,20 @@ def test_control_characters_in_the_name_of_the_folder():
     assert result_table(report(run_dir="/runs/\x1b]0;x\x07")).splitlines()[0] == "logs: /runs/\\x1b]0;x\\x07"
 
 
+def test_a_report_in_a_notebook():
+    """Bounded, whatever the job."""
+    failure = FAILURE._replace(text="worker/7 failed on <b>: " + "x" * 9000)
+    many = report(*(failed(f"worker/{n}", host="<b>") for n in range(500)), failure=failure, exit_code=7)
+    assert len(repr(many)) < 500 and "\n" not in repr(many)
+    assert repr(many).startswith(
+        "<Report of mnist: exit code 7 after 12s, tasks: 500 failed; worker/7 failed on <b>"
+    )
+    shown = many._repr_html_()
+    assert shown.count("<tr>") == 102 and "<td>400 more</td>" in shown and "<b>" not in shown
+    row = "<td>worker/0</td><td>&lt;b&gt;</td><td>failed</td><td>exit code 7</td><td>12s</td>"
+    assert f"<tr>{row}</tr>" in shown
+
+
 def test_colours_change_nothing_but_colours():
     one = report(task_report("worker/0"), failed("worker/1"), failure=FAILURE, exit_code=7)
     coloured = result_table(one, colour=True)

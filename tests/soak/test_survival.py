@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
 import signal
@@ -15,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Started
+from tests.conftest import Launch, Started
 from tests.docker.conftest import alive
 from tests.docker.engine import Engine
 from tests.docker.test_dockerfile import built
-from tests.local.seeing import RunFolder
+from tests.local.seeing import STUBS, RunFolder, run_of, soon
 from tests.local.training import (
     SAVE_STEPS,
     TRAININGS,
@@ -33,6 +35,7 @@ from tests.local.training import (
     survive,
     tf_keras,
 )
+from tests.soak.test_kills import TIMES
 from tests.ssh.host import LabHost
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -42,6 +45,10 @@ PLACES = ("here", "ssh", "docker")
 PAUSE, CHAOS, END = 10.0, 120.0, 900.0
 #: Steps that take longer than the kills, on a fast machine.
 CHAOS_STEPS = {"async": 40_000, "sync": 15_000, "coordinated": 12_000, "fit": 10_000, "in_step": 8_000}
+#: Rounds of a training, how many are left when a worker is killed, at most, and how often that is tried.
+ROUNDS, LEFT, TURNS = 40, 10, min(TIMES, 30)
+#: Seconds for a chief to exit after its last line.
+EXIT = 20.0
 
 
 @pytest.fixture
@@ -132,3 +139,20 @@ def _chaos(place: Place, started: Started, run: RunFolder) -> int:
             kills += 1
         time.sleep(PAUSE)
     return kills
+
+
+@pytest.mark.parametrize("turn", range(TURNS))
+def test_a_worker_is_killed_shortly_before_the_chief_has_finished(launch: Launch, turn: int):
+    started = launch.start(
+        "--preload", "tensorflow", "--restarts", "3", "--chief", "--ps", "1", "--workers", "2",
+        *WITH_TENSORFLOW, "-x", "TF_CPP_MIN_LOG_LEVEL=2", str(STUBS / "rounds.py"), str(ROUNDS),
+    )  # fmt: skip
+    moment, victim = ROUNDS - random.randint(0, LEFT), random.choice(["worker/0", "worker/1"])
+    started.until(lambda it: f"round {moment} of" in it.out, 240)
+    time.sleep(random.random() * 0.15)
+    run = run_of(launch, started)
+    with contextlib.suppress(KeyError, ProcessLookupError):  # the job has just ended
+        os.kill(running(run)[victim], signal.SIGKILL)
+    started.until(lambda it: "all rounds are over" in it.out, 120)
+    soon(lambda: "chief/0" not in running(run), EXIT, "the chief does not exit; its log has its stacks")
+    assert started.wait(60).code == 0

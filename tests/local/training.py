@@ -148,9 +148,12 @@ def saved(training: Training, folder: Path) -> int:
 
 
 def survive(place: Place, name: str, victim: str, signum: int = signal.SIGKILL) -> Ended:
-    """Train, kill a task once, well after the first checkpoint: training goes on from the last one."""
+    """Train, kill a task once, well after the first checkpoint: training goes on from the last one.
+
+    The loss of a ps uses one restart, whatever fails because of it.
+    """
     training = TRAININGS[name]
-    started, run = start(place, name, training.steps, restarts=2)
+    started, run = start(place, name, training.steps, restarts=1 if victim.startswith("ps") else 2)
     started.until(lambda _: step(run) >= KILL_AT and saved(training, place.folder) >= SAVE_STEPS, _UNDER_WAY)
     last = saved(training, place.folder)
     place.kill(run, victim, running(run)[victim], signum)

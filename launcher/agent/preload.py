@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from launcher.agent import processes, template
+from launcher.agent import processes
 from launcher.agent.spawn import CannotStart, Spawner, Started
 from launcher.agent.stopping import Families
 from launcher.events import Preload, StartTask
@@ -108,6 +108,8 @@ class Templates:
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
     def _started(self, command: Preload) -> _Template:
+        from launcher.agent import template  # with runpy and ctypes, which few agents need
+
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = (command.python, "-c", template.LOADER, template.PADDING)
         try:
@@ -123,7 +125,7 @@ class Templates:
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(started, ours))
         with suppress(OSError):  # its end is reported where it is read
-            ours.send(_source_of_template().encode())
+            ours.send(_source_of(template).encode())
             ours.send(json.dumps(command.modules).encode())
         return started
 
@@ -266,9 +268,8 @@ class Templates:
         return waiting
 
 
-def _source_of_template() -> str:
-    """The text of `launcher.agent.template`, from its file or from the launcher."""
-    module: Any = template
+def _source_of(module: Any) -> str:
+    """The text of a module of ours, from its file or from the launcher."""
     if "__file__" not in vars(module):
         return str(module.__loader__.get_source(module.__name__))
     with open(module.__file__, encoding="utf-8") as file:

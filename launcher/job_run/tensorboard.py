@@ -20,7 +20,7 @@ _LOOPBACK = "127.0.0.1"
 #: Without TensorFlow's notices about this machine's processor.
 _QUIET = (("TF_CPP_MIN_LOG_LEVEL", "2"),)
 #: What Python prints if it has no TensorBoard.
-_MISSING = re.compile(rb"No module named '?tensorboard(\.main)?'?\s*\)?\s*$", re.MULTILINE)
+_MISSING = rb"(?m)No module named '?tensorboard(\.main)?'?\s*\)?\s*$"
 
 
 def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
@@ -90,7 +90,7 @@ class Board:
         if isinstance(event, AgentReady):
             self._addresses[event.host] = _first_address(event.facts.addresses) or event.host
         elif isinstance(event, TaskOutput) and event.task == TASK and not self._advised:
-            self._advised = _MISSING.search(event.data) is not None
+            self._advised = re.search(_MISSING, event.data) is not None
             if self._advised:
                 return "TensorBoard is not installed for the Python of the tasks: pip install tensorboard"
         return ""

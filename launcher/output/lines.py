@@ -15,7 +15,7 @@ _NEVER = float("inf")
 _LABEL_WIDTH = 40
 RESET = "\x1b[0m"
 _CONTROLS = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
-_REWRITE = re.compile(rb"\r|\x08+")
+_REWRITE = rb"\r|\x08+"
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"
 #: ``sgr`` is a colour; other matches are control characters and sequences.
@@ -185,7 +185,7 @@ class LineCutter:
 
     def _state(self, line: bytes) -> str:
         """The state of a rewritten line: the last visible text between rewritings."""
-        texts = (self._text(segment) for segment in reversed(_REWRITE.split(line)))
+        texts = (self._text(segment) for segment in reversed(re.split(_REWRITE, line)))
         return next(filter(_is_visible, texts), "")
 
     def _text(self, data: bytes) -> str:

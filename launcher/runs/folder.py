@@ -24,7 +24,7 @@ _CHECKED_RUNS = 20
 _UNKNOWN = 30 * 24 * 3600.0
 #: Without letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
+_JOB_ID = r"\d{8}-\d{6}-[0-9a-z]+"
 
 
 def new_job_id() -> str:
@@ -126,7 +126,7 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
         names: its entries; the names of runs sort by time.
         keep: the number of runs that stay.
     """
-    runs = sorted(filter(_JOB_ID.fullmatch, names))
+    runs = sorted(name for name in names if re.fullmatch(_JOB_ID, name))
     for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MOST_REMOVED]]:
         with contextlib.suppress(OSError):
             if _is_over(path):

@@ -22,7 +22,7 @@ from launcher.text import shortened
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
-_ATTEMPT = re.compile(rb"(?m)^launch: attempt \d+ starts here\n")
+_ATTEMPT = rb"(?m)^launch: attempt \d+ starts here\n"
 #: Bytes of a log that are read at once.
 _CHUNK = 1 << 18
 
@@ -67,7 +67,7 @@ def tail(path: str) -> tuple[bytes, bool]:
             data = file.read(_SIZE)
     except OSError:
         return b"", False
-    marks = list(_ATTEMPT.finditer(data))
+    marks = list(re.finditer(_ATTEMPT, data))
     return (data[marks[-1].end() :], False) if marks else (data, start > 0)
 
 

@@ -19,7 +19,6 @@ that is larger than any before.
 from __future__ import annotations
 
 import enum
-import random
 import re
 from collections.abc import Callable, Sequence
 
@@ -44,11 +43,11 @@ ALIKE = 3
 OUTSIDE = (1, 2, 9, 15)
 #: Words before the number of a step; bytes at the end of a piece of output that are searched for them.
 _WORDS, _SEARCHED = (b"step", b"epoch", b"round", b"iteration", b"batch"), 500
-_STEPS = {word: re.compile(word + rb"s?\W{1,4}(\d{1,18})") for word in _WORDS}
+_STEPS = {word: word + rb"s?\W{1,4}(\d{1,18})" for word in _WORDS}
 #: The last line of a Python traceback, and the parts of it that vary.
-_EXCEPTION = re.compile(rb"(?m)^[ \t].*\n([A-Za-z_][\w.]*(?::.*)?)$")
-_NUMBER = re.compile(rb"0x[0-9a-f]+|\d+")
-_IMPORT_FAILED = re.compile(
+_EXCEPTION = rb"(?m)^[ \t].*\n([A-Za-z_][\w.]*(?::.*)?)$"
+_NUMBER = rb"0x[0-9a-f]+|\d+"
+_IMPORT_FAILED = (
     rb"(?m)^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError)\b|^\S+: No module named "
 )
 
@@ -107,17 +106,13 @@ class Restarts:
     Args:
         job: roles and policy.
         placement: its tasks.
-        jitter: gives random numbers from 0 to 1.
     """
 
-    def __init__(
-        self, job: JobSpec, placement: Placement, jitter: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, job: JobSpec, placement: Placement) -> None:
         self._policy = job.policy
         self.limit = job.policy.restarts
         self._roles = {placed.task: placed.role for placed in placement.tasks}
         self._names = {role.name for role in self._roles.values()}
-        self._jitter = jitter
         #: Restarts that count, and all, by the task that failed.
         self._counted: dict[TaskId, int] = {}
         self._restarted: dict[TaskId, int] = {}
@@ -143,7 +138,7 @@ class Restarts:
         """Look for progress in the output of a task."""
         end = data[-_SEARCHED:].lower()
         for word, pattern in _STEPS.items():
-            numbers = [int(number) for number in pattern.findall(end)] if word in end else []
+            numbers = [int(number) for number in re.findall(pattern, end)] if word in end else []
             if numbers and max(numbers) > self._steps.get(word, -1):
                 self._steps[word] = max(numbers)
                 self._alike.clear()
@@ -197,7 +192,9 @@ class Restarts:
         return Decision(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
 
     def _wait(self, restart: int, ran: float) -> float:
-        pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * self._jitter())
+        from random import random  # with hashlib's SHA and bisect: as long as the rest of this module
+
+        pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * random())
         return max(0.0, min(_LONGEST, pause) - ran)
 
     def _group(self, role: Role, task: TaskId, preempted: bool) -> tuple[frozenset[TaskId], bool]:
@@ -222,10 +219,10 @@ def cannot_import(tail: bytes) -> bool:
     Args:
         tail: the end of its output.
     """
-    return _IMPORT_FAILED.search(tail) is not None
+    return re.search(_IMPORT_FAILED, tail) is not None
 
 
 def exception(tail: bytes) -> str:
     """The last line of the last Python traceback in this output, without numbers; empty: there is none."""
-    found = _EXCEPTION.findall(tail)
-    return _NUMBER.sub(b"#", found[-1]).decode(errors="replace") if found else ""
+    found = re.findall(_EXCEPTION, tail)
+    return re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""

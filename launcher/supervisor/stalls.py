@@ -42,12 +42,12 @@ _FAULTHANDLER = (
     " strategy, which may handle SIGTERM itself): its log then has its stacks"
 )
 #: Lines in which TensorFlow says that it waits, words of each, and the one of a session of TensorFlow 1.
-_WAITS = re.compile(
+_WAITS = (
     rb"(?m)^.*(?:CreateSession still waiting for response from worker: |Waiting for \d+/\d+ tasks to connect"
     rb"|Waiting for model to be ready\.|Example stragglers:).*\n?|^/job:\w+/replica:0/task:\d+\n?"
 )
 _WORDS = (b"aiting for ", b"stragglers:")
-_SESSION = re.compile(rb"CreateSession still waiting for .*/job:(\w+)/replica:\d+/task:(\d+)")
+_SESSION = rb"CreateSession still waiting for .*/job:(\w+)/replica:\d+/task:(\d+)"
 #: Bytes, at most, of a piece of output with nothing but such lines; pieces after which the user is told.
 _MOST_WAITS, _TELL_AFTER = 4000, 3
 
@@ -70,7 +70,7 @@ def printed(job: JobState, record: TaskRecord, data: bytes) -> None:
         record.waits, record.awaited = 0, None
         return
     record.waits += 1
-    found = _SESSION.search(data)
+    found = re.search(_SESSION, data)
     peer = job.records.get(TaskId(b"/".join(found.groups()).decode())) if found else None
     if peer is None:
         return
@@ -85,7 +85,7 @@ def printed(job: JobState, record: TaskRecord, data: bytes) -> None:
 def _only_waits(data: bytes) -> bool:
     """Whether all lines of this output say that TensorFlow waits."""
     may_be = len(data) <= _MOST_WAITS and any(word in data for word in _WORDS)
-    return may_be and not _WAITS.sub(b"", data).strip()
+    return may_be and not re.sub(_WAITS, b"", data).strip()
 
 
 def look(job: JobState, event: events.TimeUp) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -21,7 +22,6 @@ from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.job_run.tensorboard import Board, with_output_folder
-from launcher.runs.folder import create, new_job_id, unfinished
 from launcher.text import counted, counted_roles, listed
 from launcher.transports.machines import Launch, LaunchHosts, Planned
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from launcher.job_run.detach import Detached
     from launcher.job_run.staging import Staging
     from launcher.report import Report
+
+#: Without letters that look like digits.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def run_job(options: Options, detached: Detached | None = None) -> int:
@@ -90,6 +93,12 @@ def _show_plan(options: Options, planned: Planned, staging: Staging | None) -> i
     return show_plan(planned.job, planned.shown(expected)._replace(notes=tuple(notes)), options.json, files)
 
 
+def _new_job_id() -> str:
+    """A name for a run, such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
+    letters = "".join(_ALPHABET[byte % 32] for byte in os.urandom(5))
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
+
+
 def _launch(
     options: Options,
     planned: Planned,
@@ -99,7 +108,7 @@ def _launch(
     detached: Detached | None,
 ) -> int:
     """Run a job whose options were checked."""
-    began, job, placement = events.now(), new_job_id(), planned.placement
+    began, job, placement = events.now(), _new_job_id(), planned.placement
     with ExitStack() as stack:
         notices = stack.enter_context(Notices())
         for text in () if staging is None else staging.notes:
@@ -238,6 +247,8 @@ def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -
     Raises:
         JobError: it is in use. If a job file names it, each run of the file uses the same folder.
     """
+    from launcher.runs.folder import create
+
     try:
         return create(options.run_dir, job, agents)
     except JobError as error:
@@ -250,6 +261,8 @@ def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -
 
 def _sweep(job: str) -> str:
     """Kill processes that runs with a dead launcher left. Returns a message; empty: there were none."""
+    from launcher.runs.folder import unfinished
+
     runs = unfinished(job)
     if not runs:
         return ""
@@ -307,7 +320,7 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
         TaskReport(placed.task, placed.host.name, "", None, state, reason, unknown)
         for placed in placement.tasks
     )
-    report = Report(new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
+    report = Report(_new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
     if options.json:
         try:
             print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)

@@ -22,15 +22,8 @@ KEPT_RUNS, _SLACK, MOST_REMOVED = 200, 20, 20
 _CHECKED_RUNS = 20
 #: Seconds after which a run of another machine without a report may be removed.
 _UNKNOWN = 30 * 24 * 3600.0
-#: Without letters that look like digits.
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+#: The name of a run: the time in UTC and letters.
 _JOB_ID = r"\d{8}-\d{6}-[0-9a-z]+"
-
-
-def new_job_id() -> str:
-    """A name for a run, such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
-    letters = "".join(_ALPHABET[byte % 32] for byte in os.urandom(5))
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
 def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()) -> RunPaths:

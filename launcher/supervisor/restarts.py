@@ -52,6 +52,12 @@ _IMPORT_FAILED = (
 )
 
 
+def _random() -> float:
+    from random import random  # takes longer than the rest of this module, and most jobs have no restart
+
+    return random()
+
+
 class Decision(Record):
     """What starts again after a failure."""
 
@@ -106,10 +112,12 @@ class Restarts:
     Args:
         job: roles and policy.
         placement: its tasks.
+        jitter: gives random numbers from 0 to 1.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement) -> None:
+    def __init__(self, job: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
         self._policy = job.policy
+        self._jitter = jitter
         self.limit = job.policy.restarts
         self._roles = {placed.task: placed.role for placed in placement.tasks}
         self._names = {role.name for role in self._roles.values()}
@@ -192,9 +200,7 @@ class Restarts:
         return Decision(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
 
     def _wait(self, restart: int, ran: float) -> float:
-        from random import random  # with hashlib's SHA and bisect: as long as the rest of this module
-
-        pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * random())
+        pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * self._jitter())
         return max(0.0, min(_LONGEST, pause) - ran)
 
     def _group(self, role: Role, task: TaskId, preempted: bool) -> tuple[frozenset[TaskId], bool]:

@@ -38,6 +38,12 @@ def agent_ready(job: JobState, event: events.AgentReady) -> None:
         job.do(*([events.HoldPorts(event.host, tasks)] if tasks else []))
 
 
+def noticed(job: JobState, event: events.HostNotice) -> None:
+    """The agent has a line for the user."""
+    job.notices[event.host] = job.notices.get(event.host, 0) + 1
+    job.notify(f"{event.host}: {event.text}")
+
+
 def ports_held(job: JobState, event: events.PortsHeld) -> None:
     """A host holds its ports; with the last of them the plan can be made."""
     if event.host not in job.not_ready:

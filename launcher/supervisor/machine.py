@@ -304,7 +304,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.TaskSignalled: task_events.signalled,
     events.TaskExited: task_events.exited,
     events.TaskGone: task_events.gone,
-    events.HostNotice: lambda job, event: job.notify(f"{event.host}: {event.text}"),
+    events.HostNotice: host_events.noticed,
     events.AgentLost: host_events.agent_lost,
     events.AgentClosed: host_events.agent_closed,
     events.StopAsked: _stop_asked,

@@ -10,7 +10,7 @@ from launcher.supervisor.tasks import TaskRecord
 from launcher.text import listed
 
 _RUNS = (TaskState.RUNNING, TaskState.STOPPING)
-#: Notices of a host that are shown.
+#: Notices of a host from the start of one task to that of the next.
 _MOST_NOTICES = 100
 
 
@@ -34,10 +34,8 @@ def verify(job: JobState, event: events.AgentEvent) -> None:
         missing = [record.task for record in job.by_host[event.host] if record.task not in event.ports]
         if missing:
             raise ProtocolError(f"PortsHeld without {listed(missing)}")
-    if isinstance(event, events.HostNotice):
-        job.notices[event.host] = job.notices.get(event.host, 0) + 1
-        if job.notices[event.host] > _MOST_NOTICES:
-            raise ProtocolError(f"more than {_MOST_NOTICES} notices")
+    if isinstance(event, events.HostNotice) and job.notices.get(event.host, 0) >= _MOST_NOTICES:
+        raise ProtocolError(f"more than {_MOST_NOTICES} notices")
 
 
 def _possible(event: events.AgentEvent, record: TaskRecord) -> bool:

@@ -129,7 +129,7 @@ class JobState:
         self.not_ready = dict.fromkeys(host.name for host in placement.hosts())
         self.self_stopping: set[str] = set()
         self.unanswered: set[str] = set()
-        #: Hosts whose agent is ready; how many notices of each host were shown.
+        #: Hosts whose agent is ready; notices of each host since it started a task.
         self.ready: set[str] = set()
         self.notices: dict[str, int] = {}
         #: Whether the hosts connect to each other; hosts that have not answered with their results.

@@ -29,6 +29,7 @@ _START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
 def started(job: JobState, event: events.TaskStarted) -> None:
     """The task's process exists."""
+    job.notices.pop(event.host, None)
     record = job.records[event.task]
     record.pid, record.started_at = event.pid, event.at
     record.first_look = job.looks

@@ -245,7 +245,8 @@ def wrong_order() -> Iterator[Case]:
                 yield Case(f"{record.__name__} {about} after {moment}", moment, sent, wrong=False)
             if "attempt" in right and "task" in right:
                 late = frame(record.__name__, {**right, "attempt": 7}, _data(record))
-                yield Case(f"{record.__name__} attempt 7 after {moment}", moment, late)
+                wrong = moment != "closed"  # nothing is read after that
+                yield Case(f"{record.__name__} attempt 7 after {moment}", moment, late, wrong=wrong)
 
 
 def wrong_frames() -> Iterator[Case]:

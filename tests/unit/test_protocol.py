@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import events, protocol
+from launcher.checking import HostFacts
 from launcher.errors import ProtocolError
+from launcher.fields import RANGES
 from launcher.protocol import Channel, Decoder, Refused, encode
 from launcher.task_id import TaskId
 
@@ -58,6 +61,7 @@ def test_messages_come_out_as_they_went_in_whatever_the_pieces(cut: int):
         assert [type(message) for message in found] == [type(message) for message in messages * 2]
 
 
+EXITED = {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "signal": None, "peak_rss": 0, "cpu_s": 0}
 STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
 
 
@@ -84,12 +88,47 @@ STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
         frame("AgentReady", {"at": 1.0, "pid": 1, "facts": json.loads("[" * 40 + "]" * 40)}),
         frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {"x": json.loads("[" * 40 + "]" * 40)}}),
         frame("CloseAgent", {}),
+        frame("TaskStarted", {**STARTED, "at": 1e300}),
+        frame("TaskStarted", {**STARTED, "host": "node2"}),
+        frame("TaskStarted", json.dumps(STARTED).encode() + b" " * (1 << 20)),
+        frame("TaskExited", {**EXITED, "code": 256}),
+        frame("TaskExited", {**EXITED, "code": None, "signal": 65}),
+        frame("TaskExited", {**EXITED, "signal": 9}),
+        frame("TaskExited", {**EXITED, "code": None}),
+        frame("TaskNotStarted", {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "why": ""}),
+        frame("TaskGone", {"at": 1.0, "task": "worker/0", "attempt": 1, "leftovers": -5}),
+        frame("TaskGone", {"at": 1.0, "task": "worker/0", "attempt": 1, "unkillable": [7] * 1001}),
+        frame("PortsHeld", {"at": 1.0, "ports": {"worker/0": 65536}}),
+        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {}}),
+        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {**FACTS._asdict(), "addresses": 5}}),
+        frame("Ping", {"grace": 1e6}),
         struct.pack("<BII", 5, 2**31, 2**31),
     ],
 )
 def test_a_wrong_message_is_an_error_of_the_protocol(data: bytes):
     with pytest.raises(ProtocolError):
         Decoder(True, "node1", {"worker/0"}).feed(data)
+
+
+def test_every_number_of_an_agent_has_limits():
+    def names(record: Any) -> Iterator[str]:
+        for name, hint in get_type_hints(record).items():
+            if hasattr(hint, "_fields"):
+                yield from names(hint)
+            elif "int" in str(hint) or "float" in str(hint):
+                yield name
+
+    records = [*protocol._FROM_AGENT, *protocol.FILES, HostFacts]
+    assert {name for record in records for name in names(record)} <= RANGES.keys()
+
+
+def test_texts_for_users_are_one_line_and_short():
+    notice = {"at": 1.0, "text": "\x1b[31mx\nlaunch: forged\n"}
+    refused = {"at": 1.0, "why": "x" * 61_000}
+    data = frame("HostNotice", notice) + frame("PortsRefused", refused)
+    shown, cut = Decoder(True, "node1").feed(data)
+    assert shown.text == r"\x1b[31mx\nlaunch: forged"
+    assert len(cut.why) == 2000
 
 
 def test_a_message_that_is_too_large_is_not_sent():

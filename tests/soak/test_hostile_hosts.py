@@ -21,8 +21,9 @@ from tests.soak.cases import Case
 from tests.soak.pretender import TASK
 from tests.ssh.host import LabHost
 
-#: Every so many cases; over SSH those of the agent, which run here too, more seldom.
-_EACH = 1 if os.environ.get("LAUNCH_SOAK") else 10
+#: Every so many cases: here; over SSH and of `launch check`, where each takes longer; over SSH those of the
+#: agent, which run here too, even more seldom.
+_EACH, _EACH_ELSEWHERE = (1, 1) if os.environ.get("LAUNCH_SOAK") else (10, 40)
 _EACH_AGAIN = 5
 #: Codes of jobs that come to their own end: the messages of the cases have 1 and 126; 124: a flood.
 _OWN = (0, 1, 124, 126)
@@ -60,10 +61,14 @@ def faults(case: Case, result: dict[str, Any], host: str) -> list[str]:
     if code not in ((125, 0) if over else (125,) if case.wrong else (*_OWN, 125)):
         found.append(f"exit code {code}")
     where = shown if case.moment == cases.CHECK else text
-    pattern = rf"(?m)^(launch: .*)?\b{host}\b.*(failed|wrong|ended|copied|not fetched|no port|no answer)"
+    pattern = (
+        rf"(?m)^(launch: .*)?\b{host}\b.*(failed|wrong|exited|ended|copied|not fetched|no port|no answer)"
+    )
     if case.wrong and not re.search(pattern, where):
         found.append("no line about the host")
-    if len(set(re.findall(rf"(?m)^launch: host {host} .*", text))) > 1:  # the report may repeat it
+    if (
+        not case.endless and len(set(re.findall(rf"(?m)^launch: host {host} .*", text))) > 1
+    ):  # the report may repeat it
         found.append("more than one line about the host")
     if "could not be started there" in text:
         found.append("the case did not run")
@@ -139,7 +144,7 @@ def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: boo
 
 def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The other host runs an agent of ours: its task ends with the job."""
-    chosen = [*over_ssh()[:: 2 * _EACH if _EACH > 1 else 1], *cases.endless()]
+    chosen = [*over_ssh()[::_EACH_ELSEWHERE], *cases.endless()]
     launches = []
     for case, hostfile in zip(chosen, evil_hosts(hosts[1], tmp_path, chosen, workdir=True), strict=True):
         run = ["--run-dir", str(tmp_path / "run"), "--hosts", str(hostfile), "--workers", "2"]
@@ -161,7 +166,7 @@ def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
 
 
 def test_launch_check(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
-    chosen = cases.checks()[::_EACH]
+    chosen = cases.checks()[::_EACH_ELSEWHERE]
     files = evil_hosts(hosts[1], tmp_path, chosen, workdir=False)
     launches = [{"argv": ["check", "--timeout", "5", str(file)], "case": None} for file in files]
     check(chosen, attack(ssh_launch, tmp_path, launches, 3600), "node2")

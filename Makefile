@@ -20,7 +20,7 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast newest soak lint types docs picture forks collected bench man packages constraints \
+.PHONY: help venv dev demo test test-fast newest soak lint types docs picture forks collected bench man packages oldest constraints wheel \
 	install uninstall clean python-ok
 
 help:  ## this list
@@ -35,12 +35,16 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
-test: packages $(VENV)/.dev  ## install what is missing; ruff, mypy, import-linter, the site and all tests
+test: packages oldest  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
 	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types docs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" --ignore tests/soak/test_survival.py $(PYTEST_ARGS)
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)
+
+# Hosts may have it. Where it can't be had, a line says so.
+oldest: $(VENV)/.dev
+	@$(BIN)/python -m tests.pythons
 
 # Tests that fork their process: pytest-xdist has threads.
 forks: $(VENV)/.dev
@@ -53,8 +57,9 @@ collected: $(VENV)/.dev
 soak: packages $(VENV)/.dev  ## random kills, many times, on every transport; trainings that survive kills
 	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## ruff and import-linter
+lint: $(VENV)/.dev  ## ruff, codespell and import-linter
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/lint-imports --no-logo
 
 types: $(VENV)/.dev  ## mypy
@@ -81,6 +86,10 @@ build/launch.1: $(SOURCES) $(VENV)/.demo
 
 packages:
 	@PYTHON=$(PYTHON) .ci/packages test
+
+wheel: python-ok  ## build a wheel into dist/
+	$(PINNED) $(PYTHON) $(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 install: python-ok  ## install launch for the Python of PYTHON=
 	$(PYTHON) $(PIP) --quiet install .
@@ -111,7 +120,8 @@ python-ok:
 	@PYTHON=$(PYTHON) .ci/packages demo
 
 $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
-	$(PYTHON) -m venv $(@D)/..
+	@echo "making a Python environment in $(@:/bin/python=)"
+	@$(PYTHON) -m venv $(@:/bin/python=)
 
 # Pip would compile modules on one core.
 # Pip is silent while it writes what it has fetched: beside it, a line every two seconds, until their shell ends.

@@ -11,6 +11,8 @@ import griffe
 _SEVERAL = re.compile(r"^( +)(\w+(?:, \w+)+):(.*(?:\n\1 +.*)*)", re.M)
 #: The mark of an example, a line of its own.
 _EXAMPLE = re.compile(r"^ *::\n\n?", re.M)
+#: A page of the documentation: from the page of Python names, which is one folder down.
+_PAGE = re.compile(r"\bdocs/([\w-]+)\.md")
 
 
 class Forms(griffe.Extension):
@@ -24,7 +26,7 @@ class Forms(griffe.Extension):
         """Split entries for several names, and remove ``::``."""
         if obj.docstring is not None:
             text = _SEVERAL.sub(_entries, obj.docstring.value)
-            obj.docstring.value = _EXAMPLE.sub("", text)
+            obj.docstring.value = _PAGE.sub(r"[\1](../\1.md)", _EXAMPLE.sub("", text))
 
     def on_class_members(self, *, cls: griffe.Class, **others: Any) -> None:
         """Give attributes the text that the docstring of their class has for them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import subprocess
 from pathlib import Path
 
 import reference
@@ -13,18 +14,34 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import launcher
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Where files of the repository that are not in docs/ are on the site.
 REPOSITORY = "repository/"
+#: The first page is README.md.
+FRONT = "index.md"
 
 _FENCED = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link to the repository that this clone came from, and name the version."""
+    git = ["git", "-C", str(ROOT), "config", "remote.origin.url"]
+    origin = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    web = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@)([\w.-]+)[/:]([\w./-]+?)(?:\.git)?", origin)
+    if web:
+        config.repo_url = f"https://{web[1]}/{web[2]}"
+        config.repo_name = "source"
+    config.copyright = f"launch {launcher.__version__}, Apache-2.0"
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the files of the repository that pages link to."""
     try:
-        generated = reference.pages()
+        generated = {FRONT: _front(), **reference.pages()}
     except ValueError as error:
         raise PluginError(str(error)) from error
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()} | generated
@@ -74,6 +91,8 @@ def _outside(path: str, text: str) -> list[str]:
 
 def _path(uri: str) -> str:
     """The path in the repository of a page of the site."""
+    if uri == FRONT:
+        return "README.md"
     if not uri.startswith(REPOSITORY):
         return f"docs/{uri}"
     path = uri.removeprefix(REPOSITORY)
@@ -82,9 +101,17 @@ def _path(uri: str) -> str:
 
 def _uri(path: str) -> str:
     """The page of a file of the repository."""
+    if path == "README.md":
+        return FRONT
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"{REPOSITORY}{path}" if path.endswith(".md") else f"{REPOSITORY}{path}.md"
+
+
+def _front() -> str:
+    """README.md, with the version below its title."""
+    title, _, text = _content("README.md").partition("\n")
+    return f"{title}\n\nVersion {launcher.__version__}\n{text}"
 
 
 def _content(path: str) -> str:

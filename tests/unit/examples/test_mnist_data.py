@@ -108,13 +108,20 @@ class TestCache:
 
 class TestSources:
     def test_the_next_one_is_asked_when_one_fails_or_lies(
-        self, data: ModuleType, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        data: ModuleType,
+        small: Any,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         wrong = small._replace(train_images=small.train_images ^ 1)
         asked = offer(data, monkeypatch, OSError("no route"), wrong, small, small)
         raw, where = data.fetch(tmp_path)
         assert same(raw, small) and where == "source 2"
         assert asked == ["source 0", "source 1", "source 2"]
+        tries = [f"mnist: trying source {number} of 4: source {number - 1}" for number in (1, 2, 3)]
+        assert capsys.readouterr().err.splitlines() == tries  # no failure that does no harm
 
     def test_none_at_all_says_what_was_tried_and_what_to_do(
         self, data: ModuleType, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

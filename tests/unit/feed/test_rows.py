@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import subprocess
@@ -23,6 +22,7 @@ from launcher.feed.channel import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode, is_own
 from launcher.feed.remote.frames import FeedBroken, ReadAhead, check_size, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
+from tests.pythons import oldest_python
 
 Point = namedtuple("Point", "x y")
 anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -183,11 +183,8 @@ def test_chunks_of_rows_that_grow(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_task_side_runs_on_python_3_8():
-    python = os.environ.get("PYTHON38") or next(
-        (str(path) for path in Path.home().glob(".pyenv/versions/3.8*/bin/python")), ""
-    )
-    if not python:
-        pytest.skip("Python 3.8 is not installed here (PYTHON38 names one)")
+    if (python := oldest_python()) is None:
+        pytest.skip("no python3.8 on this machine")
     code = (
         "from launcher.feed.remote import connect, codec, data_feed, readers\n"
         "block = codec.decode(codec.encode([(1, 'a'), (2, 'b')]))\n"

@@ -1,0 +1,82 @@
+"""What `make wheel` builds, in environments that have nothing else; and each Python of this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import ROOT
+from tests.pythons import python_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_THIS = f"3.{sys.version_info.minor}"
+#: Run by each other Python: the parser, bad input, programs, how jobs end, functions that travel.
+_TESTS = [
+    *("tests/local/test_bad_input.py", "tests/local/test_commands.py", "tests/local/test_defaults.py"),
+    *("tests/local/test_ends.py", "tests/local/test_jobs.py", "tests/local/test_mistakes.py"),
+    *("tests/unit/test_options.py", "tests/unit/test_protocol.py"),
+]
+
+
+def _run(*argv: str | Path, cwd: Path = ROOT, timeout: float = 300) -> str:
+    words = [str(word) for word in argv]
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-6000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by ``make wheel`` from a copy of the sources."""
+    copy = tmp_path_factory.mktemp("wheel") / "sources"
+    copy.mkdir()
+    for name in ("LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, copy)
+    for name in (".ci", "launcher"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    _run("make", "--no-print-directory", "wheel", f"PYTHON={sys.executable}", cwd=copy)
+    (built,) = (copy / "dist").glob("tf_launcher-*.whl")
+    return built
+
+
+def _installed(python: str, wanted: str, folder: Path) -> Path:
+    """The ``bin`` of a new environment that has this, and what it requires."""
+    _run(python, "-m", "venv", folder)
+    pip = (folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
+    _run(*pip, "--constraint", ROOT / "constraints.txt", wanted)
+    return folder / "bin"
+
+
+def test_the_wheel_runs_a_job_in_an_empty_environment(wheel: Path, launch: Launch, tmp_path: Path):
+    commands = _installed(sys.executable, str(wheel), tmp_path / "environment")
+    program = tmp_path / "train.py"
+    program.write_text("import os\nprint('I am', os.environ['JOB_NAME'], os.environ['TASK_INDEX'])\n")
+    words = ("--ps", "1", "--workers", "2", "--report", tmp_path / "report.json", program)
+    ended = launch(*words, command=[str(commands / "launch")], cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "worker/1 | I am worker 1" in ended.out
+    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    assert len(report["tasks"]) == 3
+    version = launch("--version", command=[str(commands / "launch")], cwd=tmp_path)
+    assert version.out.startswith(f"launch {wheel.name.split('-')[1]}, ")
+    _run(commands / "python", "-c", "import launcher, launcher.testing; launcher.TFCluster")
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, tmp_path: Path):
+    if version == _THIS:
+        pytest.skip(f"all tests run on Python {version}")
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"not tested: there is no Python {version} on this machine")
+    commands = _installed(python, f"{wheel}[test]", tmp_path / "environment")
+    only = ("-m", "not tensorflow and not slow and not tmux", "-n", "2", "--maxfail", "5")
+    _run(commands / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *only, *_TESTS, timeout=550)

@@ -18,12 +18,8 @@ from tests.pythons import python_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _THIS = f"3.{sys.version_info.minor}"
-#: Run by each other Python: the parser, bad input, programs, how jobs end, functions that travel.
-_TESTS = [
-    *("tests/local/test_bad_input.py", "tests/local/test_commands.py", "tests/local/test_defaults.py"),
-    *("tests/local/test_ends.py", "tests/local/test_jobs.py", "tests/local/test_mistakes.py"),
-    *("tests/unit/test_options.py", "tests/unit/test_protocol.py"),
-]
+#: Run by each other Python: the command line and its faults, which depend on Python's argparse; whole jobs.
+_TESTS = ["tests/local/test_bad_input.py", "tests/local/test_jobs.py", "tests/unit/test_options.py"]
 
 
 def _run(*argv: str | Path, cwd: Path = ROOT, timeout: float = 300) -> str:

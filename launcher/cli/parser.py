@@ -80,6 +80,8 @@ def command_parser(name: str) -> Parser:
         add_help=False,
         exit_on_error=False,
     )
+    # The same texts on each Python: 3.14 would colour the usage, 3.15 add guesses to faults.
+    vars(parser).update(color=False, suggest_on_error=False)
     parser.add_argument("-h", "--help", action="help", help="show this help, and exit")
     command.add_arguments(parser)
     return parser

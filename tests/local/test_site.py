@@ -87,6 +87,20 @@ def test_the_reference_has_every_public_name(site: Path):
     assert [name for name in names if f'id="{name}"' not in page] == []
 
 
+def test_the_first_page_is_the_readme_with_the_version(site: Path):
+    page = (site / "index.html").read_text(encoding="utf-8")
+    first = page.partition("terminal.svg")[0]
+    assert f"Version {launcher.__version__}" in first
+    assert "pip install ." in first and "No ports to choose" in first
+    assert 'href="start.html"' in first
+
+
+def test_names_of_pages_in_docstrings_are_links(site: Path):
+    page = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    assert '<a href="../jobfile.html">' in page
+    assert re.findall(r"docs/[\w-]+\.md", page) == []
+
+
 def test_pages_of_the_site_request_nothing_from_other_servers(site: Path):
     loaded = re.compile(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"?(https?://[^\s\">]+)")
     found = {url for page in site.rglob("*.html") for url in loaded.findall(page.read_text(encoding="utf-8"))}

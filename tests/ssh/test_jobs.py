@@ -295,7 +295,7 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     print(f" [{time.monotonic() - since:.1f} s]", end="")
     assert time.monotonic() - since < 12, "its lease would have been over later"
     assert f"host node2 is lost: its agent did not answer in {limit}s" in ended.err
-    assert "it can't be reached: it ends its tasks when its lease is over" in ended.err
+    assert "it can't be reached: it stops its tasks when its lease expires" in ended.err
     assert re.search(r"^node1 .* stopped ", ended.out, re.MULTILINE)
     hosts[1].restore()
     assert soon(lambda: quiet(hosts), 40)

@@ -28,6 +28,7 @@ from launcher import events
 from launcher.errors import ProtocolError
 from launcher.fields import FieldReader
 from launcher.record import Record
+from launcher.text import host_text
 
 #: Bytes of one frame, at most; of the fields in a frame of an agent.
 MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
@@ -299,7 +300,7 @@ class Decoder:
         try:
             values = self._reader.read(record, json.loads(fields))
         except (ValueError, RecursionError, ProtocolError) as error:
-            raise ProtocolError(f"{record.__name__}: {error}: {fields[:200]!r}") from error
+            raise ProtocolError(host_text(f"{record.__name__}: {error}: {fields[:200]!r}")) from error
         return (self._host, *values) if record._fields[:1] == ("host",) else values
 
 

@@ -195,6 +195,7 @@ def wrong_messages() -> Iterator[Case]:
                 odd = field == "code" and value is None and record is events.TaskExited
                 yield case(f"{field} {number}", frame(name, changed, data), wrong=odd or not optional)
         yield case("more", frame(name, {**right, "more": 1}, data))
+        yield case("much more", frame(name, {**right, "x" * 100_000: 1}, data))
         yield case("host", frame(name, {**right, "host": "node1"}, data))
         yield from (
             case(f"not an object {number}", frame(name, other, data))

@@ -25,7 +25,7 @@ from launcher.record import Record
 from launcher.text import host_text
 
 if TYPE_CHECKING:
-    from paramiko.config import SSHConfig
+    from paramiko import SSHConfig
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
@@ -217,7 +217,7 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
 
 def _from_file(hop: Hop) -> dict[str, list[str]]:
     """The options in the user's file, read by paramiko."""
-    from paramiko.ssh_exception import ConfigParseError
+    from paramiko import ConfigParseError  # not from a module of it: another thread may be importing all
 
     needs = "needs the ssh command, and the account's home as $HOME"
     try:
@@ -245,7 +245,7 @@ def _from_file(hop: Hop) -> dict[str, list[str]]:
 @functools.lru_cache
 def _parsed(text: str) -> SSHConfig:
     """The options of a text; most hosts have the same lines."""
-    from paramiko.config import SSHConfig
+    from paramiko import SSHConfig
 
     return SSHConfig.from_text(text)
 

@@ -70,14 +70,14 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
 
 
 def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
-    """The ps that has ended so shortly before that a task failed because of it; empty: there is none."""
+    """The ps that has failed so shortly before that a task failed because of it; empty: there is none."""
     if record.task.role == "ps" or record.stalled or record.status.signal in OUTSIDE:
         return ""
     for peer in job.records.values():
-        if peer.task.role == "ps":
-            last = peer.earlier[-1].ended_at if peer.ended_at is None and peer.earlier else peer.ended_at
-            if last is not None and 0 <= at - last <= _NEEDED:
-                return str(peer.task)
+        ends = [(each.state, each.ended_at) for each in peer.earlier[-1:]] + [(peer.outcome, peer.ended_at)]
+        failed = [end for state, end in ends if state is TaskState.FAILED and end is not None]
+        if peer.task.role == "ps" and any(0 <= at - end <= _NEEDED for end in failed):
+            return str(peer.task)
     return ""
 
 

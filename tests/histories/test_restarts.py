@@ -201,7 +201,10 @@ worker 2, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/1 exits 1 @ 4.0; 
 worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0; time up restart 1;
     time up restart 2; worker/0,ps/0 starts; ps/0 finishes 1 @ 9.0; worker/0 ends; closed
     -> 1 | stopped, failed | ps/0 failed on node1 after 7.9s (attempt 2): exit code 1; no restart is left of 1
-# what something else killed, or fails later, counts
+# what fails after a ps that was stopped with it, or later, or was killed, counts
+chief 1, worker 1, ps 1, restarts 1: up; chief/0 dies 6; chief/0 gone; ps/0 ends; time up restart 1;
+    chief/0,ps/0 starts; chief/0 dies 6; chief/0 gone; worker/0,ps/0 ends; closed
+    -> 134 | failed: signal, stopped, stopped
 worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 dies 9 @ 4.0; worker/0 gone; closed
     -> 137 | failed: signal, failed: signal
 worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; time up restart 1; ps/0 starts;

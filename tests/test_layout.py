@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+import cloudpickle
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -46,13 +48,16 @@ def travelling() -> list[str]:
     return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
 
 
-def test_what_runs_on_hosts_can_be_imported_by_python_3_8():
+def test_what_runs_on_hosts_can_be_imported_by_python_3_8(tmp_path: Path):
+    """cloudpickle travels with it."""
     python = oldest_python()
     if python is None:
         pytest.skip("no python3.8 on this machine")
+    (tmp_path / "cloudpickle").symlink_to(Path(cloudpickle.__file__).parent)
     code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
     argv = [python, "-B", "-W", "error", "-c", code, *travelling()]
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 
 

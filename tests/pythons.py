@@ -32,7 +32,7 @@ def oldest_python() -> str | None:
 def _install_the_oldest() -> None:
     if oldest_python() is not None:
         return
-    uv = [str(Path(sys.prefix, "bin", "uv")), "python", "install", "--quiet", "--no-bin"]
+    uv = [str(Path(sys.prefix, "bin", "uv")), "python", "install", "--no-bin"]
     print("installing Python 3.8 for the tests of what runs on hosts", flush=True)
     done = subprocess.run(
         [*uv, "--install-dir", str(_INSTALLED), "3.8"], capture_output=True, text=True, check=False

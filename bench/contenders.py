@@ -6,14 +6,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench import peers
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
-LAUNCH, HONCHO, MPIRUN, TORCHRUN, FLOOR = "launch", "honcho", "mpirun", "torchrun", "floor"
+LAUNCH, BEFORE, HONCHO, MPIRUN, TORCHRUN, FLOOR = "launch", "before", "honcho", "mpirun", "torchrun", "floor"
 
 
 class Call(NamedTuple):
@@ -45,18 +45,17 @@ def task_program(*args: object) -> list[str]:
     return [sys.executable, "-I", "-S", str(_PROGRAMS / "task.py"), *map(str, args)]
 
 
-def all_contenders(launch: str, before: str | None = None, with_peers: bool = True) -> list[Contender]:
+def all_contenders(launch: str, before: str | None, chosen: Collection[str]) -> list[Contender]:
     """Every contender, the missing ones too; peers are installed on the way.
 
     Args:
         launch: path of the launch to measure.
-        before: path of another launch, measured under the name "before".
-        with_peers: whether there are other programs than launch.
+        before: path of another launch, measured under the name `BEFORE`.
+        chosen: names of the other programs.
     """
-    also = [] if before is None else [_launch(before)._replace(name="before")]
-    if not with_peers:
-        return [_launch(launch), *also]
-    return [_launch(launch), *also, _honcho(), _mpirun(), _torchrun(), _floor()]
+    also = [] if before is None else [_launch(before)._replace(name=BEFORE)]
+    others = {HONCHO: _honcho, MPIRUN: _mpirun, TORCHRUN: _torchrun, FLOOR: _floor}
+    return [_launch(launch), *also, *(make() for name, make in others.items() if name in chosen)]
 
 
 def _launch(path: str) -> Contender:

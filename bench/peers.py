@@ -50,6 +50,18 @@ def tensorflow() -> Peer:
     return found._replace(path=str(FOLDER / "tensorflow" / "bin" / "python"))
 
 
+def commit(name: str) -> Peer:
+    """The launch of a commit of this repository, installed as a user has it."""
+    fault, found = _try(["git", "-C", str(_TOP), "rev-parse", "--short", f"{name}^{{commit}}"])
+    if fault:
+        return Peer("", missing=fault)
+    folder = FOLDER / f"launch-{found.strip()}"
+    archive = f"{folder}.tar.gz"
+    _make_folder()
+    fault, _ = _try(["git", "-C", str(_TOP), "archive", "--prefix=launch/", "-o", archive, name])
+    return Peer(str(folder / "bin" / "launch"), missing=fault or _installed(folder, [archive]))
+
+
 def mpirun() -> Peer:
     """Open MPI's mpirun: the one that is here, else Debian's."""
     path = shutil.which("mpirun")
@@ -73,24 +85,34 @@ def version_of(argv: Sequence[str]) -> tuple[str, str]:
 def _from_index(name: str, packages: Sequence[str]) -> Peer:
     """The program ``name`` of a package in an environment of its own, made at the first use."""
     folder = FOLDER / name
-    path, ready = folder / "bin" / name, folder / ".ready"
-    if not ready.exists():
-        fault = _install(folder, packages)
-        if fault:
-            return Peer("", missing=fault)
+    fault = _installed(folder, packages)
+    if fault:
+        return Peer("", missing=fault)
+    version = _version(folder, re.split("[=>]", packages[0])[0])
+    return Peer(str(folder / "bin" / name), f"{name} {version}")
+
+
+def _installed(folder: Path, packages: Sequence[str]) -> str:
+    """Make an environment with these packages, once. Returns why that fails; empty: it is there."""
+    ready = folder / ".ready"
+    fault = "" if ready.exists() else _install(folder, packages)
+    if not fault:
         ready.write_text("\n".join(packages) + "\n")
-    return Peer(str(path), f"{name} {_version(folder, re.split('[=>]', packages[0])[0])}")
+    return fault
 
 
 def _install(folder: Path, packages: Sequence[str]) -> str:
-    """Why it can't be installed; empty if it is."""
     _print(f"installing {packages[0]} into {folder} (once)")
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / ".gitignore").write_text("*\n")
+    _make_folder()
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     pip += ["--retries", "1", "--constraint", str(_CONSTRAINTS)]
     steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, *packages]]
     return next((fault for fault, _ in map(_try, steps) if fault), "")
+
+
+def _make_folder() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / ".gitignore").write_text("*\n")
 
 
 def _version(folder: Path, package: str) -> str:

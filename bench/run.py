@@ -19,6 +19,7 @@ from bench import (
     goodput,
     idle,
     output,
+    peers,
     preload,
     processes,
     relay,
@@ -28,7 +29,7 @@ from bench import (
     sync,
     tables,
 )
-from bench.contenders import Contender, all_contenders
+from bench.contenders import FLOOR, HONCHO, MPIRUN, TORCHRUN, Contender, all_contenders
 from bench.setting import Setting
 
 MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
@@ -37,6 +38,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "shapes": shapes.measure,
     "failure": failure.measure,
     "idle": idle.measure,
+    "ssh-start": ssh.measure_start,
     "ssh": ssh.measure,
     "sync": sync.measure,
     "relay": relay.measure,
@@ -47,6 +49,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
 }
 #: Those that measure the contenders beside launch: others need no peer, or get their own.
 _WITH_PEERS = {"startup", "output", "failure", "idle"}
+_PEERS = (HONCHO, MPIRUN, TORCHRUN, FLOOR)
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.
 _MEMORY, _ROOM = Path("/dev/shm"), 1 << 30
@@ -62,10 +65,13 @@ def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     processes.become_subreaper()
     with _scratch() as scratch, _clean_environment():
-        with_peers = not _WITH_PEERS.isdisjoint(args.only)
-        contenders = all_contenders(args.launch, args.before, with_peers)
+        chosen = _PEERS if args.peers is None else args.peers
+        chosen = [] if _WITH_PEERS.isdisjoint(args.only) else chosen
+        contenders = all_contenders(args.launch, args.before, chosen)
         print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
-        setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch, args.before)
+        setting = Setting(
+            contenders, args.rounds, args.quick, scratch, [], args.launch, args.before, args.peers
+        )
         if contenders[0].missing:
             setting.faults.append(f"launch: {contenders[0].missing}")
             args.only = []
@@ -85,11 +91,23 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"runs of each contender (default: {_ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="few rounds, few lines: does it work at all?")
     parser.add_argument("--launch", metavar="PATH", default=beside, help="the launch to measure")
-    parser.add_argument("--before", metavar="PATH", help="another launch to measure in the same rounds")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--before", metavar="PATH", help="another launch to measure in the same rounds")
+    other.add_argument("--against", metavar="COMMIT", help="the launch of a commit, in the same rounds")
+    parser.add_argument("--peers", type=_words, metavar="NAME,...", help="only these other programs")
     parser.add_argument("--json", metavar="FILE", help="write the tables to a file too")
     args = parser.parse_args(argv)
+    if args.against is not None:
+        found = peers.commit(args.against)
+        if found.missing:
+            parser.error(f"--against {args.against}: {found.missing}")
+        args.before = found.path
     args.rounds = max(1, args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS))
     return args
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _names(text: str) -> list[str]:

@@ -22,6 +22,8 @@ class Setting(NamedTuple):
     launch: str = "launch"
     #: Another launch to measure beside it.
     before: str | None = None
+    #: The other programs to measure; ``None``: all.
+    peers: Sequence[str] | None = None
 
     @property
     def present(self) -> list[Contender]:

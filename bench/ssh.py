@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pwd
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +22,7 @@ from bench.ssh_peers import BEFORE, LAUNCH, SshPeer, all_peers
 from tests.ssh.lab import Lab
 
 _COUNTS = (4, 16, 32)
+_CLONE_NEWNS = 0x20000
 #: Seconds that one run may take.
 _TIME_LIMIT = 60.0
 #: Seconds for the processes of a run to end on its hosts, before the next client has the processor.
@@ -39,29 +43,62 @@ class Run(NamedTuple):
     code: int | None
 
 
+def measure_start(setting: Setting) -> None:
+    """Measure start-up, and print."""
+    _measure(setting, _start_up)
+
+
 def measure(setting: Setting) -> None:
-    """Measure and print."""
+    """Measure output and ends, and print."""
+    _measure(setting, _output, _failure, _killed)
+
+
+def _measure(setting: Setting, *steps: Callable[[Setting, Lab, Sequence[SshPeer]], None]) -> None:
     if os.geteuid() != 0:
         print("\nssh: MISSING: its hosts are network namespaces, which only root can make")
         return
-    found = all_peers(setting.launch, setting.before)
+    found = all_peers(setting.launch, setting.before, setting.peers)
     for one in found:
         print(f"  {one.name}: {one.missing and 'MISSING: ' + one.missing or one.version}")
     root = Path(__file__).resolve().parent.parent
-    with Lab(max(_COUNTS), show=[sys.prefix, sys.base_prefix, root]) as lab:
-        _start_up(setting, lab, found)
-        _output(setting, lab, found)
-        _failure(setting, lab, found[0])
-        _killed(setting, lab, [one for one in found if one.name in (LAUNCH, BEFORE, "mpirun")])
+    with Lab(max(_COUNTS), show=[sys.prefix, sys.base_prefix, root]) as lab, _as_for_a_user(lab):
+        for step in steps:
+            step(setting, lab, found)
 
 
-def _run(lab: Lab, argv: Sequence[str], output: Path | None = None) -> Run:
+@contextmanager
+def _as_for_a_user(lab: Lab) -> Iterator[None]:
+    """The hosts have names in /etc/hosts, a key and host keys in ~/.ssh, and nothing in ssh_config.
+
+    Only this process and those that it starts see these files: it gets a mount namespace of its own.
+    """
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNS)")
+    keys = Path(pwd.getpwuid(0).pw_dir, ".ssh")
+    keys.mkdir(mode=0o700, exist_ok=True)
+    (lab.client_home / ".ssh/config").unlink()
+    mounted = {keys: lab.client_home / ".ssh", Path("/etc/hosts"): lab.hosts[0].folder / "etc/hosts"}
+    _call("mount", "--make-rprivate", "/")
+    for place, source in mounted.items():
+        _call("mount", "--bind", source, place)
+    try:
+        yield
+    finally:
+        for place in mounted:
+            _call("umount", place)
+
+
+def _call(*argv: object) -> None:
+    subprocess.run([*map(str, argv)], check=True, timeout=_TIME_LIMIT)
+
+
+def _run(argv: Sequence[str], output: Path | None = None) -> Run:
     """Run a client to its end. Its hosts' processes are none of its own."""
     with open(output or os.devnull, "wb") as stdout:
         began = time.perf_counter()
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **lab.environment()}, cwd="/",
+            env=_environment(), cwd="/",
         )  # fmt: skip
         in_time = processes.ended(process, _TIME_LIMIT)
         seconds = time.perf_counter() - began
@@ -71,6 +108,13 @@ def _run(lab: Lab, argv: Sequence[str], output: Path | None = None) -> Run:
     process.returncode = os.waitstatus_to_exitcode(status)
     time.sleep(_SETTLE)
     return Run(seconds, usage.ru_utime + usage.ru_stime, process.returncode if in_time else None)
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, for the user of the account, without an ssh-agent."""
+    home = pwd.getpwuid(0).pw_dir
+    kept = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
+    return {**kept, "HOME": home, "USER": "root", "LOGNAME": "root"}
 
 
 # ---------------------------------------------------------------------- start-up
@@ -84,7 +128,7 @@ def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
         for _ in range(rounds):
             for peer in found:
                 if not peer.missing and not _hopeless(runs[peer.name]):
-                    run = _run(lab, peer.command(str(lab.ssh_config), hosts, ["true"]))
+                    run = _run(peer.command(hosts, ["true"]))
                     runs[peer.name].append(run)
                     if peer.name == LAUNCH and run.code != 0:
                         setting.faults.append(f"launch: true on {count} hosts ended with {run.code}")
@@ -126,8 +170,8 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
         for peer in found:
             if peer.name in _PREFIXES and not peer.missing:
                 folder = setting.folder("ssh")
-                words = peer.command(str(lab.ssh_config), [host.name for host in hosts], argv)
-                done = _run(lab, words, folder / "output")
+                words = peer.command([host.name for host in hosts], argv)
+                done = _run(words, folder / "output")
                 numbers = [host.number for host in hosts]
                 checked = output.check(folder / "output", _PREFIXES[peer.name], lines, done.seconds, numbers)
                 found_out[peer.name].append(checked)
@@ -149,16 +193,16 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
 # ---------------------------------------------------------------------- failure
 
 
-def _failure(setting: Setting, lab: Lab, launch: SshPeer) -> None:
+def _failure(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     """From the end of a task that fails on one host to the end of all on all, and of the launcher."""
     script = f"if [ $TASK_INDEX = 2 ]; then sleep 1; exit {_CODE}; fi; exec sleep 300.25"
     hosts = [host.name for host in lab.hosts[:_HOSTS]]
     tasks, launcher = [], []
     for _ in range(setting.rounds):
         process = subprocess.Popen(
-            launch.command(str(lab.ssh_config), hosts, ["sh", "-c", script]),
+            found[0].command(hosts, ["sh", "-c", script]),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-            env={**os.environ, **lab.environment()}, start_new_session=True,
+            env=_environment(), start_new_session=True,
         )  # fmt: skip
         failing, others = _await_tasks(script)
         ends = processes.Ends([failing, *others, process.pid])
@@ -184,13 +228,13 @@ def _killed(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     """From SIGKILL of the client to the end of all tasks on all hosts."""
     hosts = [host.name for host in lab.hosts[:_HOSTS]]
     rows = []
-    for peer in found:
+    for peer in (one for one in found if one.name in (LAUNCH, BEFORE, "mpirun")):
         seconds, left = [], 0
         for _ in range(0 if peer.missing else min(setting.rounds, 5)):
             process = subprocess.Popen(
-                peer.command(str(lab.ssh_config), hosts, ["sleep", "300.25"]),
+                peer.command(hosts, ["sleep", "300.25"]),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-                env={**os.environ, **lab.environment()}, start_new_session=True,
+                env=_environment(), start_new_session=True,
             )  # fmt: skip
             ends = processes.Ends(_await("sleep", "300.25", count=_HOSTS))
             began = time.monotonic_ns()

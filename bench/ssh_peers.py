@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,19 +20,20 @@ class SshPeer(NamedTuple):
 
     name: str
     version: str
-    #: From the path of a ``ssh_config``, the hosts, and the program with its arguments.
-    command: Callable[[str, Sequence[str], Sequence[str]], list[str]]
+    #: From the hosts, and the program with its arguments.
+    command: Callable[[Sequence[str], Sequence[str]], list[str]]
     missing: str = ""
 
 
-def all_peers(launch: str, before: str | None = None) -> list[SshPeer]:
+def all_peers(launch: str, before: str | None, chosen: Collection[str] | None) -> list[SshPeer]:
     """Every one, the missing ones too.
 
     Args:
         launch: path of the launch to measure.
         before: path of another launch.
+        chosen: names of the other programs; ``None``: all.
     """
-    return [
+    found = [
         _found(LAUNCH, launch, ["--version"], _launch),
         *([] if before is None else [_found(BEFORE, before, ["--version"], _launch)]),
         _found("paramiko, one by one", sys.executable, ["--version"], _paramiko("loop")),
@@ -42,12 +43,13 @@ def all_peers(launch: str, before: str | None = None) -> list[SshPeer]:
         _found("clush", "clush", ["--version"], _clush),
         _found("mpirun", "mpirun", ["--version"], _mpirun),
     ]
+    return [peer for peer in found if chosen is None or peer.name in (LAUNCH, BEFORE, *chosen)]
 
 
 _PACKAGES = {"parallel-ssh": "pssh", "clush": "clustershell", "mpirun": "openmpi-bin"}
 
 Words = Sequence[str]
-Command = Callable[[str, str, Words, Words], list[str]]
+Command = Callable[[str, Words, Words], list[str]]
 
 
 def _found(name: str, program: str, version: Words, command: Command) -> SshPeer:
@@ -56,34 +58,33 @@ def _found(name: str, program: str, version: Words, command: Command) -> SshPeer
         why = f"apt-get install {_PACKAGES.get(program, program)} would bring it"
         return SshPeer(name, "", lambda *_: [], why)
     shown, missing = peers.version_of([path, *version])
-    return SshPeer(name, shown, lambda config, hosts, argv: command(path, config, hosts, argv), missing)
+    return SshPeer(name, shown, lambda hosts, argv: command(path, hosts, argv), missing)
 
 
-def _launch(path: str, _: str, hosts: Words, argv: Words) -> list[str]:
+def _launch(path: str, hosts: Words, argv: Words) -> list[str]:
     return [path, "--hosts", ",".join(hosts), "--workers", str(len(hosts)), "--", *argv]
 
 
 def _paramiko(kind: str) -> Command:
-    def command(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
-        return [path, _LOOP, kind, config, ",".join(hosts), shlex.join(argv)]
+    def command(path: str, hosts: Words, argv: Words) -> list[str]:
+        return [path, _LOOP, kind, ",".join(hosts), shlex.join(argv)]
 
     return command
 
 
-def _parallel_ssh(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+def _parallel_ssh(path: str, hosts: Words, argv: Words) -> list[str]:
     often = ["-p", str(len(hosts)), "-t", "0"]
-    return [path, *often, "-H", " ".join(hosts), "-x", f"-F {config}", "-P", shlex.join(argv)]
+    return [path, *often, "-H", " ".join(hosts), "-P", shlex.join(argv)]
 
 
-def _pdsh(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
-    env = ["env", f"PDSH_SSH_ARGS_APPEND=-F {config}"]
-    return [*env, path, "-R", "ssh", "-f", str(len(hosts)), "-w", ",".join(hosts), shlex.join(argv)]
+def _pdsh(path: str, hosts: Words, argv: Words) -> list[str]:
+    return [path, "-R", "ssh", "-f", str(len(hosts)), "-w", ",".join(hosts), shlex.join(argv)]
 
 
-def _clush(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
-    return [path, "-f", str(len(hosts)), "-w", ",".join(hosts), "-o", f"-F {config}", shlex.join(argv)]
+def _clush(path: str, hosts: Words, argv: Words) -> list[str]:
+    return [path, "-f", str(len(hosts)), "-w", ",".join(hosts), shlex.join(argv)]
 
 
-def _mpirun(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+def _mpirun(path: str, hosts: Words, argv: Words) -> list[str]:
     root = ["--allow-run-as-root", "--host", ",".join(hosts), "-np", str(len(hosts))]
-    return [path, *root, "--mca", "plm_rsh_agent", f"ssh -F {config}", *argv]
+    return [path, *root, *argv]

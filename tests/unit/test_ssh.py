@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import os
+import pwd
 import shutil
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from paramiko import PKey
 
 from launcher.transports.ssh.keys import KnownHosts
-from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, host_options, parse_hop
+from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, Queries, host_options, parse_hop
 
 
 class Key(PKey):
@@ -180,6 +183,48 @@ def test_ssh_config_that_can_not_be_read(folder: Path, text: str, message: str):
     (folder / "config").write_text(text)
     with pytest.raises(HostFailure, match=message):
         host_options(Hop("x"))
+
+
+# One answer of ``ssh -G`` for several hosts: the text, the hosts, and how often ssh is asked.
+SHARED = [
+    ("", ["node1", "node2", "node3"], 1),
+    ("User me\n\nHost *\n  Port 7", ["node1", "node2"], 1),
+    ("Host node*\n  User me\nHost gate\n  Port 7", ["node1", "gate", "node2", "other", "third"], 3),
+    ("Host node1\n  HostName 10.0.0.1\nHost node2\n  HostName 10.0.0.2", ["node1", "node2"], 2),
+    ("Host node? !node2\n  User me", ["node1", "node2", "node3"], 2),
+    ("Host node*\n  HostName %h.lab", ["node1", "node2"], 2),
+    ("Host node*\n  HostName gate", ["node1", "node2"], 2),
+    ("Host *\n  Match all\n  User me", ["node1", "node2"], 1),
+    ("Match host node2\n  User me", ["node1", "node2", "node3"], 3),
+    ("Match exec true\n  User me", ["node1", "node2"], 2),
+    ("Include more", ["node1", "node2"], 2),
+    ("Host x\n  Include more", ["node1", "node2"], 2),
+    ("CanonicalizeHostname yes", ["node1", "node2"], 2),
+    ('Host="node2"\n  User=me', ["node1", "node2", "node3"], 2),
+]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
+@pytest.mark.parametrize(("text", "hosts", "queries"), SHARED)
+def test_hosts_of_the_same_lines_share_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hosts: list[str], queries: int
+):
+    monkeypatch.setenv("HOME", pwd.getpwuid(os.getuid()).pw_dir)
+    more = tmp_path / "more"
+    more.write_text("Host node1\n  Port 9\n")
+    config, log, ssh = tmp_path / "config", tmp_path / "log", tmp_path / "bin/ssh"
+    config.write_text(text.replace("more", str(more)))
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\necho >>{log}\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    expected = [host_options(Hop(name)) for name in hosts]
+    log.unlink()
+    together = Queries()
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        found = list(pool.map(lambda name: host_options(Hop(name), together), hosts))
+    assert found == expected
+    assert len(log.read_text()) == queries
 
 
 @pytest.mark.parametrize(

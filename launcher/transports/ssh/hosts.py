@@ -18,7 +18,15 @@ from launcher.job import Host
 from launcher.transports import bootstrap
 from launcher.transports.base import for_each
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, host_options, parse_hop, unexpected
+from launcher.transports.ssh.options import (
+    Hop,
+    HostFailure,
+    HostOptions,
+    Queries,
+    host_options,
+    parse_hop,
+    unexpected,
+)
 from launcher.transports.ssh.sockets import ProxyCommand, tcp_socket
 
 if TYPE_CHECKING:  # they import paramiko
@@ -67,6 +75,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         self._hosts = {host.name: host for host in hosts}
         self._settings = settings
         self._notice = notice
+        self._queries = Queries()
         self._connector: Connector | None = None
         self._closed = threading.Event()
         self._connections: dict[str, Connection] = {}
@@ -169,7 +178,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
             before: the gateways before it in a ``ProxyJump``; empty: those of its own ``ProxyJump``.
             trail: the hosts that wait for this connection.
         """
-        options = host_options(hop)
+        options = host_options(hop, self._queries)
         before = before or options.gateways
         if before and before[-1] in trail:
             way = " -> ".join((*trail, before[-1]))

@@ -1,13 +1,15 @@
 """The options for connecting to a host, from ssh_config, the hostfile and the command line.
 
-``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. It reads the configuration
-in the home of the account, not in ``$HOME``. If ``$HOME`` is another folder, or there is no ``ssh``,
+``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. One answer is for all hosts
+that match the same ``Host`` lines, because a query takes as long as a login. ``ssh`` reads the configuration in the
+home of the account, not in ``$HOME``. If ``$HOME`` is another folder, or there is no ``ssh``,
 `paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
 """
 
 from __future__ import annotations
 
 import errno
+import fnmatch
 import functools
 import getpass
 import os
@@ -16,8 +18,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
@@ -35,10 +38,18 @@ _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 #: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
 _QUERY_LIMIT = 30.0
+#: Lines of ``ssh -v``: about a file that it reads; those that are no error begin with one of these.
+_READS, _NO_ERROR = "debug1: Reading configuration data ", ("debug", "OpenSSH_", "Pseudo-terminal")
+#: Values of an option that is off.
+_OFF = ("no", "false")
 #: Values of StrictHostKeyChecking that accept a new key. A changed key is always refused.
 _LENIENT = ("accept-new", "no", "off", "false")
 #: Characters of a name that a shell takes literally; others are refused in a ProxyCommand, as by OpenSSH.
 _PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
+
+
+#: The options of a host, each with its values in order.
+Values = dict[str, list[str]]
 
 
 class HostFailure(TransportError):
@@ -105,15 +116,19 @@ class Hop(Record):
     port: int | None = None
 
 
-def host_options(hop: Hop) -> HostOptions:
+def host_options(hop: Hop, queries: Queries | None = None) -> HostOptions:
     """The options of a host; the hop's own values override ssh_config.
+
+    Args:
+        hop: the host.
+        queries: of this launch; ``None``: ``ssh`` is asked about this host.
 
     Raises:
         HostFailure: ssh_config can't be read, or has a wrong value.
     """
     home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     asks_ssh = os.path.realpath(os.path.expanduser("~")) == home and shutil.which("ssh") is not None
-    values = _from_ssh(hop) if asks_ssh else _from_file(hop)
+    values = (queries or Queries()).ask(hop) if asks_ssh else _from_file(hop)
     try:
         return _options(hop, values)
     except ValueError as error:
@@ -194,9 +209,71 @@ def parse_hop(text: str) -> Hop:
     return Hop(text[at : at + len(name)], parts.username, port)
 
 
-def _from_ssh(hop: Hop) -> dict[str, list[str]]:
-    """The output of ``ssh -G``: each option with its values in order."""
-    argv = ["ssh", "-G"]
+class Queries:
+    """Asks ``ssh -G`` about hosts, once for all that match the same ``Host`` lines. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._first = threading.Lock()
+        #: The patterns of all ``Host`` lines, after the first query; ``None``: there is a ``Match``.
+        self._patterns: list[list[str] | None] = []
+        #: By what decides about the options: the host that was asked about, and the answer.
+        self._answers: dict[object, tuple[str, Values]] = {}
+        self._asking: dict[object, threading.Lock] = {}
+
+    def ask(self, hop: Hop) -> Values:
+        """The options of a host, each with its values in order.
+
+        Raises:
+            HostFailure: ``ssh`` fails.
+        """
+        with self._first:
+            if not self._patterns:
+                values, files = _from_ssh(hop)
+                self._patterns.append(_patterns(files))
+                self._answers[self._key(hop)] = hop.name, values
+        key = self._key(hop)
+        with self._asking.setdefault(key, threading.Lock()):
+            if key not in self._answers:
+                self._answers[key] = hop.name, _from_ssh(hop)[0]
+        name, values = self._answers[key]
+        if name == hop.name:
+            return values
+        return {**values, "hostname": [hop.name]} if _is_shared(name, values) else _from_ssh(hop)[0]
+
+    def _key(self, hop: Hop) -> object:
+        patterns, name = self._patterns[0], hop.name.lower()
+        matches = [hop.name] if patterns is None else [fnmatch.fnmatchcase(name, each) for each in patterns]
+        return (hop.user, hop.port, *matches)
+
+
+def _patterns(files: Iterable[str]) -> list[str] | None:
+    """The patterns of all ``Host`` lines; ``None``: a ``Match`` decides, or a file can't be read."""
+    found: list[str] = []
+    for path in files:
+        try:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                lines = re.findall(r"(?im)^[ \t]*(host|match)\b[ \t=]*(.*)", file.read())
+        except OSError:
+            return None
+        for keyword, text in lines:
+            words = text.replace('"', " ").split()
+            if keyword.lower() == "host":
+                found += (word.lstrip("!") for word in words)
+            elif words not in (["all"], ["final", "all"]):
+                return None
+    return found
+
+
+def _is_shared(name: str, values: Values) -> bool:
+    """Whether other hosts that match the same lines have these options, but for the name."""
+    others = (text for key, texts in values.items() if key not in ("host", "hostname") for text in texts)
+    unchanged = values.get("hostname") == [name] and values.get("canonicalizehostname", ["no"])[0] in _OFF
+    return unchanged and not any(name in text for text in others)
+
+
+def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
+    """The output of ``ssh -G``, and the files that it has read."""
+    argv = ["ssh", "-v", "-G"]
     argv += ["-l", hop.user] if hop.user else []
     argv += ["-p", str(hop.port)] if hop.port else []
     try:
@@ -205,14 +282,15 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
+    lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
     if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed without a message"]
+        lines = [line for line in lines if not line.startswith(_NO_ERROR)] or ["it failed without a message"]
         raise HostFailure(f"{_USER_FILE} can't be understood: {lines[0]}")
-    values: dict[str, list[str]] = {}
+    values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
         values.setdefault(key, []).append(text)
-    return values
+    return values, [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
 
 
 def _from_file(hop: Hop) -> dict[str, list[str]]:

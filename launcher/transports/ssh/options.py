@@ -1,8 +1,8 @@
 """The options for connecting to a host, from ssh_config, the hostfile and the command line.
 
-``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. One answer is for all hosts
-that match the same ``Host`` lines, because a query takes as long as a login. ``ssh`` reads the configuration in the
-home of the account, not in ``$HOME``. If ``$HOME`` is another folder, or there is no ``ssh``,
+``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. All hosts that match the
+same ``Host`` lines share an answer, because a query takes as long as a login. ``ssh`` reads the configuration
+in the home of the account, not in ``$HOME``. If ``$HOME`` is another folder, or there is no ``ssh``,
 `paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
 """
 

@@ -56,12 +56,12 @@ class HostFailure(TransportError):
     """One host can't be connected to.
 
     Args:
-        text: a line without the name of the host.
+        text: without the name of the host; servers may have sent parts of it.
         may_pass: whether another attempt may succeed.
     """
 
     def __init__(self, text: str, may_pass: bool = False) -> None:
-        super().__init__(text)
+        super().__init__(host_text(text))
         self.may_pass = may_pass
 
 

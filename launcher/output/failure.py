@@ -84,6 +84,11 @@ _HINTS = (
         f"Keras 3 has reset_state() only; to keep Keras 2: {_KERAS_2}",
     ),
     (
+        "FATAL: exception not rethrown",
+        "Python ended while threads of TensorFlow were at work: os._exit(0) as the last line of the chief"
+        " avoids that (docs/hangs.md)",
+    ),
+    (
         "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
         f"the program expects flags: --flags appends these and more; or {_FLAGS}",
     ),

@@ -132,6 +132,7 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged)
             b"create_per_worker_dataset.",
             "-x TF_USE_LEGACY_KERAS=1",
         ),
+        (b"FATAL: exception not rethrown", "os._exit(0) as the last line of the chief"),
         (b"AttributeError: 'Mean' object has no attribute 'reset_states'", "-x TF_USE_LEGACY_KERAS=1"),
         (b'InvalidArgumentError: Could not interpret "" as a host-port pair.', "--ps N starts some"),
         (b"flag --job_name=None: Flag --job_name must have a value other than None.", "--flags appends"),

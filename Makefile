@@ -24,7 +24,7 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 	install uninstall clean python-ok
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.demo  ## an environment with launch and TensorFlow in .venv
 

@@ -25,8 +25,8 @@ from tests.ssh.host import LabHost
 #: agent, which run here too, even more seldom.
 _EACH, _EACH_ELSEWHERE = (1, 1) if os.environ.get("LAUNCH_SOAK") else (10, 40)
 _EACH_AGAIN = 5
-#: Codes of jobs that come to their own end: the messages of the cases have 1 and 126; 124: a flood.
-_OWN = (0, 1, 124, 126)
+#: Codes of jobs that come to their own end: the messages of the cases have 1 and 126; of floods.
+_OWN, _FLOODED = (0, 1, 126), (124, 125)
 #: kB of memory, and bytes of messages.
 _MOST_MEMORY, _MOST_TEXT = 100_000, 40_000
 _FORGED = re.compile(
@@ -58,17 +58,16 @@ def faults(case: Case, result: dict[str, Any], host: str) -> list[str]:
     found, code, text = [], result["code"], result["stderr"]
     shown = text + re.sub(r"(?m)^worker/\d+ .*$", "", result["stdout"])
     over = case.moment in ("gone", "closed")  # the job has come to its end
-    if code not in ((125, 0) if over else (125,) if case.wrong else (*_OWN, 125)):
+    right = (125, 0) if over else (125,) if case.wrong else (*_OWN, 125)
+    if code not in (_FLOODED if case.endless else right):
         found.append(f"exit code {code}")
     where = shown if case.moment == cases.CHECK else text
-    pattern = (
-        rf"(?m)^(launch: .*)?\b{host}\b.*(failed|wrong|exited|ended|copied|not fetched|no port|no answer)"
-    )
+    reasons = "failed|wrong|exited|ended|copied|not fetched|no port|no answer"
+    pattern = rf"(?m)^(launch: .*)?\b{host}\b.*({reasons})"
     if case.wrong and not re.search(pattern, where):
         found.append("no line about the host")
-    if (
-        not case.endless and len(set(re.findall(rf"(?m)^launch: host {host} .*", text))) > 1
-    ):  # the report may repeat it
+    lines = set(re.findall(rf"(?m)^launch: host {host} .*", text))  # the report may repeat one
+    if len(lines) > 1 and not case.endless:
         found.append("more than one line about the host")
     if "could not be started there" in text:
         found.append("the case did not run")

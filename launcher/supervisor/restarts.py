@@ -42,7 +42,7 @@ ALIKE = 3
 #: Signals that others send: the cause is not in the program, nor in what it waits for.
 OUTSIDE = (1, 2, 9, 15)
 #: Words before the number of a step; bytes at the end of a piece of output that are searched for them.
-_WORDS, _SEARCHED = (b"step", b"epoch", b"round", b"iteration", b"batch"), 500
+_WORDS, _SEARCHED = (b"step", b"epoch", b"round", b"iteration", b"batch"), 200
 _STEPS = {word: word + rb"s?\W{1,4}(\d{1,18})" for word in _WORDS}
 #: The last line of a Python traceback, and the parts of it that vary.
 _EXCEPTION = rb"(?m)^[ \t].*\n([A-Za-z_][\w.]*(?::.*)?)$"

@@ -6,6 +6,10 @@ import _signal  # type: ignore[import-not-found]  # the half of ``signal`` that 
 import os
 import sys
 
+# ``python -m`` puts the current folder there. The agent, a fork of this process, imports modules later.
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]
+
 #: Exit code of a command that Ctrl-C ended, as a shell shows it.
 _INTERRUPTED = 130
 

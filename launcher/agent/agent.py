@@ -276,6 +276,7 @@ class Agent:
             return
         self._families.own.discard(pid)
         self._children.reaped(pid, status)
+        self._templates.reaped(pid, status)
         task = self._by_pid.pop(pid, None)
         if task is not None and not task.exited:
             self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)

@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import struct
 import time
 from contextlib import suppress
-from typing import Callable, List, Optional, Tuple
+from functools import partial
+from typing import Callable, List, Optional
 
 from launcher.agent.processes import nothing_on
 from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
+from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
 #: Seconds that the agent waits for a new connection after a live one has closed, at least.
 CLOSED_GRACE = 1.5
@@ -30,9 +31,6 @@ _LATE = 0.5
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
-#: Connections that the kernel may keep until the agent accepts them.
-_BACKLOG = 8
-_CREDENTIALS = struct.Struct("3i")
 
 
 class Connection:
@@ -213,19 +211,13 @@ class Connection:
     # ------------------------------------------------------------------ new connections
 
     def _accept(self) -> None:
-        """Accept a peer, in place of any other that has not greeted yet."""
+        """Accept peers; the last of them takes the place of any other that has not greeted yet."""
         assert self._listener is not None
-        try:
-            peer, _ = self._listener.accept()
-        except OSError:  # it has gone
-            return
-        if process_and_user(peer)[1] != os.getuid():
-            peer.close()
-            return
-        self._drop_peer()
-        peer.setblocking(False)
-        self._peer, self._greeting = peer, Decoder(False, only=(Hello,))
-        self._selector.register(peer, selectors.EVENT_READ, lambda: self._greet(peer))
+        for peer in accept_own(self._listener):
+            self._drop_peer()
+            peer.setblocking(False)
+            self._peer, self._greeting = peer, Decoder(False, only=(Hello,))
+            self._selector.register(peer, selectors.EVENT_READ, partial(self._greet, peer))
 
     def _greet(self, peer: socket.socket) -> None:
         try:
@@ -270,7 +262,7 @@ def listen(token: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(_address(token))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
@@ -278,28 +270,25 @@ def listen(token: str) -> socket.socket:
     return listener
 
 
-def connect_to(token: str, seconds: float) -> Optional[socket.socket]:
-    """A connection to the agent with this token; ``None``: it does not listen."""
+def connect_to(token: str, seconds: float) -> socket.socket:
+    """A connection to the agent with this token; it blocks.
+
+    Raises:
+        ConnectionRefusedError: it does not listen; another user's process may have its address then.
+        TimeoutError: its queue of connections was full all the time.
+    """
     peer = socket.socket(socket.AF_UNIX)
     try:
-        peer.settimeout(seconds)
-        peer.connect(_address(token))
-        if process_and_user(peer)[1] == os.getuid():
-            peer.settimeout(None)
-            return peer
-    except OSError:  # nothing listens, or it is ending
-        pass
-    peer.close()
-    return None
+        connect_unix(peer, _address(token), seconds)
+        if process_and_user(peer)[1] != os.getuid():
+            raise ConnectionRefusedError
+        peer.settimeout(None)
+        return peer
+    except BaseException:
+        peer.close()
+        raise
 
 
 def _address(token: str) -> str:
     """The first half of the token: addresses can be seen by every user of the host."""
     return f"\0tf-launcher-{os.getuid()}-{token[: len(token) // 2]}"
-
-
-def process_and_user(peer: socket.socket) -> Tuple[int, int]:
-    """The process id and the user id of the other end of a Unix socket, as the kernel knows them."""
-    data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(data)
-    return pid, uid

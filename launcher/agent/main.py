@@ -144,8 +144,15 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         watchdog: the agent's, if it is a child of this process; 0: it is not.
     """
     number = int(arguments["agent"])
-    agent = connect_to(str(arguments["token"]), _ACCEPTING)
-    if agent is None:
+    try:
+        agent = connect_to(str(arguments["token"]), _ACCEPTING)
+    except TimeoutError as error:  # the launcher tries again
+        sys.stderr.write(f"its agent can't be reached: {error}\n")
+        return 1
+    except ConnectionRefusedError:
+        if _await_end(number, watchdog) is None:
+            sys.stderr.write("its agent runs, and does not listen\n")
+            return 1
         sweep.sweep(number, _KILLING)
         _refuse("its agent exited while the connection was down")
         return 1
@@ -208,7 +215,3 @@ def _write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-if __name__ == "__main__":
-    run({"host": sys.argv[1], "agent": processes.new_agent_number()})

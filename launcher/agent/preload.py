@@ -22,6 +22,7 @@ from launcher.agent.stopping import Families
 from launcher.events import Preload, StartTask
 from launcher.record import Record
 from launcher.task_id import TaskId
+from launcher.text import signal_name
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
 _IMPORTING, _FORKING = 50.0, 10.0
@@ -54,6 +55,8 @@ class _Template:
         self.waiting: List[StartTask] = []
         #: The modules are imported; it can take a request; the task of its last one, unless cancelled.
         self.ready = self.idle = False
+        #: Its last message was read.
+        self.silent = False
         self.fork: Optional[_Fork] = None
         #: When it is given up (monotonic).
         self.due: Optional[float] = None
@@ -191,14 +194,18 @@ class Templates:
             answer = link.recv(_PACKET)
         except OSError:
             answer = b""
+        if not answer:  # `reaped` tells how it ended
+            found.silent = True
+            self._selector.unregister(link)
+            return
         known = self._forked if found.ready else self._imported
         cancelled = found.ready and found.fork is None  # its process may be killed before it has a pid
-        if answer and (cancelled or (answer.isdigit() and known(found, int(answer)))):
+        if cancelled or (answer.isdigit() and known(found, int(answer))):
             found.ready, found.idle, found.due = True, True, None
             self._ask(found)
         else:
-            why = "" if answer.isdigit() else answer.decode("utf-8", "replace")
-            self._give_up(found, why or "its process ended")
+            why = "its process has gone" if answer.isdigit() else answer.decode("utf-8", "replace")
+            self._give_up(found, why)
 
     def _imported(self, found: _Template, pid: int) -> bool:
         """Handle the end of the imports: a fork of the template takes all later requests.
@@ -234,6 +241,17 @@ class Templates:
 
     # ------------------------------------------------------------------ the end of templates
 
+    def reaped(self, pid: int, status: int) -> None:
+        """A child of the agent has ended: if it is a template, give it up."""
+        for found in self._templates:
+            while found.pid == pid and found.link is not None:
+                if found.silent:
+                    code = os.WEXITSTATUS(status)
+                    killed = os.WIFSIGNALED(status) and f"was killed by {signal_name(os.WTERMSIG(status))}"
+                    self._give_up(found, f"its process {killed or f'exited with code {code}'}")
+                else:
+                    self._read(found, found.link)
+
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
         return min((found.due for found in self._templates if found.due is not None), default=None)
@@ -259,7 +277,8 @@ class Templates:
     def _end(self, found: _Template) -> List[StartTask]:
         """End a template. Returns the tasks that waited for it."""
         if found.link is not None:
-            self._selector.unregister(found.link)
+            if not found.silent:
+                self._selector.unregister(found.link)
             found.link.close()
         if found.pid in self._families.own:  # not reaped: the pid is still the template's
             os.kill(found.pid, signal.SIGKILL)

@@ -26,9 +26,13 @@ from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-#: What the template's Python runs: it reads this module from its stdin, the socket.
+#: What the template's Python runs: before any import it takes the working folder off the path, where that is
+#: not safe (Python 3.11); then it reads this module from its stdin, the socket.
 LOADER = (
-    "exec(compile(__import__('os').read(0, 1 << 20), 'launch-template', 'exec'), {'__name__': 'template'})"
+    "import sys\n"
+    "if not getattr(sys.flags, 'safe_path', False): del sys.path[0]\n"
+    "import os\n"
+    "exec(compile(os.read(0, 1 << 20), 'launch-template', 'exec'), {'__name__': 'template'})"
 )
 #: The template's last argument. Process lists show the memory of the arguments: a forked task writes its own
 #: command line there, which may be as long as this.
@@ -50,8 +54,6 @@ def run() -> None:
     _replace(os.open(os.devnull, os.O_RDONLY), 0)
     _replace(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    if not _is_path_safe():
-        del sys.path[0]
     _import(link, json.loads(link.recv(_PACKET)))
     importlib.invalidate_caches()  # a task finds files that are made later
     gc.collect()
@@ -214,7 +216,7 @@ def _become(request: Request) -> None:
     A traceback shows only the frames that a cold start has.
     """
     prepare, program = _program(*request["argv"][1:])
-    if not _is_path_safe():
+    if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, prepare)
     try:
         program()
@@ -250,11 +252,6 @@ def _without_ours(traceback: Optional[TracebackType]) -> Optional[TracebackType]
     while traceback is not None and traceback.tb_frame.f_globals is globals():
         traceback = traceback.tb_next
     return traceback
-
-
-def _is_path_safe() -> bool:
-    """Whether Python puts no folder of the program on ``sys.path`` (PYTHONSAFEPATH, Python 3.11)."""
-    return bool(getattr(sys.flags, "safe_path", False))
 
 
 def _replace(fd: int, number: int) -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from launcher import unix_socket
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
@@ -53,11 +54,9 @@ _NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
     *("launcher.__init__", "launcher.errors", "launcher.record", "launcher.task_id", "launcher.report"),
-    "launcher.text",
+    *("launcher.text", "launcher.unix_socket"),
     *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
 )
-#: Before any import: files in the folder where the task runs replace no modules.
-_NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
 _ADVICE = (
     "make locks, sessions and open files within the function; put what it needs into its arguments; "
     "modules that are not installed travel as code: install those that have such objects"
@@ -394,10 +393,10 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
 def start_text() -> str:
     """The text that a task runs first, see `launcher.api.remote.start`."""
     ours = ("from launcher.", "from __future__")
-    sources = [inspect.getsource(module) for module in (connect, start)]
+    sources = [inspect.getsource(module) for module in (unix_socket, connect, start)]
     lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
     call = f"main({tuple(sys.version_info[:2])}, Importer)\n"
-    return "\n".join(["from __future__ import annotations", *_NOT_HERE, IMPORTER, *lines, call])
+    return "\n".join(["from __future__ import annotations", IMPORTER, *lines, call])
 
 
 def _private_folder() -> str:
@@ -409,7 +408,7 @@ def _private_folder() -> str:
         with socket.socket(socket.AF_UNIX) as sock:
             try:
                 new = time.time() - os.stat(path).st_mtime < _NEW
-                sock.connect(path)
+                unix_socket.connect_unix(sock, path, 0.0)
             except ConnectionRefusedError:  # no process listens any more, or not yet
                 if not new:
                     shutil.rmtree(os.path.dirname(path), ignore_errors=True)

@@ -25,10 +25,10 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from launcher import events
-from launcher.agent.connection import process_and_user
 from launcher.errors import LaunchError
 from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
@@ -37,6 +37,7 @@ from launcher.runs.run import Run, RunState, selected
 from launcher.supervisor import Machine, Phase
 from launcher.task_id import TaskId
 from launcher.text import listed, printable
+from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
 #: Bytes of a request; connections at a time.
 _SIZE, _MOST = 1 << 16, 16
@@ -82,7 +83,7 @@ class Control:
             OSError: another process has a socket of this name.
         """
         self._listener.bind(_address(job))
-        self._listener.listen()
+        self._listener.listen(BACKLOG)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -99,16 +100,12 @@ class Control:
     # ------------------------------------------------------------------ clients
 
     def _accept(self) -> None:
-        with suppress(OSError):  # the client has gone
-            client, _ = self._listener.accept()
-            if process_and_user(client)[1] != os.geteuid():
-                client.close()
-                return
+        for client in accept_own(self._listener):
             if len(self._clients) == _MOST:
                 self._drop(self._clients[0])
             client.setblocking(False)
             self._clients.append(client)
-            self._selector.register(client, selectors.EVENT_READ, lambda: self._read(client))
+            self._selector.register(client, selectors.EVENT_READ, partial(self._read, client))
 
     def _read(self, client: socket.socket) -> None:
         if client not in self._clients:  # dropped in the same turn
@@ -228,17 +225,19 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
         LaunchError: it refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-        peer.settimeout(_ANSWER_SECONDS)
+        connected = False
         try:
-            peer.connect(_address(run.job))
+            connect_unix(peer, _address(run.job), _ANSWER_SECONDS)
+            connected = True
             pid, uid = process_and_user(peer)
             if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
                 text = f"its socket belongs to process {pid} of user {uid}"
                 raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
             peer.send(json.dumps(request).encode())
             _, files, _, _ = socket.recv_fds(peer, _SIZE, 1)
-        except (TimeoutError, BlockingIOError) as error:  # BlockingIOError: too many connections wait
-            text = f"the launcher of {run.job} does not answer; is it suspended? (`launch stop` wakes it)"
+        except TimeoutError as error:
+            why = "does not answer" if connected else "accepts no connections, and the queue of them is full"
+            text = f"the launcher of {run.job} {why}; is it suspended? (`launch stop` wakes it)"
             raise LaunchError(text) from error
     if not files:
         raise ConnectionResetError

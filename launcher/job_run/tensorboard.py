@@ -19,6 +19,11 @@ PORTS = tuple(range(6006, 6016))
 _LOOPBACK = "127.0.0.1"
 #: Without TensorFlow's notices about this machine's processor.
 _QUIET = (("TF_CPP_MIN_LOG_LEVEL", "2"),)
+#: ``python -m tensorboard.main`` would import modules of the user's from the working folder.
+_RUN = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); import runpy; "
+    "runpy.run_module('tensorboard.main', None, '__main__', True)"
+)
 #: What Python prints if it has no TensorBoard.
 _MISSING = rb"(?m)No module named '?tensorboard(\.main)?'?\s*\)?\s*$"
 
@@ -33,7 +38,7 @@ def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
     """
     bind = "{task_host}" if own_address else _LOOPBACK
     args = ("--logdir", logdir or ".", "--host", bind, "--port", "{task_port}", "--reload_multifile=true")
-    program = Program(ProgramKind.MODULE, "tensorboard.main", args)
+    program = Program(ProgramKind.CODE, _RUN, args)
     return Role(ROLE, 1, program, env=_QUIET, service=True, sidecar=True, flags=False, source=source)
 
 

@@ -44,6 +44,7 @@ AGENT_MODULES = (
     "launcher.record",
     "launcher.task_id",
     "launcher.text",
+    "launcher.unix_socket",
     "launcher.protocol",
     "launcher.scheduler.cluster_spec",
     "launcher.agent",

@@ -66,7 +66,7 @@ def test_tensorboard_is_seen_through_the_connection(
 ):
     work = tmp_path / "work"
     shutil.copytree(FOLDER, work)
-    options = ["--sync", ".", "--tensorboard", "logs", "--", "sleep", "200"]
+    options = ["--sync", ".", "-x", "PYTHONPATH=.", "--tensorboard", "logs", "--", "sleep", "200"]
     started = launch.start(*docker_on(hostfile, *options), cwd=work)
     url = url_of(started)
     assert url.startswith("http://localhost:")

@@ -158,7 +158,8 @@ def test_tensorboard_listens_in_its_own_container(docker: Engine, image: str, la
     work = tmp_path / "work"
     shutil.copytree(FOLDER, work)
     done = waits_for(work / "done")
-    started = launch.start("--docker", image, "--output-dirs", "--tensorboard", "--", *done, cwd=work)
+    board = ["-x", "PYTHONPATH=.", "--output-dirs", "--tensorboard"]
+    started = launch.start("--docker", image, *board, "--", *done, cwd=work)
     url = url_of(started)
     assert "localhost" not in url
     (output,) = launch.state.glob("*/output")

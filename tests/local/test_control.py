@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,17 @@ def test_a_launcher_that_died(launch: Launch):
 def test_a_launcher_that_is_suspended(launch: Launch):
     started = running(launch)
     started.send(signal.SIGSTOP)
+    asking = launch.start("ps", "latest")
+    time.sleep(2)  # it waits for the answer
+    with suppress(BlockingIOError), ExitStack() as stack:
+        while True:
+            peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            peer.setblocking(False)
+            peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
     ended = launch("ps", "latest", timeout=60)
+    assert ended.code == 125
+    assert "accepts no connections, and the queue of them is full; is it suspended?" in ended.err
+    ended = asking.wait(60)
     assert ended.code == 125
     assert "does not answer; is it suspended?" in ended.err
     started.send(signal.SIGCONT)

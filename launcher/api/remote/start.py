@@ -14,8 +14,11 @@ import sys
 
 from launcher.feed.remote.connect import Connector, read_exactly
 
-#: The program of each task.
-COMMAND = "import os; exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main__'})"
+#: The program of each task. Before any import it takes the working folder off the path.
+COMMAND = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); import os; "
+    "exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main__'})"
+)
 #: The module that runs the work of the task.
 TASK = "launcher.api.remote.worker"
 #: Digits of the size before the modules.

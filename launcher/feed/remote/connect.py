@@ -19,6 +19,8 @@ import socket
 import sys
 import time
 
+from launcher.unix_socket import connect_unix
+
 TYPE_CHECKING = False  # typing is not imported: this module's source starts a task
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
     )
     try:
         if unix:
-            sock.connect(address)
+            connect_unix(sock, address, ANSWER)
         keep_alive(sock)
         # Another machine may have the same private address, and accept without an answer.
         sock.settimeout(CONNECT if kind == "tcp" else ANSWER)

@@ -30,6 +30,7 @@ from paramiko.ssh_exception import AuthenticationException, BadAuthenticationTyp
 from launcher.record import Record
 from launcher.transports.base import with_tilde
 from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of
+from launcher.unix_socket import connect_unix
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
@@ -229,8 +230,7 @@ def connect_agent(path: str, seconds: float) -> Agent | None:
         The connection; ``None``: there is no ssh-agent, or it does not answer.
     """
     with socket.socket(socket.AF_UNIX) as sock, suppress(SSHException, OSError):
-        sock.settimeout(seconds)
-        sock.connect(path)
+        connect_unix(sock, path, seconds)
         sock.sendall(_REQUEST_IDENTITIES)
         if sock.recv(1):
             with _environment:

@@ -19,6 +19,7 @@ from launcher.transports.base import for_each
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import reason_of
 from launcher.transports.ssh.program import close_channel, close_socket, join_both, start_thread
+from launcher.unix_socket import connect_unix
 
 #: Largest number of connections through one host; further ones are closed at once.
 MOST_CONNECTIONS = 64
@@ -112,9 +113,8 @@ class Relay:
             close_socket(here)
 
     def _is_connected(self, here: socket.socket, host: str) -> bool:
-        here.settimeout(_CONNECT_LIMIT)
         try:
-            here.connect(self._path)
+            connect_unix(here, self._path, _CONNECT_LIMIT)
         except OSError as error:
             self._notify_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
             return False

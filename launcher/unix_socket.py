@@ -1,0 +1,66 @@
+"""Unix sockets of this machine. Any user can connect to an abstract one, and fill its queue."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+
+#: Connections that the kernel keeps until the listening process accepts them. With more, the answer to each
+#: would come later in a flood. How many are accepted at a time: the process has other work.
+BACKLOG, AT_ONCE = 128, 64
+#: Seconds between two attempts to get into a full queue.
+_PAUSE = 0.001
+_CREDENTIALS = struct.Struct("3i")
+
+
+def connect_unix(sock: socket.socket, address: str, seconds: float) -> None:
+    """Connect a socket, and set its time limit to what is left. While the queue is full, try again.
+
+    Args:
+        sock: a Unix socket.
+        address: a path, or an abstract address.
+        seconds: the time limit.
+
+    Raises:
+        ConnectionRefusedError: no process listens. FileNotFoundError: nor is there a file.
+        TimeoutError: the queue was full all the time.
+    """
+    until = time.monotonic() + seconds
+    sock.setblocking(False)
+    while True:
+        try:
+            sock.connect(address)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError("its queue of connections is full") from None
+        time.sleep(_PAUSE)
+    sock.settimeout(max(_PAUSE, until - time.monotonic()))
+
+
+def accept_own(listener: socket.socket) -> list[socket.socket]:
+    """Accept what waits, up to a limit; drop the connections of other users.
+
+    Args:
+        listener: a Unix socket that does not block.
+    """
+    accepted = []
+    for _ in range(AT_ONCE):
+        try:
+            peer, _ = listener.accept()
+        except OSError:  # none waits; or no file descriptor is left
+            break
+        if process_and_user(peer)[1] == os.geteuid():
+            accepted.append(peer)
+        else:
+            peer.close()
+    return accepted
+
+
+def process_and_user(peer: socket.socket) -> tuple[int, int]:
+    """The process id and the user id of the other end of a Unix socket, as the kernel knows them."""
+    data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid

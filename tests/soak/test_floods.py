@@ -1,0 +1,148 @@
+"""Another user of the machine floods every socket of ours: jobs and commands do not notice.
+
+``LAUNCH_SOAK=N`` repeats each case N times; without it each runs once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.local.seeing import last_run
+from tests.soak.test_kills import repeated
+from tests.ssh.host import LabHost
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of another user"),
+    pytest.mark.timeout(240),
+]
+#: Processes of a flood.
+FLOODERS = 3
+#: As another user, connects in a loop to all abstract sockets of ours whose names contain its argument. Every
+#: second process waits where the queue is full; the others try again at once, and keep connections open.
+FLOOD = r"""
+import ctypes, os, socket, sys, time
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(1, 9)  # SIGKILL with its parent
+part, patient, until = sys.argv[1], sys.argv[2] == "1", time.monotonic() + 120
+names = {}
+for line in open("/proc/net/unix").read().splitlines()[1:]:
+    fields = line.split()
+    if len(fields) == 8 and fields[7].startswith("@tf-launcher-") and part in fields[7]:
+        names["\0" + fields[7][1:]] = int(fields[4])
+print(len(names), flush=True)
+kept = []
+while time.monotonic() < until:
+    for name, kind in names.items():
+        sock = socket.socket(socket.AF_UNIX, kind)
+        sock.setblocking(patient)
+        try:
+            sock.connect(name)
+        except OSError:
+            pass
+        kept.append(sock)
+        if patient or len(kept) > 500:
+            kept.clear()
+"""
+#: worker/0 prints numbered lines until there is a file, and ends the job; ps/0 does not end by itself.
+SCRIPT = """\
+test "$JOB_NAME" = worker || { echo "up $LAUNCH_ATTEMPT"; exec sleep 300; }
+i=0
+until test -e "$STOP"; do i=$((i + 1)); echo "line $i"; sleep 0.1; done
+echo "of $i"
+"""
+
+
+def command(stop: Path) -> list[str]:
+    """A job that ends when there is this file."""
+    roles = ["--ps", "1", "--workers", "1", "--grace", "1"]
+    return [*roles, "-x", f"STOP={stop}", "--", "sh", "-c", SCRIPT]
+
+
+Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
+
+
+def here(argv: list[str]) -> subprocess.Popen[bytes]:
+    """Start a process on this machine."""
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@contextmanager
+def flood(start: Start, part: str = "", python: str = sys.executable) -> Iterator[None]:
+    """Flood the sockets whose names contain ``part``."""
+    started = [start([python, "-I", "-S", "-c", FLOOD, part, str(n % 2)]) for n in range(FLOODERS)]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            assert int(process.stdout.readline() or b"0") > 0, process.communicate()
+        time.sleep(0.5)  # the queues are full
+        yield
+        assert [process.poll() for process in started] == [None] * FLOODERS
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def use(launch: Launch, job: str, cwd: str | Path) -> None:
+    """Call the commands that ask the launcher, or show its output."""
+    ended = launch("ps", job, "--json", cwd=cwd)
+    assert ended.code == 0, ended.err
+    assert {task["task"] for task in json.loads(ended.out)} == {"ps/0", "worker/0"}
+    ended = launch("restart", job, "ps/0", cwd=cwd)
+    assert ended.code == 0, ended.err
+    attached = launch.start("attach", job, cwd=cwd)
+    attached.until(lambda it: "| line" in it.out)
+    attached.send(signal.SIGINT)
+    assert attached.wait().code == 130
+
+
+def connected(times: int, started: Started) -> bool:
+    """Whether the connection to the host is back for so many times."""
+    return started.err.count("connected again") == times
+
+
+def end(started: Started, stop: Path) -> None:
+    """End the job: its code is 0, and all lines of worker/0 are there, once and in order."""
+    stop.touch()
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+    count = int(ended.out.partition("| of ")[2].split()[0])
+    assert re.findall(r"\| line (\d+)", ended.out) == [str(n) for n in range(1, count + 1)]
+
+
+@repeated
+def test_commands(launch: Launch, tmp_path: Path, turn: int):
+    started = launch.start(*command(tmp_path / "stop"), cwd=tmp_path)
+    started.until(lambda it: "| line" in it.out and "| up 1" in it.out)
+    job = last_run(launch).path.name
+    with flood(here, job):
+        use(launch, job, tmp_path)
+        end(started, tmp_path / "stop")
+
+
+@repeated
+def test_a_connection_breaks(ssh_launch: Launch, hosts: list[LabHost], turn: int):
+    started = ssh_launch.start("--hosts", "node1", *command(hosts[0].home / "stop"), cwd="/")
+    started.until(lambda it: "| line" in it.out and "| up 1" in it.out, 60)
+    job = last_run(ssh_launch).path.name
+    hosts[0].expected.append("stop")
+    with flood(hosts[0].start, python="python3"):
+        for count in (1, 2, 3):
+            assert hosts[0].kill_sshd_sessions()
+            started.until(partial(connected, count), 60)
+        with flood(here, job):
+            use(ssh_launch, job, "/")
+        end(started, hosts[0].home / "stop")

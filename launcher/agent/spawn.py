@@ -9,6 +9,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import processes
 from launcher.record import Record
+from launcher.regular_file import read_regular
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT.
@@ -322,8 +323,8 @@ def _folders(venv: str) -> List[str]:
     if "/" in venv:
         return [os.path.abspath(os.path.expanduser(venv))]
     try:
-        with open(os.path.expanduser(_CONDA_LIST), encoding="utf-8", errors="surrogateescape") as file:
-            listed = [line.strip() for line in file]
+        text = read_regular(os.path.expanduser(_CONDA_LIST)).decode("utf-8", "surrogateescape")
+        listed = [line.strip() for line in text.splitlines()]
     except OSError:
         listed = []
     homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]

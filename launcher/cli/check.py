@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
-from launcher.config.values import argument, positive_duration
+from launcher.config.values import argument, positive_duration, program_path
 from launcher.errors import ProtocolError, TransportError
 from launcher.fields import FieldReader
 from launcher.job import Host
@@ -68,8 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lists.add_argument("--hosts", metavar="X", help="the same")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
-        "--python", metavar="PATH", default="", help="the Python of .py files (default: the hostfile's)"
-    )
+        "--python", type=argument(program_path), metavar="PATH",
+        help="the Python of .py files (default: the hostfile's)",
+    )  # fmt: skip
     parser.add_argument(
         "--timeout", type=argument(positive_duration), default=_TIMEOUT, metavar="S",
         help="for each question to a host (default: 20)",

@@ -90,7 +90,11 @@ def follow(
 
     Yields:
         After each look at the logs, so that the caller can handle signals.
+
+    Raises:
+        LaunchError: a log can't be read, or the run's record can't be trusted.
     """
+    run.check_trusted()
     logs: list[GrowingLog] = []
     waiting, seen, planned = io.BytesIO(), 0, 0
     while True:

@@ -134,15 +134,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="set a variable, or copy it (NAME, PRE*); repeatable",
     )  # fmt: skip
     program.add_argument(
-        "--python", metavar="PATH", help="the Python that runs .py files (default: launch's own)"
-    )
+        "--python", type=argument(values.program_path), metavar="PATH",
+        help="the Python that runs .py files (default: launch's own)",
+    )  # fmt: skip
     program.add_argument(
         "--preload", type=argument(values.modules), metavar="MODULE,...",
         help="import once on each host, and fork the tasks from there",
     )  # fmt: skip
-    program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
+    path = argument(values.one_line)
+    program.add_argument("--workdir", type=path, metavar="DIR", help="where the tasks run (default: here)")
     program.add_argument(
-        "--tensorboard", nargs="?", const="", metavar="DIR",
+        "--tensorboard", type=argument(values.logdir), metavar="DIR",
         help="run TensorBoard (default: on the working folder)",
     )  # fmt: skip
 
@@ -195,8 +197,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--report", metavar="FILE", help="write a report (JSON) to this file, too")
     output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
     output.add_argument(
-        "--run-dir", metavar="DIR", help="folder of the run's files (default: in ~/.local/state)"
-    )
+        "--run-dir", type=path, metavar="DIR",
+        help="folder of the run's files (default: in ~/.local/state)",
+    )  # fmt: skip
     output.add_argument(
         "--output-dirs", action="store_true", help="give each task a folder for results, OUTPUT_DIR"
     )
@@ -206,7 +209,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "hide repeated tracebacks and start-up notices"
     output.add_argument("--fold", action="store_true", help=text)
     output.add_argument("--timestamps", action="store_true", help="begin each line of a task with the time")
-    output.add_argument("--show", metavar="TASKS", help="show only these tasks: worker,ps/0,worker/2-5")
+    output.add_argument(
+        "--show", type=path, metavar="TASKS", help="show only these tasks: worker,ps/0,worker/2-5"
+    )
     output.add_argument(
         "--no-last-lines", action="store_true", help="do not show the last lines of a failed task"
     )

@@ -75,14 +75,8 @@ def launcher_of(run: Run) -> int | None:
     if run.state is RunState.ELSEWHERE:
         machine = printable(run.owner.machine) if run.owner else "another machine"
         raise LaunchError(f"{run.job} runs on {machine}: stop it there")
-    pidfd = open_pidfd(run.owner) if run.owner else None
-    if pidfd is None or run.owner is None or run.is_trusted:
-        return pidfd
-    os.close(pidfd)  # another user could have named any process
-    raise LaunchError(
-        f"can't stop {run.job}: {run.paths.owner!r} belongs to user {run.written_by} and names "
-        f"process {run.owner.pid} of another user; if that is its launcher, stop it with kill"
-    )
+    run.check_trusted()
+    return open_pidfd(run.owner) if run.owner else None
 
 
 def _only_one() -> Run:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.config.options import JobFile
 from launcher.errors import Fault, JobError
 from launcher.record import Record
+from launcher.regular_file import is_ours
 
 if TYPE_CHECKING:  # most launches have no such file
     from launcher.config.schema import Node, Section
@@ -37,8 +37,7 @@ def find_defaults(folders: Iterable[str], sections: Callable[[], Mapping[str, Se
         sections: returns those of `launcher.config.jobfile.parse_job`.
 
     Raises:
-        JobError: a file can't be read; both files of a folder have defaults; or another user can have
-            written the file, as in /tmp.
+        JobError: a file can't be read, or is another user's; both files of a folder have defaults.
     """
     for folder in folders:
         paths = [path for name in _FILES if os.path.isfile(path := os.path.join(folder, name))]
@@ -66,18 +65,12 @@ def _read(path: str, sections: Mapping[str, Section]) -> Defaults | None:
     node = parse_toml(text, table, faults)
     if node is None:
         return Defaults(JobFile(faults=faults.all())) if faults else None
-    if _is_of_others(path, folder):
-        problem = "another user has written these defaults, in a folder that all users can write to"
-        raise JobError([Fault(shown, problem, "expected --no-defaults, or a folder of your own")])
+    owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
+    if not all(map(is_ours, owners)):
+        problem = "these defaults belong to another user"
+        raise JobError([Fault(shown, problem, "expected --no-defaults, or a file of your own")])
     file = read_defaults(node, faults, sections, folder)
     return Defaults(file, dict(_shown(node, file)), folder)
-
-
-def _is_of_others(path: str, folder: str) -> bool:
-    """Whether any user could make this file, and another user has."""
-    mode = os.stat(folder).st_mode
-    owners = {os.stat(path).st_uid, os.lstat(path).st_uid}  # of the file, and of a link to it
-    return bool(mode & stat.S_IWOTH) and not owners <= {os.getuid(), 0}
 
 
 def _shown(node: Node, file: JobFile) -> Iterator[tuple[str, str]]:

@@ -15,25 +15,29 @@ from typing import Any, TypeVar
 
 from launcher.errors import Fault, InputError
 from launcher.record import Record
+from launcher.regular_file import read_most, read_regular
 from launcher.text import did_you_mean, nearest, printable
 
 T = TypeVar("T")
+
+#: Paths of descriptors that the caller has opened.
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 #: Largest number of faults that are shown: a binary file has thousands.
 MOST_FAULTS = 100
 #: Largest number of characters of an offending text that are shown.
 MOST_QUOTED = 80
-#: Largest size of a file in bytes; a hostfile of ten thousand hosts has a tenth of it.
-MOST_BYTES = 4 * 1024 * 1024
-
+#: Characters of a large YAML file.
+_LARGE = 100_000
 #: The tags of YAML's own types.
 _CORE = "tag:yaml.org,2002:"
 #: Characters that can't be in arguments or environments of programs.
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
 #: A line of TOML that begins a table, or has a key.
 _TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""([\w.'" \t-]+)=""")
-#: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
-_MOST_KEYS = 10
+#: Largest number of names in a key of TOML whose line is known, and at all: ``a.b.c`` has three.
+_MOST_KEYS, _LONGEST_KEY = 10, 100
+_LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{_LONGEST_KEY}}}""")
 
 
 class Node(Record):
@@ -59,10 +63,12 @@ class Faults:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._found: list[tuple[int, Fault]] = []
+        #: The faults by line; of later ones only the number is known.
+        self._found: dict[Fault, int] = {}
+        self._count = self._more = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return self._count
 
     def where(self, line: int) -> str:
         """``file:line``; for line 0 only the source, as the input has no lines."""
@@ -70,7 +76,11 @@ class Faults:
 
     def add(self, line: int, problem: str, expected: str = "") -> None:
         """Add a fault: the problem, with the text quoted, and ``expected ...``."""
-        self._found.append((line, Fault(self.where(line), problem, expected)))
+        self._count += 1
+        if len(self._found) < MOST_FAULTS:
+            self._found[Fault(self.where(line), problem, expected)] = line
+        else:
+            self._more += 1
 
     def add_kind(self, node: Node, label: str, expected: str) -> None:
         """Add the fault that a node is a text, a list, a mapping or empty, and should not be."""
@@ -98,9 +108,9 @@ class Faults:
 
     def all(self) -> tuple[Fault, ...]:
         """Each fault once, in the order of the lines; at most `MOST_FAULTS`."""
-        faults = tuple(dict.fromkeys(fault for _, fault in sorted(self._found, key=lambda found: found[0])))
-        more = len(faults) - MOST_FAULTS
-        return faults if more <= 0 else (*faults[:-more], Fault(self.source, f"and {more} more faults"))
+        faults = sorted(self._found, key=lambda fault: self._found[fault])
+        more = [Fault(self.source, f"and {self._more} more faults")] if self._more else []
+        return (*faults, *more)
 
     def raise_any(self, error: type[InputError]) -> None:
         """Raise ``error`` with all faults, if there are any."""
@@ -345,7 +355,7 @@ class Section(Record):
 
 
 def read_text(path: str, kind: str, error: type[InputError]) -> str:
-    """The text of a file, or of a pipe (``<(...)`` of a shell), up to a limit.
+    """The text of a regular file, or of a descriptor (``<(...)`` of a shell), up to a limit.
 
     Args:
         path: the file.
@@ -357,11 +367,12 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
     """
     shown, data = shown_path(path), b""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) <= MOST_BYTES:
-            return data.decode("utf-8-sig")
-        fault = Fault(shown, f"too large for a {kind}: more than {MOST_BYTES // 1024 // 1024} MB")
+        if path.startswith(_DESCRIPTORS):
+            with open(path, "rb") as file:
+                data = read_most(file)
+        else:
+            data = read_regular(path)
+        return data.decode("utf-8-sig")
     except OSError as cause:
         meant = similar_file(path) if isinstance(cause, FileNotFoundError) else ""
         expected = f"did you mean {shown_path(meant)}?" if meant else ""
@@ -393,7 +404,8 @@ def parse_yaml(text: str, faults: Faults) -> Node | None:
 
     before = len(faults)
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
+        root = yaml.compose(text, Loader=yaml.SafeLoader if len(text) < _LARGE else quick)
         node = Node(None, 1, 1) if root is None else _node(root, 0, faults, set())
         return node if len(faults) == before else None
     except RecursionError:
@@ -462,9 +474,13 @@ def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
         import tomli as tomllib
 
     lines = _toml_lines(text)
+    if chain := _LONG_KEY.search(text):  # tomllib would take minutes
+        problem = f"a key of more than {_LONGEST_KEY} names"
+        faults.add(text.count("\n", 0, chain.start()) + 1, problem, "expected a few")
+        return None
     try:
         return _toml_table(tomllib.loads(text), table, lines, faults)
-    except RecursionError:
+    except (RecursionError, MemoryError):
         faults.add(0, "nested too deep", "expected a few levels")
     except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError
         problem, _, position = str(error).partition(" (at ")

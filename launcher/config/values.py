@@ -95,8 +95,13 @@ def flag(text: str) -> bool:
 def one_line(text: str) -> str:
     """Text of one line, such as a path: not empty, without control characters."""
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):
-        raise ValueError("expected text of one line")
+        raise ValueError("expected text of one line, not empty")
     return text
+
+
+def logdir(text: str) -> str:
+    """The folder of TensorBoard; empty for ``true``: the default."""
+    return "" if text == "true" else one_line(text)
 
 
 def program_path(text: str) -> str:

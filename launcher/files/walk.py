@@ -19,6 +19,7 @@ from launcher.errors import Fault, JobError
 from launcher.files.requests import SyncRequest
 from launcher.protocol import FileEntry
 from launcher.record import Record
+from launcher.regular_file import read_regular
 from launcher.text import listed, printable
 
 #: Lines of rules, and their patterns of pathspec.
@@ -164,11 +165,14 @@ def _read(path: str) -> Patterns:
     from pathspec import GitIgnoreSpec, RegexPattern  # takes tens of milliseconds
 
     patterns: Patterns = []
-    with suppress(OSError), open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-        for line in file.read().split("\n"):
-            with suppress(ValueError):  # git passes over it, too
-                found = GitIgnoreSpec.from_lines([line]).patterns
-                patterns += [(line, pattern) for pattern in found if isinstance(pattern, RegexPattern)]
+    try:
+        text = read_regular(path).decode("utf-8-sig", "surrogateescape")
+    except OSError as error:
+        raise JobError([Fault("--sync", f"can't read {printable(path)!r}: {error.strerror}")]) from error
+    for line in text.split("\n"):
+        with suppress(ValueError):  # git passes over it, too
+            found = GitIgnoreSpec.from_lines([line]).patterns
+            patterns += [(line, pattern) for pattern in found if isinstance(pattern, RegexPattern)]
     return patterns[::-1]
 
 

@@ -199,6 +199,7 @@ def snapshot(run: Run, measure: bool = False) -> Snapshot:
     Raises:
         LaunchError: its launcher can't be asked.
     """
+    run.check_trusted()
     deadline = time.monotonic() + _PATIENCE
     while True:
         late = time.monotonic() > deadline

@@ -18,6 +18,8 @@ from launcher.text import listed
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
 #: removes the oldest ones that are over, at most the third number.
 KEPT_RUNS, _SLACK, MOST_REMOVED = 200, 20, 20
+#: Folders in each other of a ``--run-dir``; they are made one by one.
+_DEEPEST = 200
 #: Number of the newest runs that a launch checks for dead launchers.
 _CHECKED_RUNS = 20
 #: Seconds after which a run of another machine without a report may be removed.
@@ -41,8 +43,8 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
         LaunchError: it can't be made (full disk, no permission).
     """
     os.umask(os.umask(0o077) & 0o077)
-    if run_dir is not None and not run_dir:
-        raise JobError([Fault("--run-dir", "the name is empty", "expected a folder")])
+    if run_dir is not None and run_dir.count("/") > _DEEPEST:
+        raise JobError([Fault("--run-dir", f"more than {_DEEPEST} folders in each other")])
     paths = RunPaths(f"{runs_folder()}/{job}" if run_dir is None else os.path.abspath(run_dir))
     made = _make(paths.root)
     try:

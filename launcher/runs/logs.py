@@ -5,11 +5,9 @@ The folder may belong to another user, who could put a pipe or a link in the pla
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import re
-import stat
 import sys
 import time
 from typing import BinaryIO
@@ -17,6 +15,7 @@ from typing import BinaryIO
 from launcher.errors import LaunchError
 from launcher.job import RunPaths
 from launcher.output.lines import LineCutter, clean_lines
+from launcher.regular_file import open_regular
 from launcher.task_id import TaskId
 from launcher.text import shortened
 
@@ -25,25 +24,6 @@ _SIZE, _LONGEST = 64 * 1024, 500
 _ATTEMPT = rb"(?m)^launch: attempt \d+ starts here\n"
 #: Bytes of a log that are read at once.
 _CHUNK = 1 << 18
-
-
-def open_regular(path: str, links: bool = True) -> BinaryIO:
-    """Open a regular file for reading; refuse a pipe or a device in its place.
-
-    Args:
-        path: of the file.
-        links: whether the last part of the path may be a link.
-
-    Raises:
-        OSError: it does not exist, or is not a regular file.
-    """
-    if stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices has effects
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
-        file = os.fdopen(os.open(path, flags), "rb")
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return file
-        file.close()
-    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def content(path: str) -> bytes:

@@ -13,7 +13,7 @@ from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.record import Record
-from launcher.runs.logs import open_regular
+from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
 from launcher.task_id import TaskId
 from launcher.text import duration, printable
@@ -66,12 +66,21 @@ class Run(Record):
     @property
     def is_ours(self) -> bool:
         """Whether this user or root wrote its record: other users must not choose which processes we kill."""
-        return self.written_by in (0, os.geteuid())
+        return is_ours(self.written_by)
 
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the record may name the launcher: this user, root, or the launcher's own user wrote it."""
-        return self.is_ours or (self.owner is not None and self.written_by == user_of(self.owner.pid))
+    def check_trusted(self) -> None:
+        """Refuse a record that names a launcher, unless this user, root, or the launcher's own user wrote it.
+
+        Raises:
+            LaunchError: another user could have named any process.
+        """
+        owner = self.owner
+        if owner is None or self.is_ours or not is_alive(owner) or self.written_by == user_of(owner.pid):
+            return
+        raise LaunchError(
+            f"{self.job}: its record {self.paths.owner!r} belongs to user {self.written_by} and names "
+            f"process {owner.pid} of another user; if that is its launcher, stop it with kill"
+        )
 
     def plan(self) -> Mapping[str, Any]:
         """The content of ``plan.json``; empty until there is one."""
@@ -226,7 +235,8 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
 def remaining(run: Run) -> list[TaskId]:
     """The tasks of a run that have no ``TaskGone`` event yet."""
     gone = set()
-    with suppress(OSError), open_regular(run.paths.events) as lines:
+    with suppress(OSError), open_regular(run.paths.events) as file:
+        lines = iter(lambda: file.readline(MOST), b"")
         for event in (_object(line) or {} for line in lines if b"TaskGone" in line):
             gone.add(event.get("task") if event.get("event") == "TaskGone" else None)
     return [task for task in tasks(run) if task not in gone]
@@ -235,8 +245,7 @@ def remaining(run: Run) -> list[TaskId]:
 def json_of(path: str) -> Mapping[str, Any] | None:
     """The object in a JSON file of a run; ``None``: there is none."""
     try:
-        with open_regular(path) as file:
-            return _object(file.read()) if os.fstat(file.fileno()).st_size <= _LARGEST else None
+        return _object(read_regular(path, _LARGEST))
     except OSError:
         return None
 
@@ -248,10 +257,9 @@ def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
     """
     try:
         with open_regular(paths.owner, links=False) as file:
-            data, uid = file.read(_RECORD_SIZE + 1), os.fstat(file.fileno()).st_uid
+            return _object(read_most(file, _RECORD_SIZE)) or {}, os.fstat(file.fileno()).st_uid
     except OSError:
         return {}, -1
-    return (_object(data) if len(data) <= _RECORD_SIZE else None) or {}, uid
 
 
 def _object(data: bytes) -> Mapping[str, Any] | None:

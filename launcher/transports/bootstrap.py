@@ -44,6 +44,7 @@ AGENT_MODULES = (
     "launcher.record",
     "launcher.task_id",
     "launcher.text",
+    "launcher.regular_file",
     "launcher.unix_socket",
     "launcher.protocol",
     "launcher.scheduler.cluster_spec",

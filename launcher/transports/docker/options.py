@@ -135,7 +135,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cpus", action="append", default=[], type=_of_role(values.cpus), metavar="[ROLE=]N",
         help="limit for each container: 1.5; repeatable",
     )  # fmt: skip
-    group.add_argument("--user", metavar="UID[:GID]", help="user of the tasks (default: you)")
+    group.add_argument(
+        "--user", type=values.argument(values.one_line), metavar="UID[:GID]",
+        help="user of the tasks (default: you)",
+    )  # fmt: skip
     group.add_argument(
         "--pull", choices=("missing", "always", "never"), help="when to pull the image (default: missing)"
     )

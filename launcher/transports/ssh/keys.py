@@ -28,12 +28,15 @@ from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
 from launcher.record import Record
+from launcher.regular_file import read_most, read_regular
 from launcher.transports.base import with_tilde
 from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of
 from launcher.unix_socket import connect_unix
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+#: Largest size of a file of known hosts, in bytes: those of a site have many.
+_KNOWN_HOSTS = 1 << 26
 #: Permission bits that a private key file must not have.
 _OTHERS = 0o077
 #: SSH_AGENTC_REQUEST_IDENTITIES (draft-miller-ssh-agent), a message of one byte.
@@ -96,7 +99,7 @@ class KnownHosts:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with self._lock, open(fd, "rb+", 0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                text = file.read()
+                text = read_most(file, _KNOWN_HOSTS)
                 if _is_known([entry for entry in _parse(path, text) if _matches(entry, name)], key, options):
                     return
                 written = HostKeys.hash_host(name) if options.hash_known_hosts else name
@@ -116,8 +119,8 @@ class KnownHosts:
             for path in (*options.known_hosts, *options.system_known_hosts):
                 if path not in self._files:
                     self._files[path] = []
-                    with suppress(OSError), open(path, "rb") as file:  # else it has no known hosts
-                        self._files[path] = list(_parse(path, file.read()))
+                    with suppress(OSError):  # else it has no known hosts
+                        self._files[path] = list(_parse(path, read_regular(path, _KNOWN_HOSTS)))
                 entries += self._files[path]
         return [entry for entry in entries if _matches(entry, name)]
 
@@ -295,8 +298,7 @@ def _candidates(
 def _public_part(path: str) -> bytes:
     """The public key in the ``.pub`` file of a key file; empty if there is none."""
     try:
-        with open(f"{path}.pub", encoding="ascii") as file:
-            return base64.b64decode(file.read().split()[1])
+        return base64.b64decode(read_regular(f"{path}.pub").split()[1])
     except (OSError, ValueError, IndexError):
         return b""
 

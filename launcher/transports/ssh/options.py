@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
 from launcher.record import Record
+from launcher.regular_file import read_regular
 from launcher.text import host_text
 
 if TYPE_CHECKING:
@@ -299,8 +300,7 @@ def _from_file(hop: Hop) -> dict[str, list[str]]:
 
     needs = "needs the ssh command, and the account's home as $HOME"
     try:
-        with open(os.path.expanduser(_USER_FILE), encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
+        text = read_regular(os.path.expanduser(_USER_FILE)).decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         text = ""
     except OSError as error:

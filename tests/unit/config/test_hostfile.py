@@ -333,7 +333,7 @@ def test_a_missing_file_is_never_a_list(text: str):
     [
         (b"node1\nnode\xff\n", ":2: not UTF-8 text: byte 0xff"),
         (b"node1\n\nnode2\0\n", ':3: host is "node2\\x00"; expected a host'),
-        (b"#" * (4 * 1024 * 1024 + 1), "too large for a hostfile: more than 4 MB"),
+        (b"#" * (1024 * 1024 + 1), "can't read the hostfile: it is larger than 1024 KiB"),
         (b"roles: {worker: 1}\n", "this is a job file: launch "),
         (None, "Is a directory"),
     ],

@@ -24,12 +24,15 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
     Raises:
         OSError: it does not exist, or is not a regular file.
     """
-    if stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices has effects
+    mode = os.stat(path, follow_symlinks=links).st_mode
+    if stat.S_ISREG(mode):  # opening some devices has effects
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
         file = os.fdopen(os.open(path, flags), "rb")
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         file.close()
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 

@@ -15,8 +15,8 @@ OPTION = "--tensorboard"
 def with_logdir(argv: Sequence[str], options: Mapping[str, argparse.Action]) -> list[str]:
     """The arguments, with ``--tensorboard LOGDIR`` as one word ``--tensorboard=LOGDIR``.
 
-    Without a folder the word is ``--tensorboard=true``. Arguments after the first one that is neither an
-    option nor the value of one belong to the program, and stay as they are.
+    Without a folder the word is ``--tensorboard=``. Arguments after the first one that is neither an option
+    nor the value of one belong to the program, and stay as they are.
 
     Args:
         argv: of ``launch``.
@@ -27,7 +27,7 @@ def with_logdir(argv: Sequence[str], options: Mapping[str, argparse.Action]) -> 
     while OPTION in options and rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
         if word == OPTION:
-            words.append(f"{OPTION}={rest.pop(0) if rest and _is_logdir(rest[0]) else 'true'}")
+            words.append(f"{OPTION}={rest.pop(0) if rest and _is_logdir(rest[0]) else ''}")
             continue
         words.append(word)
         action, has_value = _option(word, options)
@@ -39,10 +39,12 @@ def with_logdir(argv: Sequence[str], options: Mapping[str, argparse.Action]) -> 
 
 
 def _is_logdir(word: str) -> bool:
-    """Whether the word after the option is a folder: neither an option nor a program nor a job file."""
+    """Whether the word after the option is a folder: not empty, no option, program or job file."""
     import shutil  # 4 ms, needed only with the option
 
-    return not (word.startswith("-") or word.endswith((".py", ".yaml", ".yml")) or shutil.which(word))
+    return word != "" and not (
+        word.startswith("-") or word.endswith((".py", ".yaml", ".yml")) or shutil.which(word)
+    )
 
 
 def _option(word: str, options: Mapping[str, argparse.Action]) -> tuple[argparse.Action | None, bool]:

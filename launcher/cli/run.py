@@ -144,7 +144,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     path = argument(values.one_line)
     program.add_argument("--workdir", type=path, metavar="DIR", help="where the tasks run (default: here)")
     program.add_argument(
-        "--tensorboard", type=argument(values.logdir), metavar="DIR",
+        "--tensorboard", nargs="?", const="", metavar="DIR",
         help="run TensorBoard (default: on the working folder)",
     )  # fmt: skip
 

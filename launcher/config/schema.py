@@ -405,7 +405,7 @@ def parse_yaml(text: str, faults: Faults) -> Node | None:
     before = len(faults)
     try:
         quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
-        root = yaml.compose(text, Loader=yaml.SafeLoader if len(text) < _LARGE else quick)
+        root = yaml.compose(text, Loader=yaml.SafeLoader if len(text) <= _LARGE else quick)
         node = Node(None, 1, 1) if root is None else _node(root, 0, faults, set())
         return node if len(faults) == before else None
     except RecursionError:

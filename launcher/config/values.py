@@ -99,11 +99,6 @@ def one_line(text: str) -> str:
     return text
 
 
-def logdir(text: str) -> str:
-    """The folder of TensorBoard; empty for ``true``: the default."""
-    return "" if text == "true" else one_line(text)
-
-
 def program_path(text: str) -> str:
     """The name or path of a program; it can't begin with ``-``, which would be an option."""
     if one_line(text).startswith("-"):

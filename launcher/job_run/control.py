@@ -237,8 +237,10 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
             peer.send(json.dumps(request).encode())
             _, files, _, _ = socket.recv_fds(peer, _SIZE, 1)
         except TimeoutError as error:
-            why = "does not answer" if connected else "accepts no connections, and the queue of them is full"
-            text = f"the launcher of {run.job} {why}; is it suspended? (`launch stop` wakes it)"
+            why = "does not answer; is it suspended?"
+            if not connected:
+                why = "accepts no connections, and their queue is full; is it suspended?"
+            text = f"the launcher of {run.job} {why} (`launch stop` wakes it)"
             raise LaunchError(text) from error
     if not files:
         raise ConnectionResetError

@@ -38,6 +38,10 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         (["--no-check", "--lease", "30", "true"], "--no-check: the option is about other machines, and none"),
         (["--sync", ".", "true"], "--sync: the option is about other machines"),
         (["--workers", "-1", "true"], "-1"),
+        (["--python", "", "true"], "--python: '': expected text of one line, not empty"),
+        (["--workdir", "", "true"], "--workdir: '': expected text of one line, not empty"),
+        (["--tensorboard", "", "true"], "expected a program"),
+        (["--run-dir", "a/" * 3000, "true"], "--run-dir: more than 200 folders in each other"),
         (["--workers", "0", "true"], "no task"),
         (["--grace", "soon", "true"], "soon"),
         (["--timeout", "-5", "true"], "--timeout"),
@@ -112,6 +116,29 @@ def test_files_that_are_no_job_or_hostfile(launch: Launch, tmp_path: Path, data:
         path.write_bytes(data)
     assert str(path) in _refused(launch, path).err
     assert str(path) in _refused(launch, "--hosts", path, "true").err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("pipe.yaml", None, "can't read the job file: it is not a regular file"),
+        ("large.yaml", "#" * (1 << 20) + "#", "can't read the job file: it is larger than 1024 KiB"),
+        ("keys.yaml", "".join(f"key{n}: 1\n" for n in range(80_000)), "and 79902 more faults"),
+        ("launch.toml", "a." * 100_000 + "b = 1", "launch.toml:1: a key of more than 100 names"),
+        ("launch.toml", "x = {" + "'a'." * 100_000 + "b = 1}", "launch.toml:1: a key of more than 100 names"),
+        ("launch.toml", "x = " + "[" * 100_000, "launch.toml: nested too deep"),
+    ],
+)
+def test_files_that_would_take_long(
+    launch: Launch, tmp_path: Path, name: str, content: str | None, message: str
+):
+    if content is None:
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    ended = _refused(launch, "true" if name == "launch.toml" else name, cwd=tmp_path, timeout=20)
+    assert message in ended.err
+    assert len(ended.stderr) < 20_000
 
 
 def test_a_cluster_that_is_too_long_for_an_environment(launch: Launch):

@@ -116,7 +116,7 @@ def test_a_launcher_that_is_suspended(launch: Launch):
             peer.connect(f"\0tf-launcher-{last_run(launch).path.name}")
     ended = launch("ps", "latest", timeout=60)
     assert ended.code == 125
-    assert "accepts no connections, and the queue of them is full; is it suspended?" in ended.err
+    assert "accepts no connections, and their queue is full; is it suspended?" in ended.err
     ended = asking.wait(60)
     assert ended.code == 125
     assert "does not answer; is it suspended?" in ended.err
@@ -228,6 +228,24 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
         peer, _ = impostor.accept()
         with peer:
             assert peer.recv(1) == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("words", [["attach"], ["logs", "-f"], ["ps"], ["stop"], ["restart"]])
+def test_a_record_of_another_user_is_not_trusted(
+    launch: Launch, tmp_path: Path, sleeper: subprocess.Popen[bytes], words: list[str]
+):
+    """It names a process of this user."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    owner = this_process()._replace(pid=sleeper.pid, start_ticks=ticks)._asdict()
+    (folder / "launcher.json").write_text(json.dumps({"job": "theirs", "started_at": time.time(), **owner}))
+    os.chown(folder / "launcher.json", 65534, 65534)
+    ended = launch(*words, str(folder), *(["worker/0"] if words == ["restart"] else []))
+    assert (ended.code, ended.out) == (125, "")
+    assert f"belongs to user 65534 and names process {sleeper.pid} of another user" in ended.err
+    assert sleeper.poll() is None
 
 
 # ---------------------------------------------------------------------- launch restart

@@ -188,20 +188,20 @@ def test_two_files(launch: Launch, project: Path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_in_a_folder_of_all(launch: Launch, project: Path):
+def test_a_file_of_another_user(launch: Launch, project: Path):
     """Such as /tmp: the file may name a program that runs as this user."""
     file = project / "launch.toml"
     file.write_text("workers = 2")
     os.chown(file, 65534, 65534)
-    assert launch("true", cwd=project).code == 0, "the folder is not of all"
-    project.chmod(0o1777)
-    ended = launch("true", cwd=project)
-    assert ended.code == 2 and "launch.toml: another user has written these defaults" in ended.err
+    for mode in (0o755, 0o775, 0o1777):
+        project.chmod(mode)
+        ended = launch("true", cwd=project)
+        assert ended.code == 2 and "launch.toml: these defaults belong to another user" in ended.err
     assert launch("--no-defaults", "true", cwd=project).code == 0
     own = project / "src" / "launch.toml"
     file.rename(own)
     os.chown(own, 0, 0)
     file.symlink_to(own)
     assert launch("true", cwd=project).code == 0
-    os.lchown(file, 65534, 65534)  # its paths would be relative to the folder of all
+    os.lchown(file, 65534, 65534)  # its paths would be relative to this folder
     assert launch("true", cwd=project).code == 2

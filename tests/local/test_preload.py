@@ -195,12 +195,14 @@ def test_variables_that_are_read_early_make_a_template_of_their_own(
         ("heavy", "THREADS", "4 threads run after the import"),
         ("heavy,no_such_module", "", "ModuleNotFoundError"),
         ("antigravity_exit", "", "SystemExit: 3"),
+        ("exits_at_once", "", "its process exited with code 7"),
     ],
 )
 def test_where_a_fork_is_not_safe_tasks_start_cold(
     launch: Launch, family: Family, programs: Path, module: str, variable: str, why: str
 ):
     (programs.parent / "modules/antigravity_exit.py").write_text("raise SystemExit(3)")
+    (programs.parent / "modules/exits_at_once.py").write_text("import os\nos._exit(7)")
     more = ["-x", f"{variable}=1"] if variable else []
     ended = launch("--preload", module, *more, "--workers", "2", "-c", "import heavy; print('it ran')")
     assert ended.code == 0
@@ -230,7 +232,7 @@ def test_a_template_that_is_killed(launch: Launch, family: Family, programs: Pat
     ended = started.wait()
     assert ended.code == 0
     assert "it ran" in ended.out
-    assert "--preload heavy has no effect: its process ended" in ended.err
+    assert "--preload heavy has no effect: its process was killed by SIGKILL" in ended.err
 
 
 # ---------------------------------------------------------------------- the end

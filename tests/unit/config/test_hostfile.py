@@ -190,7 +190,7 @@ def test_plain_files():
         ("a gpus=all\nb gpus=,", [f'f:1: gpus is "all"; {GPUS}', f'f:2: gpus is ""; {GPUS}']),
         ("a python=-c", ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"']),
         ("a b", [f'f:1: "b"; {PAIR}']),
-        ("a python= slots=4", ['f:1: python is ""; expected text of one line']),
+        ("a python= slots=4", ['f:1: python is ""; expected text of one line, not empty']),
         ("a workdir='x y", [f'f:1: "workdir=\'x"; {PAIR}']),
         ("n[1-3] address=x", ['f:1: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
         ("a /* b */ c\n/* no end\nb", [f'f:1: "c"; {PAIR}', f'f:2: "/*"; {COMMENT}']),

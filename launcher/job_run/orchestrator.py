@@ -54,6 +54,8 @@ class _Connection:
         self.watched = -1
         #: When the link ended without AgentClosed; and until when (monotonic) to wait for the reason.
         self.lost_at = 0.0
+        #: The supervisor has given the agent up: it does not answer, or does not obey.
+        self.given_up = False
         self.ask_until = 0.0
         #: Seconds that the host's clock is behind ours, by the event that was quickest so far.
         self._clock_behind = float("inf")
@@ -379,8 +381,11 @@ class Orchestrator:
         for connection in self._connections.values():
             self._close(connection)
         connections = [connection for connection in self._connections.values() if not connection.stays]
-        deadline = time.monotonic() + (_IMMEDIATE_WAIT if self._machine.immediate else _LAST_WAIT)
-        late = [connection for connection in connections if connection.link.wait(_left(deadline)) is None]
+        now, late = time.monotonic(), []
+        for connection in connections:
+            soon = self._machine.immediate or connection.given_up
+            if connection.link.wait(_left(now + (_IMMEDIATE_WAIT if soon else _LAST_WAIT))) is None:
+                late.append(connection)
         deadline = time.monotonic() + (_IMMEDIATE_KILL if self._machine.immediate else _LAST_WAIT)
         for connection in late:
             self._kill(connection, deadline)
@@ -421,6 +426,7 @@ class Orchestrator:
     def _hang_up(self, command: events.HangUp) -> None:
         connection = self._connections.get(command.host)
         if connection is not None:
+            connection.given_up = True
             self._close(connection)
             self._lost = [each for each in self._lost if each is not connection]
 

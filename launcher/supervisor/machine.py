@@ -100,7 +100,8 @@ class Machine(JobState):
             InvalidTransition: a fault of the launcher; events of hosts must have passed `verify`.
         """
         host = getattr(event, "host", None)
-        self.unanswered.discard(host or "")
+        if not isinstance(event, events.TaskOutput):  # a host that prints need not have obeyed
+            self.unanswered.discard(host or "")
         handler = _HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER:
             return []
@@ -175,9 +176,13 @@ def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
         again = f"{event.who} again" if event.signal in _REPEATABLE else "Ctrl-C"
         how_long = f", up to {limit_text(grace)}; {again} kills them at once"
     job.notify(f"{why}{_stop_text(job)}{how_long}")
+    _stop_and_expect_answers(job)
+
+
+def _stop_and_expect_answers(job: JobState) -> None:
     job.stop()
     if job.phase is Phase.STOPPING:
-        _expect_answers(job, max(0.0, grace) + _LATE_ANSWER_LIMIT)
+        _expect_answers(job, max(0.0, job.policy.grace) + _LATE_ANSWER_LIMIT)
 
 
 def _kill(job: JobState, name: str) -> None:
@@ -290,7 +295,7 @@ def _job_took_too_long(job: JobState, event: events.TimeUp) -> None:
         text = f"the job took longer than its time limit of {limit}{went_on}"
         hint = stalls.hint_at_timeout(job)
         job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)
-    job.stop()
+    _stop_and_expect_answers(job)
 
 
 _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {

@@ -108,6 +108,16 @@ def test_ctrl_c_while_agents_close_waits_no_longer():
 # ---------------------------------------------------------------------- the time limit
 
 
+def test_the_time_limit_does_not_wait_for_a_host_that_does_not_obey():
+    """Output is no answer."""
+    script = Script(job("worker 2", timeout=5), hosts(2, slots=1))
+    text = "up; time up job @ 5.0; worker/0 gets 15 @ 5.1; says worker/1 x @ 5.2"
+    assert script.play(text).timers["answer"] == 13.0
+    replay = script.play(f"{text}; time up answer @ 18.0")
+    assert after(replay)[0] == events.HangUp("node2")
+    assert replay.notices[-1] == "host node2 is lost: its agent did not answer in 13s"
+
+
 def test_the_time_limit_names_tasks_that_hung():
     """The tasks that had ended are often the cause."""
     replay = Script(job("worker 3", "ps 1", timeout=60)).play(

@@ -18,6 +18,21 @@ pytestmark = pytest.mark.timeout(360)
 SCRIPT = "while :; do echo up; sleep 0.3; done"
 
 
+def test_the_time_limit_with_an_agent_that_is_suspended(ssh_launch: Launch, hosts: list[LabHost]):
+    words = ["--hosts", "node1,node2", "--workers", "2", "--timeout", "6", "--grace", "1"]
+    started = ssh_launch.start(*words, "--", "sh", "-c", SCRIPT, cwd="/")
+    started.until(lambda it: it.out.count("| up") >= 4)
+    pids = "$(grep -lE 'launch-(agent|watchdog)' /proc/[0-9]*/comm | cut -d/ -f3)"
+    hosts[0].run(["sh", "-c", f"kill -STOP {pids}"])
+    started.until(lambda it: "the time limit of 6s is over" in it.err)
+    began = time.monotonic()
+    ended = started.wait(60)
+    assert ended.code == 124, ended.err
+    assert "host node1 is lost: its agent did not answer in 4s" in ended.err
+    assert time.monotonic() - began < 1 + 3 + 10
+    hosts[0].run(["sh", "-c", f"kill -CONT {pids}"])  # it ends its tasks and itself
+
+
 @pytest.mark.parametrize("seconds", [5.5, 9.0])
 def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost], seconds: float):
     """Shorter and longer than a silence that would be the network's."""

@@ -76,6 +76,32 @@ def test_here(launch: Launch, family: Family, victim: str, moment: str, turn: in
     family.gone(HERE)
 
 
+@repeated
+@pytest.mark.parametrize("moment", ["start", "run"])
+def test_launcher_agent_and_watchdog_at_once(launch: Launch, family: Family, moment: str, turn: int):
+    """None of them has time to notice the end of another; the next command kills what they left."""
+    words = stub("family", "ignore", "child", "setsid", "sleep")
+    started = launch.start("--workers", "3", "--grace", "1", "--", *words)
+    victims = soon(lambda: both if len(both := agents(family)) == 2 else None, 20)
+    if moment == "run":
+        started.until(lambda _: family.ready() == 3, 60)
+    pids = [started.pid, *victims]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    started.kill()
+    ended = launch("ps")
+    assert ended.code == 0, ended.err
+    assert "died and left" in ended.err or not family.alive()
+    family.gone(HERE)
+    assert launch("ps").err == "launch: nothing is running; `launch ps --all` lists 1 earlier\n"
+
+
+def agents(family: Family) -> list[int]:
+    """The agent and the watchdog."""
+    return [*named(family.alive(), "launch-agent"), *named(family.alive(), "launch-watchdog")]
+
+
 def kill(pid: int) -> None:
     """SIGKILL, unless it has just ended by itself."""
     try:

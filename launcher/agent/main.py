@@ -150,10 +150,11 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sys.stderr.write(f"its agent can't be reached: {error}\n")
         return 1
     except ConnectionRefusedError:
-        if _await_end(number, watchdog) is None:
-            sys.stderr.write("its agent runs, and does not listen\n")
-            return 1
-        sweep.sweep(number, _KILLING)
+        if sweep.is_looked_after(number) is not None:
+            if _await_end(number, watchdog) is None:
+                sys.stderr.write("its agent runs, and does not listen\n")
+                return 1
+            sweep.sweep(number, _KILLING)
         _refuse("its agent exited while the connection was down")
         return 1
     down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)

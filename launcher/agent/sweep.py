@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from launcher.agent import processes
 from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
@@ -45,9 +45,10 @@ def sweep(agent: int, seconds: float) -> List[int]:
     return _kill_all(lambda: tagged().get(agent, []), seconds)
 
 
-def is_looked_after(agent: int) -> bool:
-    """Whether this agent, or its watchdog, runs."""
-    return any(ordinal_of(tag_of(process.pid)) == 0 for process in tagged().get(agent, []))
+def is_looked_after(agent: int) -> Optional[bool]:
+    """Whether this agent, or its watchdog, runs; ``None``: no process is left of it."""
+    left = tagged().get(agent)
+    return None if left is None else any(ordinal_of(tag_of(process.pid)) == 0 for process in left)
 
 
 def sweep_lost(seconds: float) -> List[int]:

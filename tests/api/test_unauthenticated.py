@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +168,25 @@ def test_a_job_with_other_connections_to_its_socket(tmp_path: Path, capfd: pytes
             sock.close()
     assert (tmp_path / "0").exists() and (tmp_path / "1").exists() and not (tmp_path / "exploded").exists()
     assert capfd.readouterr().err.count("rejected a connection with a wrong key") == 1
+
+
+def test_a_socket_in_the_temporary_folder_whose_queue_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It has the name of one of ours, and may be another user's."""
+    folder = tempfile.mkdtemp(dir="/tmp")
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    theirs = Path(folder) / "tf-launcher-api-theirs"
+    theirs.mkdir()
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(theirs / "feed.sock"))
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+                sock.setblocking(False)
+                sock.connect(str(theirs / "feed.sock"))
+        TFCluster.run(lambda args, ctx: Path(args, str(ctx.task_index)).touch(), str(tmp_path), 1).shutdown()
+    assert (tmp_path / "0").exists()

@@ -367,7 +367,7 @@ def test_a_suspended_launcher_reports_no_broken_connection(
     here.fleet.reachable = True
     message = here.agent.to_the_end(TIME_LIMIT)
     assert message is not None
-    assert re.fullmatch(r"launch itself was suspended for 10\ds, and the agent there ends .*", message)
+    assert re.fullmatch(r"launch itself was suspended for 10\ds, and the agent there stops .*", message)
 
 
 class Breaking(PretendFleet):
@@ -406,7 +406,7 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     here.agent.until(lambda: fleet.dialled)
     monkeypatch.setattr(links, "FIRST_ANSWER", 60.0)  # the second one may take its time
     works(here)
-    assert re.match(r"node1: connection lost \(our program has not started there", here.notices[0])
+    assert re.match(r"node1: connection lost \(the agent has not started there", here.notices[0])
     assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
     assert fleet.dialled == 1
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import launcher
 from tests.conftest import Launch
 from tests.local.seeing import ROOT
 from tests.pythons import python_of
@@ -20,8 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 #: All tests run on this one.
 _THIS = f"3.{sys.version_info.minor}"
 _OTHERS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if version != _THIS]
-#: Run by each other Python: the command line and its faults, which depend on Python's argparse; whole jobs.
-_TESTS = ["tests/local/test_bad_input.py", "tests/local/test_jobs.py", "tests/unit/test_options.py"]
+#: Run by each other Python: the command line and its faults, which depend on Python's argparse.
+_TESTS = ["tests/local/test_bad_input.py", "tests/unit/test_options.py"]
 
 
 def _run(*argv: str | Path, cwd: Path = ROOT, timeout: float = 500) -> str:
@@ -53,26 +54,33 @@ def _installed(python: str, wanted: str, folder: Path) -> Path:
     return folder / "bin"
 
 
-def test_the_wheel_runs_a_job_in_an_empty_environment(wheel: Path, launch: Launch, tmp_path: Path):
-    commands = _installed(sys.executable, str(wheel), tmp_path / "environment")
-    program = tmp_path / "train.py"
+def _run_a_job(commands: Path, version: str, launch: Launch, folder: Path) -> None:
+    program = folder / "train.py"
     program.write_text("import os\nprint('I am', os.environ['JOB_NAME'], os.environ['TASK_INDEX'])\n")
-    words = ("--ps", "1", "--workers", "2", "--report", tmp_path / "report.json", program)
-    ended = launch(*words, command=[str(commands / "launch")], cwd=tmp_path)
+    words = ("--ps", "1", "--workers", "2", "--report", folder / "report.json", program)
+    ended = launch(*words, command=[str(commands / "launch")], cwd=folder, timeout=60)
     assert ended.code == 0, ended.err
     assert "worker/1 | I am worker 1" in ended.out
-    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
     assert len(report["tasks"]) == 3
-    version = launch("--version", command=[str(commands / "launch")], cwd=tmp_path)
-    assert version.out.startswith(f"launch {wheel.name.split('-')[1]}, ")
+    shown = launch("--version", command=[str(commands / "launch")], cwd=folder)
+    assert shown.out.startswith(f"launch {launcher.__version__}, Python {version}.")
+
+
+def test_the_wheel_runs_a_job_in_an_empty_environment(wheel: Path, launch: Launch, tmp_path: Path):
+    commands = _installed(sys.executable, str(wheel), tmp_path / "environment")
+    _run_a_job(commands, _THIS, launch, tmp_path)
     _run(commands / "python", "-c", "import launcher, launcher.testing; launcher.TFCluster")
 
 
 @pytest.mark.parametrize("version", _OTHERS)
-def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, tmp_path: Path):
+def test_local_jobs_on_the_pythons_of_this_machine(
+    version: str, wheel: Path, launch: Launch, tmp_path: Path
+):
     python = python_of(version)
     if python is None:
         pytest.skip(f"not tested: there is no Python {version} on this machine")
     commands = _installed(python, f"{wheel}[test]", tmp_path / "environment")
+    _run_a_job(commands, version, launch, tmp_path)
     only = ("-m", "not tensorflow and not slow and not tmux", "-n", "2", "--maxfail", "5")
     _run(commands / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *only, *_TESTS, timeout=550)

@@ -19,7 +19,8 @@ from tests.ssh.test_relay import sshd_with
 
 pytestmark = pytest.mark.timeout(180)
 
-JOB = ["--hosts", "node1,node2", "--chief", "--workers", "1", "--lease", "30", "-x", f"PYTHONPATH={FOLDER}"]
+JOB = ["--hosts", "node1,node2", "--chief", "--workers", "1", "--lease", "30", "--workdir", str(FOLDER)]
+JOB += ["-x", f"PYTHONPATH={FOLDER}"]
 
 
 def test_through_a_connection_that_breaks(hosts: list[LabHost], ssh_launch: Launch, tmp_path: Path):

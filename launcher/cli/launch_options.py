@@ -201,9 +201,9 @@ def _defaults(args: argparse.Namespace, program: str) -> Defaults:
     if args.no_defaults:
         return Defaults()
     script = os.path.normpath(os.path.join(os.path.expanduser(args.workdir or "."), program))
-    folders = [os.path.dirname(script)] if script.endswith(".py") and os.path.isfile(script) else []
+    is_script = script.endswith(".py") and os.path.isfile(script)
     try:
-        return find_defaults(dict.fromkeys([*folders, ""]), transports.sections)
+        return find_defaults(script if is_script else "", transports.sections)
     except InputError as error:
         return Defaults(JobFile(faults=error.faults))
 

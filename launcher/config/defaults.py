@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.config.options import JobFile
@@ -29,19 +29,21 @@ class Defaults(Record):
     folder: str = ""
 
 
-def find_defaults(folders: Iterable[str], sections: Callable[[], Mapping[str, Section]]) -> Defaults:
-    """The defaults of the first folder that has any.
+def find_defaults(script: str, sections: Callable[[], Mapping[str, Section]]) -> Defaults:
+    """The defaults beside a program; without any, those of the current folder.
 
     Args:
-        folders: where to look.
+        script: the path of a ``.py`` program on this machine; empty: it is another program.
         sections: returns those of `launcher.config.jobfile.parse_job`.
 
     Raises:
         JobError: a file can't be read, or is another user's; both files of a folder have defaults.
     """
-    for folder in folders:
+    # The owner of the program may as well choose its hosts: in a container root runs the user's files.
+    users = {os.stat(script).st_uid} if script else set()
+    for folder in dict.fromkeys([os.path.dirname(script), ""]):
         paths = [path for name in _FILES if os.path.isfile(path := os.path.join(folder, name))]
-        found = [defaults for path in paths if (defaults := _read(path, sections())) is not None]
+        found = [defaults for path in paths if (defaults := _read(path, sections(), users)) is not None]
         faulty = [defaults for defaults in found if defaults.file.faults]
         if len(found) > 1 and not faulty:
             names = " and ".join(_FILES)
@@ -52,8 +54,8 @@ def find_defaults(folders: Iterable[str], sections: Callable[[], Mapping[str, Se
     return Defaults()
 
 
-def _read(path: str, sections: Mapping[str, Section]) -> Defaults | None:
-    """The defaults of one file; ``None``: there are none."""
+def _read(path: str, sections: Mapping[str, Section], users: Collection[int]) -> Defaults | None:
+    """The defaults of one file, which these users may have written, too; ``None``: there are none."""
     from launcher.config.jobfile import read_defaults
     from launcher.config.schema import Faults, parse_toml, read_text, shown_path
 
@@ -66,7 +68,7 @@ def _read(path: str, sections: Mapping[str, Section]) -> Defaults | None:
     if node is None:
         return Defaults(JobFile(faults=faults.all())) if faults else None
     owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
-    if not all(map(is_ours, owners)):
+    if not all(is_ours(owner) or owner in users for owner in owners):
         problem = "these defaults belong to another user"
         raise JobError([Fault(shown, problem, "expected --no-defaults, or a file of your own")])
     file = read_defaults(node, faults, sections, folder)

@@ -198,6 +198,10 @@ def test_a_file_of_another_user(launch: Launch, project: Path):
         ended = launch("true", cwd=project)
         assert ended.code == 2 and "launch.toml: these defaults belong to another user" in ended.err
     assert launch("--no-defaults", "true", cwd=project).code == 0
+    (project / "fine.py").touch()
+    assert launch("fine.py", cwd=project).code == 2
+    os.chown(project / "fine.py", 65534, 65534)  # root in a container: the whole project is another user's
+    assert launch("fine.py", cwd=project).code == 0
     own = project / "src" / "launch.toml"
     file.rename(own)
     os.chown(own, 0, 0)

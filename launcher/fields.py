@@ -4,6 +4,7 @@ A record's annotations are the types. The tables below have the limits, by the n
 is in no table is an error of this program. Hosts with Python 3.8 import this module.
 """
 
+from enum import EnumMeta
 from functools import lru_cache
 from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple, get_type_hints
 
@@ -61,7 +62,7 @@ class FieldReader(Record):
     """Reads fields from JSON.
 
     Args:
-        trusted: our launcher sends them: only types are checked.
+        trusted: our launcher has written them: only types are checked, unknown fields are left out.
         tasks: the tasks that they may name; ``None``: any.
     """
 
@@ -73,13 +74,14 @@ class FieldReader(Record):
 
         Raises:
             ProtocolError: a field is missing, unknown, of another type, or outside its limits.
+            ValueError: an enum has no such value.
         """
         if not isinstance(given, dict):
             raise ProtocolError("the fields are not a JSON object")
         hints = _hints(record)
         missing = hints.keys() - given.keys() - record._field_defaults.keys()
         unknown = given.keys() - hints.keys()
-        if missing or unknown:
+        if missing or (unknown and not self.trusted):
             raise ProtocolError(f"missing fields {sorted(missing)}, unknown fields {sorted(unknown)[:5]}")
         defaults = record._field_defaults
         return tuple(
@@ -105,6 +107,8 @@ class FieldReader(Record):
             return TaskId(value)
         if hasattr(hint, "_fields"):
             return hint(*self.read(hint, value))
+        if isinstance(hint, EnumMeta):
+            return hint(value)
         return self._values(name, hint, value)
 
     def _text(self, name: str, text: str) -> str:
@@ -138,5 +142,6 @@ class FieldReader(Record):
 
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
-    hints = get_type_hints(record)
-    return {name: hints[name] for name in record._fields if name not in ("data", "host")}
+    hints, names = get_type_hints(record), record._fields
+    # A host is not sent with what it sends.
+    return {name: hints[name] for name in names[names[:1] == ("host",) :] if name != "data"}

@@ -2,8 +2,9 @@
 
 import enum
 from collections import Counter
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Optional, Tuple
 
+from launcher.fields import FieldReader
 from launcher.record import Record
 from launcher.task_id import TaskId
 from launcher.text import duration, printable, shortened
@@ -206,37 +207,11 @@ class Report(Record):
         return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{lines}</table>"
 
 
-_Record = TypeVar("_Record", Report, TaskReport, Failure, Attempt)
-#: How the fields of records become their types.
-_ENDING: Mapping[str, Callable[[Any], Any]] = {
-    "state": TaskState,
-    "reason": Reason,
-    "status": lambda status: ExitStatus(**status),
-}
+def report_from_json(fields: object) -> Report:
+    """The report in the content of ``report.json``, or in the last line of ``--events-fd``.
 
-
-def report_from_json(fields: Mapping[str, Any]) -> Report:
-    """The report in the content of ``report.json``, or in the last line of ``--events-fd``."""
-    return _record(Report, fields, tasks=lambda tasks: tuple(map(_task, tasks)), failure=_failure)
-
-
-def _task(fields: Mapping[str, Any]) -> TaskReport:
-    convert: Mapping[str, Callable[[Any], Any]] = {"task": TaskId, "unkillable": tuple, "earlier": _earlier}
-    return _record(TaskReport, fields, **_ENDING, **convert)
-
-
-def _earlier(attempts: Sequence[Mapping[str, Any]]) -> Tuple[Attempt, ...]:
-    return tuple(_record(Attempt, fields, **_ENDING) for fields in attempts)
-
-
-def _failure(fields: Mapping[str, Any]) -> Failure:
-    return _record(Failure, fields, task=TaskId, reason=Reason)
-
-
-def _record(kind: Type[_Record], fields: Mapping[str, Any], **convert: Callable[[Any], Any]) -> _Record:
-    """A record of this class; fields that the class does not have are left out."""
-    known = {name: value for name, value in fields.items() if name in kind._fields}
-    for name in convert:
-        if known.get(name) is not None:
-            known[name] = convert[name](known[name])
-    return kind(**known)
+    Raises:
+        ProtocolError: a field is missing, or of another type: another version of launch wrote it.
+        ValueError: a state or a reason is unknown.
+    """
+    return Report(*FieldReader(trusted=True).read(Report, fields))

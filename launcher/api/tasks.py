@@ -53,8 +53,8 @@ _PREFIX = "tf-launcher-api-"
 _NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
-    *("launcher.__init__", "launcher.errors", "launcher.record", "launcher.task_id", "launcher.report"),
-    *("launcher.text", "launcher.unix_socket"),
+    *("launcher.__init__", "launcher.errors", "launcher.fields", "launcher.record", "launcher.report"),
+    *("launcher.task_id", "launcher.text", "launcher.unix_socket"),
     *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
 )
 _ADVICE = (

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
 from launcher.config.values import argument, whole
-from launcher.errors import Fault, InputError, LaunchError
+from launcher.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.output.lines import labels
 from launcher.output.table import verdict
 from launcher.report import Report, report_from_json
@@ -134,7 +134,7 @@ def report_of(run: Run) -> Report:
     """
     try:
         return report_from_json(run.report())
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ProtocolError, ValueError) as error:
         raise LaunchError(f"{run.job} has ended without a report: its launcher died") from error
 
 

@@ -66,23 +66,17 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
     ),
     ("--num-ps --nps --parameter-servers --num-servers", Peer(1, "use --ps {}")),
     ("--nproc-per-node --ntasks-per-node --num-gpus -ppn --ppn -npernode --npernode", Peer(1, _PER_HOST)),
-    (
-        "-N --nnodes --nodes --num-nodes",
-        Peer(1, "use --hosts node1,node2 and --workers N"),
-    ),
+    ("-N --nnodes --nodes --num-nodes", Peer(1, "use --hosts node1,node2 and --workers N")),
     ("--master", Peer(0, "use --chief")),
     ("-e --env", Peer(1, "use -x {}", secret=True)),
     ("-env -genv --genv", Peer(2, "use -x {0}=VALUE", secret=True)),
     ("--env-file", Peer(1, "use -x NAME=VALUE, or env: in a job file")),
     (
-        "--hostfile -hostfile --machinefile -machinefile --machines --inventory",
+        "--hostfile -hostfile --machinefile -machinefile --machines --inventory "
+        "-H --host -host --nodelist --address",
         Peer(1, "use --hosts {}"),
     ),
-    ("-H --host -host --nodelist --address", Peer(1, "use --hosts {}")),
-    (
-        "--max-restarts --retries --max-retries --backoff-limit",
-        Peer(1, "use --restarts {}"),
-    ),
+    ("--max-restarts --retries --max-retries --backoff-limit", Peer(1, "use --restarts {}")),
     ("--gpus-per-task --gpus-per-worker", Peer(1, "for GPUs per task use --gpus {}")),
     ("--gpus-per-node --gres", Peer(1, "for GPUs per task use --gpus N")),
     ("--image --container --container-image", Peer(1, "use --docker {}")),

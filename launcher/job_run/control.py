@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from launcher import events
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, ProtocolError
 from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.report import Report, report_from_json
@@ -211,7 +211,7 @@ def snapshot(run: Run, measure: bool = False) -> Snapshot:
                 now = report_from_json(answer["report"])
                 waiting = frozenset(map(str, answer.get("restarting", ())))
                 return Snapshot(now, answer["memory"], bool(answer["measuring"]), False, waiting)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, ProtocolError) as error:
             raise LaunchError(f"{run.job} has a report of another version of launch: {error!r}") from error
         if late or run.state not in (RunState.RUNNING, RunState.ENDED):
             raise LaunchError(_unreachable(run))

@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Dict, Iterable, Iterator, Sequence, Tuple
 
 from launcher.agent import processes
+from launcher.text import listed
 
-#: Seconds from the first start to the look; for the look, at most. Number of tasks that are named.
+#: Seconds from the first start to the look; for the look, at most.
 AFTER, SECONDS = 60.0, 8.0
-_NAMED = 3
 #: The state of a socket that listens, in ``/proc/net/tcp``.
 _LISTENS = b"0A"
 
@@ -39,16 +39,12 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
 
 def explain(answer: bytes) -> str:
     """What the child printed, for the user; empty: it found nothing."""
-    try:
+    found: Dict[str, int] = {}
+    with suppress(ValueError):  # it was killed: its time was up
         found = json.loads(answer)
-    except ValueError:  # it was killed: its time was up
-        return ""
-    if not found:
-        return ""
-    named = [f"{task} on {port}" for task, port in found.items()][:_NAMED]
-    more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return (
-        f"listening on a port that is not the one in TF_CONFIG: {', '.join([*named, *more])}; does the"
+    named = listed([f"{task} on {port}" for task, port in found.items()])
+    return named and (
+        f"listening on a port that is not the one in TF_CONFIG: {named}; does the"
         " program have a list of addresses of its own? (docs/tasks.md)"
     )
 

@@ -252,6 +252,16 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     return ended_child() is not None
 
 
+def user_of(pid: int) -> Optional[int]:
+    """The real user id of a process; ``None`` if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            uids = file.read().partition(b"\nUid:")[2].split(None, 1)
+    except OSError:
+        return None
+    return int(uids[0]) if uids else None
+
+
 class Exits:
     """The order in which processes ended. Without pidfds (old kernel, Python 3.8) it is always empty.
 

@@ -42,7 +42,24 @@ def sweep(agent: int, seconds: float) -> List[int]:
     Returns:
         Pids that are still there.
     """
-    return _kill_all(lambda: tagged().get(agent, []), seconds)
+    return kill_all(lambda: tagged().get(agent, []), seconds)
+
+
+def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
+    """Kill what ``find`` returns until it is empty; the start time of each is compared right before.
+
+    Returns:
+        Pids that are still there.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        late = time.monotonic() > until
+        found = find()
+        for process in found:
+            processes.send(process, signal.SIGKILL)
+        if not found or late:  # after a last look: this process may have been suspended
+            return [process.pid for process in found]
+        time.sleep(_LOOK)
 
 
 def is_looked_after(agent: int) -> Optional[bool]:
@@ -53,7 +70,7 @@ def is_looked_after(agent: int) -> Optional[bool]:
 
 def sweep_lost(seconds: float) -> List[int]:
     """Kill processes of this user's agents whose agent and watchdog are gone; see `sweep`."""
-    return _kill_all(lost, seconds)
+    return kill_all(lost, seconds)
 
 
 def tagged() -> Dict[int, List[Process]]:
@@ -76,21 +93,8 @@ def lost() -> List[Process]:
         for group in tagged().values()
         if not any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
         for process in group
-        if _is_ours(process.pid) and not _has_hidden_ancestor(process)
+        if processes.user_of(process.pid) == os.getuid() and not _has_hidden_ancestor(process)
     ]
-
-
-def _kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
-    """Kill what ``find`` returns until it is empty; the start time of each is compared right before."""
-    until = time.monotonic() + seconds
-    while True:
-        late = time.monotonic() > until
-        found = find()
-        for process in found:
-            processes.send(process, signal.SIGKILL)
-        if not found or late:  # after a last look: this process may have been suspended
-            return [process.pid for process in found]
-        time.sleep(_LOOK)
 
 
 def _has_hidden_ancestor(process: Process) -> bool:
@@ -101,13 +105,3 @@ def _has_hidden_ancestor(process: Process) -> bool:
             return True
         process = parent
     return process.parent == 0 and process.pid != 1
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether its real user id is this user's."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            uids = file.read().partition(b"\nUid:")[2].split(None, 4)[:4]
-    except OSError:
-        return False
-    return bool(uids) and int(uids[0]) == os.getuid()

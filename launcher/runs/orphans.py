@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterable
 
-from launcher.agent.processes import Process, all_processes, send
-from launcher.agent.sweep import tagged
+from launcher.agent.processes import Process, all_processes, user_of
+from launcher.agent.sweep import kill_all, tagged
 from launcher.record import Record
-from launcher.runs.owner import user_of
 from launcher.runs.run import Run, RunState, forget_agents
 
 #: Seconds for killed processes to end.
@@ -56,19 +54,14 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
         time.sleep(_LOOK)
     if ending and seconds is None:
         return Swept(f"the launcher of job {run.job} died; its agent is stopping its tasks here", left=True)
-    left = found = _processes(run)[1]
-    until = time.monotonic() + _KILL_LIMIT
-    while left and time.monotonic() < until:
-        for process in left:
-            send(process, signal.SIGKILL)
-        time.sleep(_LOOK)
-        left = _processes(run)[1]
+    found = _processes(run)[1]
+    left = kill_all(lambda: _processes(run)[1], _KILL_LIMIT)
     if not left:
         forget_agents(run)
     if not found:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"
-    but = f", but SIGKILL did not stop pid {', '.join(str(process.pid) for process in left)}" if left else ""
+    but = f", but SIGKILL did not stop pid {', '.join(map(str, left))}" if left else ""
     return Swept(f"the launcher of job {run.job} died and left {many} here: killed{but}", bool(left))
 
 

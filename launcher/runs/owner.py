@@ -113,16 +113,6 @@ def is_pending(pidfd: int, number: int) -> bool:
     return bool(pending >> (number - 1) & 1)
 
 
-def user_of(pid: int) -> int | None:
-    """The real user id of a process; ``None`` if it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            uids = file.read().partition(b"\nUid:")[2].split(None, 1)
-    except OSError:
-        return None
-    return int(uids[0]) if uids else None
-
-
 def _boot_id() -> str:
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()

@@ -9,12 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.agent.processes import user_of
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.record import Record
 from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
-from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
+from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere
 from launcher.task_id import TaskId
 from launcher.text import duration, printable
 

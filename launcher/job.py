@@ -71,7 +71,7 @@ def is_loopback(name: str) -> bool:
     return name in LOOPBACK_NAMES or (name.startswith("127.") and name.replace(".", "").isdigit())
 
 
-#: Roles that never end by themselves: launch stops them when the job is done.
+#: Roles that never exit: launch stops them when the job is done.
 SERVICE_ROLES = ("ps", "evaluator")
 
 #: Roles whose end ends the job. ``master`` is the chief of TensorFlow 1.
@@ -142,9 +142,9 @@ class Role(Record):
     #: Names of the hosts that its tasks may run on, and labels that such a host must have; empty: any.
     hosts: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    #: Its tasks never end by themselves: they are stopped, and succeed, when the job is done.
+    #: Its tasks never exit: they are stopped, and succeed, when the job is done.
     service: bool = False
-    #: Seconds that its tasks have to end by themselves after the job is done; ``None``: not given.
+    #: Seconds that its tasks have to finish after the job is done; ``None``: not given.
     drain: float | None = None
     #: It serves the job (TensorBoard): a service whose end, also a failure, has no effect on the job.
     sidecar: bool = False

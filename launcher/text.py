@@ -145,7 +145,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def nothing_started(seconds: float) -> str:
-    """The fault of a host that is connected, but where our program does not answer."""
+    """The fault of a host that is connected, but where the agent does not answer."""
     return (
         f"the agent has not started there in {seconds:.0f}s; does a start-up file of its login shell "
         "(~/.bashrc?) wait, or read standard input?"

@@ -182,7 +182,7 @@ class Driver:
             return None
         if report is None:
             reason = "wrote no report" if self.run_dir else "ran no job"
-            text = f"launch {reason} and ended with {self.exit_code}"
+            text = f"launch {reason} and exited with {self.exit_code}"
             return self._error or JobFailed(text, self.run_dir, self.exit_code)
         failure = report.failure
         text = failure.text if failure else f"launch exited with {self.exit_code}"

@@ -267,7 +267,7 @@ def _as_written(option: str, words: Sequence[str]) -> str:
 
 
 def _has_value(option: str, words: Sequence[str]) -> bool:
-    """Whether the word after an unknown option is its value: more words follow, and it is no program."""
+    """Whether the word after an unknown option is its value: more words follow, and it is not a program."""
     index = words.index(option) if option in words else len(words)
     following = words[index + 1 : index + 3]
     if len(following) < 2 or following[0].startswith("-"):

@@ -83,7 +83,7 @@ def roles_with_drain(
     """
     fixed = {*CHIEF_ROLES, *(role.name for role in roles if role.sidecar)}
     names = sorted({role.name for role in roles} - fixed)
-    # Roles that may end by themselves before the job is done; a ps and most other services never end.
+    # Roles whose tasks may finish before the job is done; a ps and most other services never exit.
     may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
     of_files = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}

@@ -170,7 +170,7 @@ class CommandStream(FileStream):
         if not data:
             status = self._command.wait(2.0)
             printed = last_line(self._command.stderr())
-            how = "was killed" if status is None else f"ended with {status}"
+            how = "was killed" if status is None else f"exited with {status}"
             last = f"; its last line: {printed}" if printed else ""
             raise TransportError(f"{self._host}: the remote command {how}{last}")
         self._moved_at = time.monotonic()

@@ -41,7 +41,7 @@ _BUILD = re.compile("|".join(ABOUT_THE_BUILD).encode())
 _ANY = re.compile("|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode())
 #: The last one goes on with options of a session, up to an empty line.
 _OPTIONS = b"] SessionOptions: "
-#: A message of TensorFlow's C++ code that is no error, in the forms of all its versions.
+#: A message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
 _MESSAGE = re.compile(r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] ")
 _OPTION = re.compile(
     rb"(?:\w+ \{|\}|  .+"
@@ -55,7 +55,7 @@ def is_about_the_build(line: str) -> bool:
 
 
 def last_of_program(lines: Sequence[str]) -> str:
-    """The last line that is no notice of TensorFlow; if all are, the last one; empty without lines.
+    """The last line that is not a notice of TensorFlow; if all are, the last one; empty without lines.
 
     Args:
         lines: of a task's output, in order.

@@ -8,7 +8,7 @@
 
 STARTUP: agents start and hold ports. RUNNING: tasks run, until the policy, the user or a timer ends the job.
 A task that is to start again (`launcher.supervisor.restarting`) changes no phase: the job is RUNNING.
-DRAINING: the job is done, and some tasks have time left to end by themselves. STOPPING: until every task is
+DRAINING: the job is done, and some tasks have time left to finish. STOPPING: until every task is
 gone. CLOSING: until every agent is closed. Each event gives a list of commands.
 """
 
@@ -86,7 +86,7 @@ class Machine(JobState):
         return self.take_commands()
 
     def verify(self, event: events.AgentEvent) -> None:
-        """Pass an event that its host may send now.
+        """Check that a host may send this event now.
 
         Raises:
             ProtocolError: it contradicts what the host has said before.

@@ -15,7 +15,7 @@ _MOST_NOTICES = 100
 
 
 def verify(job: JobState, event: events.AgentEvent) -> None:
-    """Pass an event that its host may send now.
+    """Check that a host may send this event now.
 
     Raises:
         ProtocolError: it contradicts what the host has said before.

@@ -32,7 +32,7 @@ from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import duration, listed
 
-#: Seconds for all tasks of a preempted job to save a checkpoint and to end by themselves.
+#: Seconds for all tasks of a preempted job to save a checkpoint and to exit.
 _SAVING = 30.0
 #: Seconds, at most, from the end of a ps to the failure of a task that needs it.
 _NEEDED = 60.0

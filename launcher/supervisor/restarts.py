@@ -68,14 +68,14 @@ class Decision(Record):
     wait: float
     #: The number of this restart among those that count; 0: it does not count.
     number: int
-    #: The tasks end by themselves: they are not stopped at once.
+    #: The tasks exit by themselves: they are not stopped at once.
     ending: bool = False
 
 
 class Stage(enum.Enum):
     """The stage of a restart."""
 
-    ENDING = "ending"  #: its tasks end by themselves
+    ENDING = "ending"  #: its tasks exit by themselves
     WAITING = "waiting"  #: its tasks are stopped, and the time until the start is not over
     DUE = "due"  #: its tasks start when the last of them is gone
 

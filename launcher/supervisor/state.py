@@ -283,7 +283,7 @@ class JobState:
     # ------------------------------------------------------------------ draining
 
     def draining(self) -> list[TaskRecord]:
-        """Tasks that run, and have time left to end by themselves after the job is done."""
+        """Tasks that run, and have time left to finish after the job is done."""
         going = (TaskState.STARTING, TaskState.RUNNING)
         return [task for task in self.records.values() if task.drain > self._drained and task.state in going]
 

@@ -44,7 +44,7 @@ class TaskRecord:
         self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
         self.sidecar = placed.role.sidecar
         self.service = placed.role.service or self.sidecar
-        #: Seconds that it has to end by itself after the job is done.
+        #: Seconds that it has to finish after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
         self.attempt = 1
         #: How the attempts before this one ended.
@@ -132,7 +132,7 @@ class TaskRecord:
 def deciding_tasks(placement: Placement) -> frozenset[TaskId]:
     """The tasks whose ends end the job: the chief or master; without a chief, all that are not services.
 
-    A ps or evaluator never ends by itself (``server.join()`` blocks for ever), so it decides only in a job of
+    A ps or evaluator never exits (``server.join()`` blocks for ever), so it decides only in a job of
     services alone. A sidecar decides only in a job of sidecars alone.
     """
     tasks = [placed for placed in placement.tasks if not placed.role.sidecar] or placement.tasks

@@ -131,7 +131,7 @@ class Job(_Waits):
         self.signalled_at = 0
 
     def __repr__(self) -> str:
-        return f"<Job {self.name}: {'running' if self.running else f'ended with {self.exit_code}'}>"
+        return f"<Job {self.name}: {'running' if self.running else f'exited with {self.exit_code}'}>"
 
     def begin(self, seconds: float) -> None:
         """Wait until all its tasks are started, or will not be.

@@ -226,7 +226,7 @@ class ReconnectingLink(threading.Thread):
             self._numbers += 1
             command = self._commands[self._numbers] = LinkCommand(self, self._numbers)
             if self.over.is_set():
-                command.lost(f"{self._host}: {self.reason or 'its agent has ended'}")
+                command.lost(f"{self._host}: {self.reason or 'its agent has exited'}")
             self._channel.send(RunCommand(command.number, entry, arguments))
         self._wake.ring()
         return command
@@ -292,7 +292,7 @@ class ReconnectingLink(threading.Thread):
             self.over.set()
             with self.lock:
                 for command in self._commands.values():
-                    command.lost(f"{self._host}: {self.reason or 'its agent has ended'}")
+                    command.lost(f"{self._host}: {self.reason or 'its agent has exited'}")
             self._to_read.ring()
             self._wake.close()
 

@@ -183,7 +183,7 @@ def _fill(sock: socket.socket | ReadAhead, view: memoryview) -> memoryview:
     while at < len(view):
         got = sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
         if got == 0:
-            raise FeedBroken("the connection ended within a frame")
+            raise FeedBroken("the connection closed within a frame")
         at += got
     return view
 

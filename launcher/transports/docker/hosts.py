@@ -285,7 +285,7 @@ class DockerHosts:
             raise TransportError(left[name])
         with self._starting:
             if self._over:
-                raise TransportError("the launch ends")
+                raise TransportError("launch is exiting")
             self._links[host].close()
             link = self._links[host] = self._start(host)
         link.await_agent()

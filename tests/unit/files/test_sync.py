@@ -353,7 +353,7 @@ def test_cancelling_ends_at_once_and_shows_no_success(
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("raise ValueError('a bug')", "the remote command ended with 1; its last line: ValueError: a bug"),
+        ("raise ValueError('a bug')", "the remote command exited with 1; its last line: ValueError: a bug"),
         ("print('\\0' * 99)", "wrong message from its remote command: Hello is not for this direction"),
         ("print('hello ' * 99)", "wrong message from its remote command: a message of type "),
         ("sys.stdin.buffer.read()", "no file data for 0s"),

@@ -469,7 +469,7 @@ class Channel:
 
     @property
     def has_output(self) -> bool:
-        """Whether `output` has something but acknowledgements and pings."""
+        """Whether `output` has something other than acknowledgements and pings."""
         waits = self._again or self._urgent or (self._bulk and not self.held)
         return self.connected and bool(self._wire or self._control or (self.met and waits))
 

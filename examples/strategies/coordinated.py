@@ -84,7 +84,7 @@ def coordinate(args: argparse.Namespace, resolver: tf.distribute.cluster_resolve
             manager.save(number)
             saved = number
     print(f"test accuracy: {model.accuracy(*net.test_images()):.4f}", flush=True)
-    os._exit(0)  # threads of the coordinator may be at work: Python's own end would abort them
+    os._exit(0)  # threads of the coordinator may be at work: Python's own shutdown would abort them
 
 
 def evaluate(args: argparse.Namespace) -> None:

@@ -97,7 +97,7 @@ class Machine(JobState):
         """The commands that follow from this event.
 
         Raises:
-            InvalidTransition: a fault of the launcher; events of hosts must have passed `verify`.
+            InvalidTransition: a bug in launch; events of hosts must have passed `verify`.
         """
         host = getattr(event, "host", None)
         if not isinstance(event, events.TaskOutput):  # a host that prints need not have obeyed

@@ -143,5 +143,5 @@ class FieldReader(Record):
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
     hints, names = get_type_hints(record), record._fields
-    # A host is not sent with what it sends.
+    # The host is not part of a message: a connection belongs to one host.
     return {name: hints[name] for name in names[names[:1] == ("host",) :] if name != "data"}

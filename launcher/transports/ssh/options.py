@@ -252,12 +252,11 @@ def _patterns(files: Iterable[str]) -> list[str] | None:
     found: list[str] = []
     for path in files:
         try:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                lines = re.findall(r"(?im)^[ \t]*(host|match)\b[ \t=]*(.*)", file.read())
+            text = read_regular(path).decode("utf-8", "surrogateescape")
         except OSError:
             return None
-        for keyword, text in lines:
-            words = text.replace('"', " ").split()
+        for keyword, rest in re.findall(r"(?im)^[ \t]*(host|match)\b[ \t=]*(.*)", text):
+            words = rest.replace('"', " ").split()
             if keyword.lower() == "host":
                 found += (word.lstrip("!") for word in words)
             elif words not in (["all"], ["final", "all"]):

@@ -111,7 +111,7 @@ def test_the_others_go_on_with_continue(tmp_path: Path):
 
 def test_nodes_that_do_not_end_are_ended_after_the_timeout():
     cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
-    with pytest.raises(JobFailed, match=r"not end within 0\.2s"):
+    with pytest.raises(JobFailed, match=r"not exit within 0\.2s"):
         cluster.shutdown(timeout=0.2)
 
 
@@ -135,7 +135,7 @@ def test_the_timeout_of_shutdown_counts_what_is_fed_meanwhile():
     feeding.start()
     soon(lambda: cluster._nodes.feeder._feeds["input"].call)
     began = time.monotonic()
-    with pytest.raises(JobFailed, match="not end within 2s"):
+    with pytest.raises(JobFailed, match="not exit within 2s"):
         cluster.shutdown(timeout=2)
     assert time.monotonic() - began < 3.5
     feeding.join(10)

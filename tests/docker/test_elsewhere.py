@@ -73,7 +73,7 @@ def check(launch: Launch, env: dict[str, str]) -> None:
         "worker/0 | up on worker-0",
         "worker/1 | up on worker-1",
     }
-    assert launch("clean", env=env, timeout=60).out == "nothing is left\n"
+    assert launch("clean", env=env, timeout=60).out == "nothing to remove\n"
 
 
 def test_over_ssh(over_ssh: dict[str, str], launch: Launch):

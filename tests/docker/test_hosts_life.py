@@ -93,7 +93,7 @@ def test_kept_containers(hosts: list[DockerHost], hostfile: str, launch: Launch,
     cleaned = launch("clean", "--hosts", hostfile, timeout=60)
     assert cleaned.code == 0, cleaned.err
     assert f"removed container {name} on node1" in cleaned.out
-    assert launch("clean", "--hosts", hostfile, timeout=60).out == "nothing is left\n"
+    assert launch("clean", "--hosts", hostfile, timeout=60).out == "nothing to remove\n"
 
 
 @pytest.mark.parametrize("how", ["cut for 10 s", "sshd killed", "docker killed"])

@@ -74,9 +74,7 @@ def test_the_wheel_runs_a_job_in_an_empty_environment(wheel: Path, launch: Launc
 
 
 @pytest.mark.parametrize("version", _OTHERS)
-def test_local_jobs_on_the_pythons_of_this_machine(
-    version: str, wheel: Path, launch: Launch, tmp_path: Path
-):
+def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, launch: Launch, tmp_path: Path):
     python = python_of(version)
     if python is None:
         pytest.skip(f"not tested: there is no Python {version} on this machine")

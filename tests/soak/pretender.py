@@ -172,7 +172,7 @@ def on_host(path: str) -> None:
             os.read(0, _READ)
             os.write(1, line)
     elif entry == "launcher.agent.main:connect":
-        os.write(1, b"".join(encode(Refused("its agent ended"))))
+        os.write(1, b"".join(encode(Refused("its agent exited"))))
     else:
         os.write(1, answer(case, entry))
 

@@ -33,4 +33,4 @@ def test_the_example_transport(ssh_launch: Launch, lab: Lab, tmp_path: Path):
     assert ended.code == 3, ended.err
     ended = ssh_launch.start("--openssh", "--hosts", "nowhere.invalid", "true", command=command).wait(60)
     assert ended.code == 125
-    assert "could not be started there: ssh ended with 255 and printed: ssh: Could not resolve" in ended.err
+    assert "could not be started there: ssh exited with 255 and printed: ssh: Could not resolve" in ended.err

@@ -166,7 +166,7 @@ def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run
 def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
     hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
     message = failure(run(hosts[0], "shown", 1, python="brokenpython"))
-    assert "ended with 3 and printed: no libpython" in message
+    assert "exited with 3 and printed: no libpython" in message
 
 
 def test_a_host_that_is_cut_off_delays_no_call(hosts: list[LabHost], run: Runner):

@@ -42,7 +42,7 @@ def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost], seconds
     ended = started.wait(60)
     assert ended.code == 125
     for host in ("node1", "node2"):
-        lost = rf"host {host} is lost: launch itself was suspended for \d+s, and the agent there ends"
+        lost = rf"host {host} is lost: launch itself was suspended for \d+s, and the agent there stops"
         assert re.search(lost, ended.err), ended.err
     assert "network" not in ended.err and "no answer" not in ended.err and "tasks go on" not in ended.err
 

@@ -120,7 +120,7 @@ def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp
     started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
     until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
     started.send(signal.SIGINT)
-    started.until(lambda run: "Ctrl-C: 30s are left for" in run.err)
+    started.until(lambda run: "Ctrl-C: 30s for" in run.err)
     started.send(signal.SIGINT)
     ended = started.wait(15)
     hosts[0].mend()

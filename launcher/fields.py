@@ -36,7 +36,7 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "ports": (1, 65535),
     "processes": _PROCESSES,
     "received": _NUMBERS,
-    "signal": (1, 64),
+    "signal": (0, 64),  # `SignalTask` may ask for 0
     "size": _BYTES,
     "status": (-64, 255),
     "unkillable": (1, 1 << 22),

@@ -185,7 +185,8 @@ _CODES = {record: code for code, record in enumerate(_RECORDS)}
 _RULES: Dict[Any, Callable[[Any], bool]] = {
     events.PortsHeld: lambda held: len({*held.ports.values()}) == len(held.ports),
     events.TaskNotStarted: lambda event: event.code != 0,
-    events.TaskExited: lambda event: (event.code is None) != (event.signal is None),
+    events.TaskSignalled: lambda event: event.signal != 0,
+    events.TaskExited: lambda event: (event.code is None) != (event.signal is None) and event.signal != 0,
 }
 
 #: Any message; a record of this module or of `launcher.events`.

@@ -93,6 +93,7 @@ STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
         frame("TaskStarted", json.dumps(STARTED).encode() + b" " * (1 << 20)),
         frame("TaskExited", {**EXITED, "code": 256}),
         frame("TaskExited", {**EXITED, "code": None, "signal": 65}),
+        frame("TaskExited", {**EXITED, "code": None, "signal": 0}),
         frame("TaskExited", {**EXITED, "signal": 9}),
         frame("TaskExited", {**EXITED, "code": None}),
         frame("TaskNotStarted", {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "why": ""}),

@@ -278,7 +278,7 @@ class _StatusLine:
         return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE
 
 
-def parse_selection(text: str, placement: Placement, where: str = "--show") -> frozenset[str]:
+def parse_selection(text: str, placement: Placement) -> frozenset[str]:
     """The tasks that ``worker,ps/0,worker/2-5`` selects: roles, tasks and ranges of tasks, in any mixture.
 
     Raises:
@@ -302,9 +302,9 @@ def parse_selection(text: str, placement: Placement, where: str = "--show") -> f
             near = did_you_mean(name.replace(":", "/"), names, f"expected one of {', '.join(known)}")
             last = f"{role}/{len(known[role]) - 1}" if role in known else ""
             expected = f"expected {role}/0 to {last}" if last else near
-            faults.append(Fault(where, f"there is no task {name!r}", expected))
+            faults.append(Fault("--show", f"there is no task {name!r}", expected))
     if not chosen and not faults:
-        faults.append(Fault(where, f"{text!r} names no task", "expected names, as in worker,ps/0"))
+        faults.append(Fault("--show", f"{text!r} names no task", "expected names, as in worker,ps/0"))
     if faults:
         raise JobError(faults)
     return frozenset(chosen)

@@ -115,11 +115,10 @@ class EventPipe(Jsonl):
 
     Args:
         fd: the inherited descriptor of a pipe.
-        clock: seconds since the epoch, for notices.
     """
 
-    def __init__(self, fd: int, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(Writer(notice=skipped_notice, capacity=1 << 20), fd, clock)
+    def __init__(self, fd: int) -> None:
+        super().__init__(Writer(notice=skipped_notice, capacity=1 << 20), fd)
         os.set_inheritable(fd, False)
 
     def begin(self, opening: Opening) -> None:

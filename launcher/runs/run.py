@@ -92,15 +92,15 @@ class Run(Record):
         return json_of(self.paths.report) or {}
 
 
-def runs_folder(environ: Mapping[str, str] = os.environ) -> str:
+def runs_folder() -> str:
     """The folder of this user's runs: ``$XDG_STATE_HOME/tf-launcher/runs`` or below ``~/.local/state``.
 
     Raises:
         LaunchError: the user has no home.
     """
-    state = environ.get("XDG_STATE_HOME", "")
+    state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
-        home = environ.get("HOME")
+        home = os.environ.get("HOME")
         state = os.path.expanduser("~/.local/state") if home is None else os.path.join(home, ".local/state")
     if not os.path.isabs(state):
         text = "no folder for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir"

@@ -113,7 +113,7 @@ def test_while_a_container_takes_the_place_of_another(
     started.send(number)
     ended = started.wait(40)
     assert ended.code == {9: -9, 15: 143, 2: 130}[number]
-    assert "did not end" not in ended.err, ended.err
+    assert "did not exit" not in ended.err, ended.err
     nothing_is_left(docker, launch, started.pid, number)
 
 

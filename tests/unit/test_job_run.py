@@ -58,7 +58,7 @@ def test_a_signal_limits_the_time_of_work_after_the_job(
         send(*[signal.SIGTERM] * before)
     with handling.limited("collecting"), pytest.raises(SystemExit, match="143"):
         send(*[signal.SIGTERM] * (1 - before))
-        assert ("SIGTERM: 0.05s are left for collecting" in capfd.readouterr().err) is (before < 2)
+        assert ("SIGTERM: 0.05s for collecting" in capfd.readouterr().err) is (before < 2)
         signal.pause()
 
 

@@ -134,14 +134,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="set a variable, or copy it (NAME, PRE*); repeatable",
     )  # fmt: skip
     program.add_argument(
-        "--python", type=argument(values.program_path), metavar="PATH",
+        "--python", type=argument(values.not_empty), metavar="PATH",
         help="the Python that runs .py files (default: launch's own)",
     )  # fmt: skip
     program.add_argument(
         "--preload", type=argument(values.modules), metavar="MODULE,...",
         help="import once on each host, and fork the tasks from there",
     )  # fmt: skip
-    path = argument(values.one_line)
+    path = argument(values.not_empty)
     program.add_argument("--workdir", type=path, metavar="DIR", help="where the tasks run (default: here)")
     program.add_argument(
         "--tensorboard", nargs="?", const="", metavar="DIR",

@@ -92,6 +92,13 @@ def flag(text: str) -> bool:
     return _FLAGS[text.lower()]
 
 
+def not_empty(text: str) -> str:
+    """Text that is not empty, such as a path: its characters may be any."""
+    if not text:
+        raise ValueError("expected text that is not empty")
+    return text
+
+
 def one_line(text: str) -> str:
     """Text of one line, such as a path: not empty, without control characters."""
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):

@@ -144,7 +144,8 @@ class LocalLink(PipeLink):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
         if not printed and self._refusal:
             return self._refusal
-        return f"the agent exited: {last_line(printed, 'it was killed')}"
+        last = last_line(printed)
+        return f"the agent exited: {last}" if last else "the agent was killed"
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; watchdog and agent are one process group, and tasks carry the tag."""

@@ -214,7 +214,7 @@ class ContainerLink(PipeLink):
             if code is None:
                 return None
             self._ended = self._command.explain(code)
-            if self._refusal and self._ended.startswith("the agent exited: "):
+            if self._refusal and self._ended.startswith("the agent "):
                 self._ended = self._refusal
         return self._ended
 
@@ -265,7 +265,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
             limit = f" (its memory limit is {byte_size(container.memory, binary=True)})"
         return f"its container was killed by {signal_name(code - 128)}{limit}"
     if began:
-        return f"the agent exited: {last or 'it was killed'}"
+        return f"the agent exited: {last}" if last else "the agent was killed"
     if "exec format error" in last:
         return explain(last, container.image, container.python)
     text = f"{container.python} of the image {container.image} does not run the agent, and exited with {code}"

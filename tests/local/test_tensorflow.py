@@ -90,31 +90,30 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
 
 
 def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp_path: Path):
-    """As they stand there, with the command that stands below each; a worker of the first one is killed, and
-    the second one is launched twice.
+    """As they stand there, in one folder, with the command that stands below each; a worker of the first one
+    is killed, and the second one is launched twice.
     """
     text = (ROOT / "docs" / "strategies.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```\n\n```text\nlaunch (.*?)\n```", text, re.M | re.S)
     assert len(found) == 2
     for program, line in found:
         *options, name = line.split()
-        folder = tmp_path / name.removesuffix(".py")
-        folder.mkdir()
-        (folder / name).write_text(program)
-        started = launch.start(*options, "--python", PYTHON, name, cwd=folder, env={"TMPDIR": str(tmp_path)})
+        (tmp_path / name).write_text(program)
+        env = {"TMPDIR": str(tmp_path)}
+        started = launch.start(*options, "--python", PYTHON, name, cwd=tmp_path, env=env)
         if name == "mirrored.py":
             started.until(lambda it: "worker/1 | step 300 " in it.out, timeout=150)
             os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
         ended = started.wait(timeout=250)
         assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
         assert "step 1000 loss 0.0" in ended.out
-        assert ("restored run/ckpt-" in ended.out) == (name == "mirrored.py")
-        assert (folder / "run" / "ckpt-1000.index").exists()
+        assert ("restored " in ended.out) == (name == "mirrored.py")
+        assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-1000.index").exists()
     # A chief with nothing left to do ends while threads of the coordinator prepare data.
-    again = launch(*options, "--python", PYTHON, name, cwd=folder, timeout=150)
+    again = launch(*options, "--python", PYTHON, name, cwd=tmp_path, timeout=150)
     assert again.code == 0, again.out[-3000:] + again.err[-3000:]
-    assert "restored run/ckpt-1000" in again.out and "step" not in again.out
-    assert list((tmp_path / "mirrored" / "run" / "logs").glob("events.out.tfevents.*"))
+    assert "restored coordinated_run/ckpt-1000" in again.out and "step" not in again.out
+    assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
     family.gone(1.0)
 
 

@@ -62,7 +62,7 @@ def faults(case: Case, result: dict[str, Any], host: str) -> list[str]:
     if code not in (_FLOODED if case.endless else right):
         found.append(f"exit code {code}")
     where = shown if case.moment == cases.CHECK else text
-    reasons = "failed|wrong|exited|ended|copied|not fetched|no port|no answer|sent"
+    reasons = "failed|wrong|exited|killed|ended|copied|not fetched|no port|no answer|sent"
     pattern = rf"(?m)^(launch: .*)?\b{host}\b.*({reasons})"
     if case.wrong and not re.search(pattern, where):
         found.append("no line about the host")

@@ -341,8 +341,8 @@ class ReconnectingLink(threading.Thread):
             self._received_at = time.monotonic()
             with self.lock:
                 messages = self._channel.receive(data)
-            if self._received_at > self._resumed_at + SILENCE:  # the agent has outlived the suspension
-                self._suspended = 0.0
+            if self._channel.met and self._received_at > self._resumed_at + SILENCE:
+                self._suspended = 0.0  # the agent has outlived it
             if self._channel.met and not self._met:
                 self._met = True
                 self._channel.grace = max(self._grace, _GRACE * (self._received_at - self._began))

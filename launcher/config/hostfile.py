@@ -117,10 +117,12 @@ def _host_names(text: str) -> tuple[str, ...]:
     if " " in text:
         raise ValueError("expected one host; several hosts have commas between them, or a line each")
     names = expand(text)
+    is_ipv4 = re.compile(r"[0-9]+(\.[0-9]+){3}").fullmatch
+    is_name = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*").fullmatch
     for name in names:
-        if re.fullmatch(r"[0-9]+(\.[0-9]+){3}", name) and not all(int(n) < 256 for n in name.split(".")):
+        if is_ipv4(name) and not all(int(n) < 256 for n in name.split(".")):
             raise ValueError("expected an IPv4 address, four numbers from 0 to 255")
-        if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        if not is_name(name):
             raise ValueError(
                 "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
             )

@@ -140,7 +140,7 @@ class JobState:
         self.answer_limit = 0.0
         #: Looks for silent tasks (`stalls`), and the one from which silence counts; lines about silent tasks.
         self.looks = self.silent_from = self.silence_lines = 0
-        #: Whether the user was told about sessions that wait for every task.
+        #: Whether the hint about sessions that wait for every task was shown.
         self.filters_told = False
         #: Number of tasks that ignored SIGTERM.
         self.ignored_sigterm = 0

@@ -218,7 +218,7 @@ class Engine:
         if policy != "always" and self.docker("image", "inspect", "--", image).code == 0:
             return
         if policy == "never":
-            raise TransportError(f"the engine has no image {image}, and --pull never does not pull one")
+            raise TransportError(f"the engine has no image {image}, and --pull never is set")
         self._notice(f"pulling the image {image}{self._where}")
         if self._commands is None:  # shows its progress on stderr
             result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)

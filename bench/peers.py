@@ -59,7 +59,7 @@ def commit(name: str) -> Peer:
     archive = f"{folder}.tar.gz"
     _make_folder()
     fault, _ = _try(["git", "-C", str(_TOP), "archive", "--prefix=launch/", "-o", archive, name])
-    return Peer(str(folder / "bin" / "launch"), missing=fault or _installed(folder, [archive]))
+    return Peer(str(folder / "bin" / "launch"), found.strip(), fault or _installed(folder, [archive]))
 
 
 def mpirun() -> Peer:

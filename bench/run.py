@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench import (
@@ -29,8 +24,9 @@ from bench import (
     sync,
     tables,
 )
-from bench.contenders import FLOOR, HONCHO, MPIRUN, TORCHRUN, Contender, all_contenders
+from bench.contenders import BEFORE, FLOOR, HONCHO, LAUNCH, MPIRUN, TORCHRUN, Contender, all_contenders
 from bench.setting import Setting
+from bench.surroundings import clean_environment, commit, machine, scratch
 
 MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "startup": startup.measure,
@@ -51,8 +47,6 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
 _WITH_PEERS = {"startup", "output", "failure", "idle"}
 _PEERS = (HONCHO, MPIRUN, TORCHRUN, FLOOR)
 _ROUNDS, _QUICK_ROUNDS = 5, 2
-#: A tmpfs, and the room that measuring needs there, in bytes.
-_MEMORY, _ROOM = Path("/dev/shm"), 1 << 30
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,13 +58,14 @@ def main(argv: Sequence[str]) -> int:
     """
     args = _arguments(argv)
     processes.become_subreaper()
-    with _scratch() as scratch, _clean_environment():
+    with scratch() as folder, clean_environment():
         chosen = _PEERS if args.peers is None else args.peers
         chosen = [] if _WITH_PEERS.isdisjoint(args.only) else chosen
         contenders = all_contenders(args.launch, args.before, chosen)
-        print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
+        introduction = [machine(), *(_introduction(one, args.commits) for one in contenders)]
+        print(*introduction, sep="\n", flush=True)
         setting = Setting(
-            contenders, args.rounds, args.quick, scratch, [], args.launch, args.before, args.peers
+            contenders, args.rounds, args.quick, folder, [], args.launch, args.before, args.peers
         )
         if contenders[0].missing:
             setting.faults.append(f"launch: {contenders[0].missing}")
@@ -78,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         for name in args.only:
             MEASUREMENTS[name](setting)
     if args.json is not None:
-        tables.write(args.json, [_machine(), *map(_introduction, contenders)])
+        tables.write(args.json, introduction)
     for fault in setting.faults:
         print(f"bench: FAULT: {fault}", file=sys.stderr)
     return int(bool(setting.faults))
@@ -97,11 +92,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--peers", type=_words, metavar="NAME,...", help="only these other programs")
     parser.add_argument("--json", metavar="FILE", help="write the tables to a file too")
     args = parser.parse_args(argv)
+    args.commits = {} if args.launch != beside else {LAUNCH: commit()}
     if args.against is not None:
         found = peers.commit(args.against)
         if found.missing:
             parser.error(f"--against {args.against}: {found.missing}")
-        args.before = found.path
+        args.before, args.commits[BEFORE] = found.path, found.version
     args.rounds = max(1, args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS))
     return args
 
@@ -118,35 +114,11 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _machine() -> str:
-    load = " ".join(f"{load:.2f}" for load in os.getloadavg())
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"machine: {os.cpu_count()} cores, Linux {platform.release()}, {python}, load {load}"
-
-
-def _introduction(contender: Contender) -> str:
+def _introduction(contender: Contender, commits: Mapping[str, str]) -> str:
     if contender.missing:
         return f"  {contender.name}: MISSING: {contender.missing}"
-    return f"  {contender.name}: {contender.version}"
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder in memory where there is one, so that no disk is measured; removed at the end."""
-    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM
-    with tempfile.TemporaryDirectory(prefix="launch-bench-", dir=_MEMORY if roomy else None) as folder:
-        yield Path(folder)
-
-
-@contextmanager
-def _clean_environment() -> Iterator[None]:
-    """The same for all contenders: nothing of the user's settings; runs of launch are not kept among his."""
-    for name in list(os.environ):
-        if name.startswith(("PYTHON", "OMPI_", "TORCH", "VIRTUAL_ENV", "TASK_")) or name == "RANK":
-            del os.environ[name]
-    with tempfile.TemporaryDirectory(prefix="launch-bench-state-") as state:
-        os.environ["XDG_STATE_HOME"] = state
-        yield
+    of = f", commit {commits[contender.name]}" if contender.name in commits else ""
+    return f"  {contender.name}: {contender.version}{of}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The real launcher with simulated hosts, up to the size of a large cluster."""

@@ -1,0 +1,376 @@
+"""A simulator: one process that plays the agents of many hosts: ``agents.py SOCKET LATENCY``.
+
+It speaks the protocol of `launcher.protocol` and obeys every command of the launcher; its tasks are numbers.
+What it receives it handles after LATENCY seconds. Its standard input has orders, a line each; the end of it
+ends the simulator:
+
+    print LINES TOTAL   each task prints so many lines a second, so many in all
+    fail TASK           the task exits with `CODE`
+    fail                all tasks do
+    end                 all tasks exit with 0
+    look                answer with a line of JSON, see `Simulator.look`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import selectors
+import socket
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from launcher import events
+from launcher.agent.host import host_facts
+from launcher.protocol import Channel, Decoder, Message, Refused, encode
+from launcher.task_id import TaskId
+
+#: How a failing task exits; lines that each task prints when it starts.
+CODE, FIRST_LINES = 7, 10
+#: Seconds between two writes of a task that prints; parts of it in which different tasks write.
+_BURST, _PARTS = 0.5, 50
+#: Bytes that an agent keeps for the launcher before it stops reading from its tasks: its tasks wait.
+_WINDOW = 1 << 20
+#: Seconds between two looks for acknowledgements that are due; bytes of fields that are worth keeping.
+_LOOK, _LONG = 0.05, 1024
+_READ = 256 * 1024
+_MEMORY, _SIGTERM = 100 << 20, 15
+
+
+def lines(task: str, first: int, count: int) -> bytes:
+    """Lines of a task, numbered."""
+    return b"".join(b"%s line %07d %s\n" % (task.encode(), n, b"x" * 48) for n in range(first, first + count))
+
+
+class _Decoder(Decoder):
+    """Reads long fields once for all agents: the ClusterSpec is the same for each host."""
+
+    _known: ClassVar[dict[tuple[Any, bytes], Any]] = {}
+
+    def _checked(self, record: Any, fields: bytes) -> Any:
+        values = self._known.get((record, fields))
+        if values is None:
+            values = super()._checked(record, fields)
+            if len(fields) > _LONG:
+                self._known[record, fields] = values
+        return values
+
+
+class Task:
+    """A task that runs."""
+
+    def __init__(self, agent: Agent, task: TaskId, attempt: int) -> None:
+        self.agent, self.id, self.attempt = agent, task, attempt
+        self.printed = self.left = 0
+
+    def print(self, count: int) -> None:
+        """Print so many lines."""
+        data = lines(self.id, self.printed, count)
+        self.printed += count
+        self.agent.channel.send(events.TaskOutput("", self.id, self.attempt, data), bulk=True)
+
+    def exit(self, code: int | None, signal: int | None = None) -> None:
+        """Exit, and leave no process."""
+        at, agent = events.now(), self.agent
+        del agent.tasks[self.id]
+        if signal is not None:
+            agent.channel.send(events.TaskSignalled("", at, self.id, self.attempt, signal, 1))
+        agent.channel.send(events.TaskExited("", at, self.id, self.attempt, code, signal, _MEMORY, 1.0))
+        agent.channel.send(events.TaskGone("", at, self.id, self.attempt), bulk=True)
+
+
+class Agent:
+    """The agent of a host."""
+
+    def __init__(self, simulator: Simulator, host: str, arguments: dict[str, Any]) -> None:
+        self.simulator, self.number = simulator, arguments["agent"]
+        self.channel = Channel(lambda: _Decoder(False), arguments["token"])
+        self.tasks: dict[TaskId, Task] = {}
+        self.closed = self.stopped = False
+        facts = simulator.facts._replace(hostname=host)
+        self.channel.send(events.AgentReady("", events.now(), os.getpid(), facts))
+
+    def take(self, message: Message) -> None:
+        """Obey a command."""
+        send, at = self.channel.send, events.now()
+        if isinstance(message, events.StartTask):
+            task = self.tasks[message.task] = Task(self, message.task, message.attempt)
+            send(events.TaskStarted("", at, message.task, message.attempt, os.getpid()))
+            task.print(FIRST_LINES)
+        elif isinstance(message, events.StopTasks):
+            self.stopped, self.simulator.stopped_at = True, time.monotonic()
+            for task in [self.tasks[name] for name in message.tasks if name in self.tasks]:
+                task.exit(None, message.steps[0][0])
+        elif isinstance(message, events.HoldPorts):
+            send(events.PortsHeld("", at, {task: 20000 + n for n, task in enumerate(message.tasks)}))
+        elif isinstance(message, events.TryPeers):
+            send(events.PeersTried("", at, {}))
+        elif isinstance(message, events.Measure):
+            send(events.Measured("", at, dict.fromkeys(self.tasks, _MEMORY)))
+        elif isinstance(message, events.SignalTask) and message.task in self.tasks:
+            send(events.SignalSent("", at, message.task, message.signal, "S"))
+        elif isinstance(message, events.HoldOutput):
+            self.channel.held = message.on
+        elif isinstance(message, events.CloseAgent):
+            for task in list(self.tasks.values()):
+                task.exit(None, _SIGTERM)
+            self.closed = True
+            send(events.AgentClosed("", at), bulk=True)
+
+
+class Connection:
+    """A connection of the launcher, first without an agent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.agent: Agent | None = None
+        self.early = b""
+        #: It takes no more bytes for the moment; its end has come, and is under way.
+        self.full = self.ended = False
+
+
+class Simulator:
+    """All agents of this process, in one loop."""
+
+    def __init__(self, path: str, latency: float) -> None:
+        self.facts = host_facts()
+        self.stopped_at = 0.0
+        self._failed_at = 0.0
+        self._latency = latency
+        self._agents: dict[str, Agent] = {}
+        self._connections: dict[Agent, Connection] = {}
+        #: What has come and is still under way.
+        self._under_way: deque[tuple[float, Connection, bytes]] = deque()
+        #: Agents that may owe an acknowledgement; when to look.
+        self._owing: set[Agent] = set()
+        self._look_at = 0.0
+        #: Lines a second of each task; when the next part of the tasks prints, which, and how often all have.
+        self._rate, self._print_at, self._part, self._round = 0.0, 0.0, 0, 0
+        self._printing: list[Task] = []
+        self._over = False
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(4096)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(0, selectors.EVENT_READ)
+        self._orders = b""
+
+    def run(self) -> None:
+        """Serve until standard input ends."""
+        os.set_blocking(0, False)
+        while not self._over:
+            for key, _ in self._selector.select(self._seconds()):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fd == 0:
+                    self._obey()
+                else:
+                    self._on_connection(key.data)
+            now = time.monotonic()
+            while self._under_way and self._under_way[0][0] <= now:
+                _, connection, data = self._under_way.popleft()
+                self._arrived(connection, data)
+            if self._printing and self._print_at <= now:
+                self._print(now)
+            if self._owing and self._look_at <= now:
+                self._look_at = now + _LOOK
+                for agent in list(self._owing):
+                    self._flush(agent)
+
+    def _seconds(self) -> float | None:
+        dues = [self._under_way[0][0]] if self._under_way else []
+        dues += [self._print_at] if self._printing else []
+        dues += [self._look_at] if self._owing else []
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+    # ------------------------------------------------------------------ connections
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setblocking(False)
+                self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
+
+    def _on_connection(self, connection: Connection) -> None:
+        data: bytes | None = None
+        try:
+            data = connection.socket.recv(_READ)
+        except BlockingIOError:
+            pass
+        except OSError:
+            data = b""
+        if data is not None:
+            if self._latency:
+                self._under_way.append((time.monotonic() + self._latency, connection, data))
+                if not data:  # it would be readable until then
+                    connection.ended = True
+                    self._selector.unregister(connection.socket)
+            else:
+                self._arrived(connection, data)
+        if connection.full and connection.agent is not None:
+            self._flush(connection.agent)
+
+    def _arrived(self, connection: Connection, data: bytes) -> None:
+        if connection.socket.fileno() < 0:  # a newer one has replaced it
+            return
+        if not data:
+            self._drop(connection)
+        elif connection.agent is None:
+            connection.early += data
+            line, newline, rest = connection.early.partition(b"\n")
+            if newline:
+                self._begin(connection, *json.loads(line))
+                if rest and connection.agent is not None:
+                    self._receive(connection.agent, rest)
+        else:
+            self._receive(connection.agent, data)
+
+    def _begin(self, connection: Connection, host: str, entry: str, arguments: dict[str, Any]) -> None:
+        """Start the program that the first line of a connection names."""
+        function = entry.rpartition(":")[2]
+        if function == "kill":
+            for token in [token for token, one in self._agents.items() if one.number == arguments["agent"]]:
+                self._forget(self._agents.pop(token))
+        if function not in ("start", "connect"):
+            self._drop(connection)
+            return
+        token = arguments["token"]
+        if function == "start" and token not in self._agents:
+            self._agents[token] = Agent(self, host, arguments)
+        agent = self._agents.get(token)
+        if agent is None:
+            connection.socket.send(b"".join(encode(Refused("its agent exited"))))
+            self._drop(connection)
+            return
+        self._forget(agent)
+        connection.agent, self._connections[agent] = agent, connection
+        agent.channel.connect(0, time.monotonic())
+
+    def _receive(self, agent: Agent, data: bytes) -> None:
+        messages = agent.channel.receive(data)
+        for message in messages:
+            agent.take(message)
+        agent.channel.took(len(messages), time.monotonic())
+        self._flush(agent)
+
+    def _flush(self, agent: Agent) -> None:
+        connection = self._connections.get(agent)
+        if connection is None:
+            self._owing.discard(agent)
+            return
+        try:
+            full = not agent.channel.write(connection.socket.fileno(), time.monotonic())
+        except OSError:
+            self._drop(connection)
+            return
+        if full != connection.full and not connection.ended:
+            connection.full = full
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+            self._selector.modify(connection.socket, wanted, connection)
+        if agent.closed and agent.channel.idle:
+            self._drop(connection)
+        elif agent.channel.next_due() is None:
+            self._owing.discard(agent)
+        else:
+            self._owing.add(agent)
+
+    def _forget(self, agent: Agent) -> None:
+        """Close the connection of an agent, if it has one."""
+        if agent in self._connections:
+            self._drop(self._connections[agent])
+
+    def _drop(self, connection: Connection) -> None:
+        if connection.socket.fileno() >= 0 and not connection.ended:
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.agent is not None:
+            self._connections.pop(connection.agent, None)
+            self._owing.discard(connection.agent)
+            connection.agent.channel.disconnect()
+
+    # ------------------------------------------------------------------ orders
+
+    def _tasks(self) -> list[Task]:
+        return [task for agent in self._agents.values() for task in agent.tasks.values()]
+
+    def _obey(self) -> None:
+        data = os.read(0, _READ)
+        self._over = not data
+        *orders, self._orders = (self._orders + data).split(b"\n")
+        for order in orders:
+            name, *words = order.decode().split()
+            if name == "print":
+                self._begin_print(float(words[0]), int(words[1]))
+            elif name == "fail":
+                self._fail(*words)
+            elif name == "end":
+                self._exit(self._tasks(), 0)
+            else:
+                self.look()
+
+    def _begin_print(self, rate: float, total: int) -> None:
+        self._rate, self._print_at, self._part, self._round = rate, time.monotonic() + _BURST, 0, 0
+        self._printing = self._tasks()
+        for task in self._printing:
+            task.left = total
+
+    def _print(self, now: float) -> None:
+        """One part of the tasks prints what it has to print until its next turn."""
+        count = int(self._rate * _BURST * (self._round + 1)) - int(self._rate * _BURST * self._round)
+        agents = {}
+        for task in self._printing[self._part :: _PARTS]:
+            if count and task.left and task.id in task.agent.tasks and task.agent.channel.pending < _WINDOW:
+                task.print(min(count, task.left))
+                task.left -= min(count, task.left)
+                agents[task.agent] = True
+        for agent in agents:
+            self._flush(agent)
+        self._part = (self._part + 1) % _PARTS
+        self._print_at = max(self._print_at + _BURST / _PARTS, now - _BURST)
+        if not self._part:
+            self._round += 1
+            self._printing = [task for task in self._printing if task.left and task.id in task.agent.tasks]
+
+    def _fail(self, name: str = "") -> None:
+        self._exit([task for task in self._tasks() if name in ("", task.id)], CODE)
+
+    def _exit(self, tasks: list[Task], code: int) -> None:
+        if tasks and code:
+            self._failed_at = time.monotonic()
+        for task in tasks:
+            task.exit(code)
+        for agent in {task.agent for task in tasks}:
+            self._flush(agent)
+
+    def look(self) -> None:
+        """Answer with what the agents have seen. Times are monotonic seconds, 0: not yet.
+
+        ``failed_at``: the first `CODE` was sent. ``stopped_at``: the last StopTasks came; ``stopped``: hosts
+        that got one. ``left``: lines to be printed. ``waiting``: agents whose messages the launcher has not
+        all taken. ``cpu``: seconds of this process.
+        """
+        agents = self._agents.values()
+        answer = {
+            "failed_at": self._failed_at,
+            "stopped_at": self.stopped_at,
+            "stopped": sum(agent.stopped for agent in agents),
+            "left": sum(task.left for task in self._printing if task.id in task.agent.tasks),
+            "waiting": sum(not agent.channel.idle for agent in agents),
+            "cpu": time.process_time(),
+        }
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _simulator = Simulator(sys.argv[1], float(sys.argv[2]))
+    print("ready", flush=True)
+    _simulator.run()

@@ -1,0 +1,107 @@
+"""``launch`` with one more transport, whose hosts are simulated: ``simulated.py --simulated FOLDER ARGV...``.
+
+A program on a host is a connection to a socket in the folder: a line with the host, the entry and the
+arguments, then what `bench.scale.agents` and the launcher send each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.__main__ import main
+from launcher.errors import TransportError
+from launcher.transports import TRANSPORTS
+from launcher.transports.command import CommandHosts
+from launcher.transports.machines import CommandTransport, Launch, Machines
+
+#: Seconds for a simulator to accept a connection.
+_ACCEPTING = 30.0
+
+
+class Program:
+    """A program on a simulated host; see `launcher.transports.base.RemoteCommand`."""
+
+    def __init__(self, host: str, sock: socket.socket) -> None:
+        self._host, self._socket = host, sock
+
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`."""
+        return self._socket.fileno()
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise TransportError(f"{self._host}: {error.strerror}") from error
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        try:
+            return self._socket.send(data)
+        except OSError:  # full, or closed: `recv` reports which
+            return 0
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`: a simulated program ends well."""
+        return 0
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        return ""
+
+    def close(self) -> None:
+        """See `RemoteCommand.close`."""
+        self._socket.close()
+
+
+class SimulatedHosts(CommandHosts):
+    """Connects to simulators; see `launcher.transports.base.Connections`."""
+
+    def __init__(self, sockets: Sequence[str]) -> None:
+        self._sockets = sockets
+
+    def run(self, host: str, entry: str, arguments: object) -> Program:  # type: ignore[override]
+        """See `Hosts.run`. The number in a host's name chooses its simulator."""
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(_ACCEPTING)
+            sock.connect(self._sockets[int(host[1:]) % len(self._sockets)])
+            sock.sendall(json.dumps([host, entry, arguments]).encode() + b"\n")
+        except OSError as error:
+            sock.close()
+            raise TransportError(f"{host}: its simulator does not answer: {error}") from error
+        sock.setblocking(False)
+        return Program(host, sock)
+
+
+class Simulated(CommandTransport):
+    """The transport; its settings are the sockets."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_options`."""
+        parser.add_argument("--simulated", metavar="FOLDER", help="the hosts are simulated")
+
+    def settings(self, args: argparse.Namespace, section: Any, folder: str) -> list[str] | None:
+        """See `Transport.settings`."""
+        place = args.simulated
+        return None if place is None else sorted(f"{place}/{name}" for name in os.listdir(place))
+
+    def hosts(self, launch: Launch) -> Machines:
+        """See `Transport.hosts`."""
+        return Machines(launch, lambda _: SimulatedHosts(launch.settings))
+
+
+TRANSPORT = Simulated()
+
+if __name__ == "__main__":
+    TRANSPORTS["simulated"] = __name__
+    sys.exit(main())

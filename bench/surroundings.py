@@ -1,0 +1,57 @@
+"""Where a bench runs: the machine, the commit, a folder in memory, an environment without settings."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_TOP = Path(__file__).resolve().parent.parent
+#: A tmpfs, and the room that measuring needs there, in bytes.
+_MEMORY, _ROOM = Path("/dev/shm"), 1 << 30
+#: What is measured beside the measuring itself.
+_MEASURED = ("launcher", "pyproject.toml", "setup.py")
+
+
+def machine() -> str:
+    """A line about this machine."""
+    load = " ".join(f"{load:.2f}" for load in os.getloadavg())
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"machine: {os.cpu_count()} cores, Linux {platform.release()}, {python}, load {load}"
+
+
+def commit() -> str:
+    """The commit of the working tree; ``+changes``: files of launch differ from it."""
+    git = ["git", "-C", str(_TOP)]
+    try:
+        found = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *_MEASURED], check=False).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return "of no known commit"
+    return found.stdout.strip() + ("+changes" if changed else "")
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory where there is one, so that no disk is measured; removed at the end."""
+    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM
+    with tempfile.TemporaryDirectory(prefix="launch-bench-", dir=_MEMORY if roomy else None) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """The same for all contenders: nothing of the user's settings; runs of launch are not kept among his."""
+    for name in list(os.environ):
+        if name.startswith(("PYTHON", "OMPI_", "TORCH", "VIRTUAL_ENV", "TASK_")) or name == "RANK":
+            del os.environ[name]
+    with tempfile.TemporaryDirectory(prefix="launch-bench-state-") as state:
+        os.environ["XDG_STATE_HOME"] = state
+        yield

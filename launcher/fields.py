@@ -118,6 +118,7 @@ class FieldReader(Record):
             return host_text(text)
         if len(text) > EXACT[name]:
             raise ProtocolError(f"{name} is longer than {EXACT[name]} characters")
+        text.encode("utf-8", "surrogateescape")  # a path is bytes: ValueError
         return text
 
     def _values(self, name: str, hint: Any, value: Any) -> Any:

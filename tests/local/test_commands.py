@@ -192,8 +192,10 @@ def test_ps_and_stop(launch: Launch, family: Family):
 
 
 def test_stop_and_logs_show_which_runs_there_are(launch: Launch):
-    first, second = _running(launch), _running(launch, "-x", "SECRET=s3cret", "--workers", "2", tasks=2)
-    names = sorted(run.name for run in launch.state.glob("*"))
+    first = _running(launch)
+    names = [run.name for run in launch.state.glob("*")]
+    second = _running(launch, "-x", "SECRET=s3cret", "--workers", "2", tasks=2)
+    names += [run.name for run in launch.state.glob("*") if run.name not in names]
     words = r"sh -c 'echo up \$TASK_INDEX; exec sleep 60'"
     for command, start in ((["stop"], "2 runs are running; expected one of"), (["logs", names[0][:6]], "")):
         ended = launch(*command)

@@ -1,8 +1,9 @@
 """Runs launches one after another, each in a fork of this process, which has imported the launcher once.
 
-``python -m tests.soak.attack FILE``: a JSON object in the file has a list of ``launches`` (``argv``, and
-``case`` for `pretender.local`, which then replaces the agent of this machine) and a ``folder``. The result of
-each is a line of JSON on stdout: exit code, what it printed, memory in kB, seconds, files made elsewhere.
+``python -m tests.soak.attack FOLDER``: each line of ``plan.json`` there is a launch: ``argv``, and ``case`` for
+`pretender.local`, which then replaces the agent of this machine. The lines are read one by one, so that this
+process, and with it each fork, stays small. The result of each is a line of JSON on stdout: exit code, what
+it printed, memory in kB, seconds, files made elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import shutil
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,13 +60,10 @@ def _attack(launch: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def run(path: str) -> None:
-    """Run the launches of a file."""
-    with open(path, encoding="ascii") as file:
-        plan = json.load(file)
-    folder = Path(plan["folder"])
-    write = partial(print, flush=True)
-    for launch in plan["launches"]:
-        write(json.dumps(_attack(launch, folder)))
+    """Run the launches of a folder."""
+    with open(f"{path}/plan.json", encoding="ascii") as file:
+        for line in file:
+            print(json.dumps(_attack(json.loads(line), Path(path))), flush=True)
 
 
 if __name__ == "__main__":

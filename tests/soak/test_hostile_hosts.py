@@ -40,10 +40,10 @@ def attack(
     launch: Launch, folder: Path, launches: Sequence[dict[str, Any]], seconds: float
 ) -> list[dict[str, Any]]:
     """The results of launches, see `tests.soak.attack`."""
-    plan, work = folder / "plan.json", folder / "work"
-    plan.write_text(json.dumps({"folder": str(folder), "launches": launches}))
+    work = folder / "work"
+    (folder / "plan.json").write_text("".join(f"{json.dumps(each)}\n" for each in launches))
     work.mkdir()
-    started = launch.start(plan, command=[sys.executable, "-m", "tests.soak.attack"], cwd=work, env=_path())
+    started = launch.start(folder, command=[sys.executable, "-m", "tests.soak.attack"], cwd=work, env=_path())
     ended = started.wait(seconds)
     assert ended.code == 0, ended.err
     return [json.loads(line) for line in ended.out.splitlines()]

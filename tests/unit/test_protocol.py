@@ -111,6 +111,13 @@ def test_a_wrong_message_is_an_error_of_the_protocol(data: bytes):
         Decoder(True, "node1", {"worker/0"}).feed(data)
 
 
+@pytest.mark.parametrize("field", ["path", "target"])
+def test_a_path_that_no_file_can_have(field: str):
+    fields = {"path": "out", "kind": "l", "target": "here", field: "\ud800"}
+    with pytest.raises(ProtocolError):
+        Decoder(True, only=protocol.FILES).feed(frame("FileEntry", fields))
+
+
 def test_every_number_of_an_agent_has_limits():
     def names(record: Any) -> Iterator[str]:
         for name, hint in get_type_hints(record).items():

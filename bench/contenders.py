@@ -13,6 +13,8 @@ from typing import NamedTuple
 from bench import peers
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
+#: A Python that imports nothing by itself, for the floors.
+PYTHON = (sys.executable, "-E", "-S")
 LAUNCH, BEFORE, HONCHO, MPIRUN, TORCHRUN, FLOOR = "launch", "before", "honcho", "mpirun", "torchrun", "floor"
 
 
@@ -109,7 +111,7 @@ def _torchrun() -> Contender:
 def _floor() -> Contender:
     def command(call: Call) -> list[str]:
         kind = "copy" if call.prefixed else "spawn"
-        return [sys.executable, str(_PROGRAMS / "floor.py"), kind, str(call.tasks), *call.program]
+        return [*PYTHON, str(_PROGRAMS / "floor.py"), kind, str(call.tasks), *call.program]
 
     version = "a bare Python loop"
     return Contender(FLOOR, version, command, rb"task (?P<named>\d+) \| ")

@@ -32,6 +32,8 @@ class Run(NamedTuple):
     first: float
     last: float
     end: float
+    #: CPU seconds of the command and what it started here: not of the engine.
+    cpu: float
 
 
 #: A contender's command line, from the folder in which its tasks mark that they run.
@@ -107,7 +109,7 @@ def _launch(path: str, folder: Path) -> Sequence[str]:
 
 def _once(setting: Setting, name: str, command: Command) -> list[Run]:
     folder = setting.folder("docker")
-    began = time.time()
+    before, began = processes.spent(), time.time()
     process = processes.start(command(folder))
     try:
         marks = _all_up(folder, process)
@@ -118,7 +120,7 @@ def _once(setting: Setting, name: str, command: Command) -> list[Run]:
     finally:
         code = processes.finish(process)
     if len(marks) == _COUNT and in_time and code == 0:
-        return [Run(min(marks) - began, max(marks) - began, end)]
+        return [Run(min(marks) - began, max(marks) - began, end, processes.spent() - before)]
     if name == LAUNCH:
         setting.faults.append(f"launch: {_COUNT} containers ended with {code}, {len(marks)} of them ran")
     return []
@@ -139,9 +141,10 @@ def _show(runs: dict[str, list[Run]]) -> None:
     rows = []
     for name, own in runs.items():
         cells = [_cells(own, runs[LAUNCH], which) for which in ("first", "last", "end")]
-        rows.append([name, *(cell for pair in cells for cell in pair), str(len(own))])
+        cpu = tables.times([run.cpu for run in own]) if own else "-"
+        rows.append([name, *(cell for pair in cells for cell in pair), cpu, str(len(own))])
     head = ["seconds: median (min)", "first runs", "x launch", f"all {_COUNT} run", "x launch"]
-    head += ["done, all removed", "x launch", "runs"]
+    head += ["done, all removed", "x launch", "CPU s", "runs"]
     tables.show(f"docker: {_COUNT} containers, from the command on", head, rows)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import processes, tables
-from bench.contenders import LAUNCH, Call, Contender, task_program
+from bench.contenders import FLOOR, LAUNCH, Call, Contender, task_program
 from bench.setting import Setting
 
 _TASKS = 8
@@ -34,6 +34,8 @@ class Ended(NamedTuple):
     launcher_gone: float | None
     left: int
     code: int | None
+    #: CPU seconds of all processes, from the start of the launcher to the end of the last one.
+    cpu: float = 0.0
 
 
 def measure(setting: Setting) -> None:
@@ -58,7 +60,7 @@ def _enough(runs: list[Ended]) -> bool:
 
 
 def _once(setting: Setting, contender: Contender, children: bool) -> Ended:
-    folder = setting.folder(contender.name)
+    folder, before = setting.folder(contender.name), processes.spent()
     os.mkfifo(folder / "go")
     program = task_program("wait", folder, *(["children"] if children else []))
     launcher = processes.start(contender.command(Call(_TASKS, program, folder)))
@@ -66,6 +68,9 @@ def _once(setting: Setting, contender: Contender, children: bool) -> Ended:
         pids = _all_up(folder, launcher, children)
         ended = _fail(folder, launcher, pids)
         code = launcher.returncode
+        processes.finish(launcher)
+        processes.sweep()
+        ended = ended._replace(cpu=processes.spent() - before)
         if ended.all_gone is None or code != _CODE:
             setting.fault(contender, f"a failing task: exit code {code}, {ended.left} processes left")
         return ended
@@ -116,22 +121,28 @@ def _show(setting: Setting, results: dict[str, list[Ended]], reasons: dict[str, 
     def row(contender: Contender) -> list[str]:
         runs = results[contender.name]
         if not runs:
-            return [reasons.get(contender.name, "-"), *["-"] * 6]
+            return [reasons.get(contender.name, "-"), *["-"] * 7]
         codes = sorted({str(run.code) for run in runs})
         left = statistics.median(run.left for run in runs)
         return [
             *_cells([run.all_gone for run in runs], [run.all_gone for run in results[LAUNCH]]),
             *_cells([run.launcher_gone for run in runs], [run.launcher_gone for run in results[LAUNCH]]),
+            f"{statistics.median(run.cpu for run in runs):.3f}",
             f"{left:.0f}",
             "/".join(codes),
             str(len(runs)),
         ]
 
     head = ["ms: median (min)", "all tasks gone", "x launch", "launcher gone", "x launch"]
-    head += ["processes left", "exit code", "runs"]
+    head += ["CPU s", "processes left", "exit code", "runs"]
     what = ", each with children (sh -c 'sleep 600 & sleep 600')" if children else ""
     title = f"failure: {_TASKS} tasks{what}; one exits {_CODE}, from its exit until"
     tables.show(title, head, setting.rows(row, len(head) - 1))
+    own = {
+        name: [run.all_gone for run in runs if run.all_gone is not None and run.code == _CODE]
+        for name, runs in results.items()
+    }
+    setting.check_floor(title, own.pop(FLOOR, []), own)
 
 
 def _cells(values: list[float | None], launch: list[float | None]) -> list[str]:

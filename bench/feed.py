@@ -17,7 +17,7 @@ from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import tables
+from bench import processes, tables
 from bench.setting import Setting
 
 _CONSUMERS, _BATCH = 2, 1000
@@ -49,12 +49,16 @@ class Run(NamedTuple):
     speed: float
     #: MiB of memory that a consumer had at most.
     memory: float
+    #: CPU seconds of all its processes for a million rows.
+    cpu: float
 
 
 def measure(setting: Setting) -> None:
     """Measure and print."""
     rows = [_row(setting, kind) for kind in kinds()]
-    head = ["rows a second at the consumers: median (max)", FEED, BARE, QUEUE, "x bare", "x queue", "runs"]
+    ways = (FEED, BARE, QUEUE)
+    head = ["rows a second at the consumers: median (max)", *ways, "x bare", "x queue"]
+    head += [*(f"{way}: CPU s a million rows" for way in ways), "runs"]
     title = f"feed: one process to {_CONSUMERS} others, batches of {_BATCH:,} rows"
     tables.show(title, head, rows)
     _slow(setting)
@@ -105,17 +109,19 @@ def _row(setting: Setting, kind: Kind) -> list[str]:
         f"{statistics.median(pairs):.2f}",
         f"{statistics.median(speeds[FEED]) / statistics.median(speeds[QUEUE]):.0f}",
     ]
-    return [kind.name, *shown, *times, str(setting.rounds)]
+    cpu = [f"{statistics.median(run.cpu for run in found):.1f}" for found in runs.values()]
+    return [kind.name, *shown, *times, *cpu, str(setting.rounds)]
 
 
 def _once(setting: Setting, kind: Kind, data: Any, way: Callable[..., tuple[int, float]]) -> Run:
-    folder = setting.folder("feed")
+    folder, before = setting.folder("feed"), processes.spent() + time.process_time()
     with _Consumers(folder, way.__name__.rpartition("_")[2]) as consumers:
         rows, seconds = way(consumers, kind, data, 4 if setting.quick else 1)
         reports = consumers.reports()
     if sum(one[0] for one in reports) != rows:
         setting.faults.append(f"feed: {kind.name}: {rows:,} rows fed, {reports} came through {way.__name__}")
-    return Run(rows / seconds, max(one[1] for one in reports) / 1024)
+    cpu = processes.spent() + time.process_time() - before
+    return Run(rows / seconds, max(one[1] for one in reports) / 1024, 1e6 * cpu / rows)
 
 
 class _Consumers:

@@ -41,12 +41,15 @@ class Run(NamedTuple):
     #: Seconds from each kill to the next step of all.
     back: list[float]
     fault: str = ""
+    #: CPU seconds of all processes.
+    cpu: float = 0.0
 
 
 def measure(setting: Setting) -> None:
     """Measure and print."""
     steps = _QUICK_STEPS if setting.quick else _STEPS
     head = ["s", "without kills", "with kills", "goodput", "kills", "from a kill to the next step"]
+    head += ["CPU s without", "with"]
     rows = [_row(setting, trainer, steps) for trainer in _trainers(setting)]
     what = f"{_WORKERS} workers in step, {steps} steps of 50 ms, SIGKILL of one every {_PAUSE:.0f} s"
     tables.show(f"goodput: {what}", head, rows)
@@ -54,15 +57,15 @@ def measure(setting: Setting) -> None:
 
 def _row(setting: Setting, trainer: Trainer, steps: int) -> list[str]:
     if trainer.missing:
-        return [trainer.name, "MISSING: " + trainer.missing, *["-"] * 4]
+        return [trainer.name, "MISSING: " + trainer.missing, *["-"] * 6]
     calm, killed = (_once(setting, trainer, steps, kills) for kills in (False, True))
     if fault := calm.fault or killed.fault:
         if trainer.name.startswith("launch"):
             setting.faults.append(f"{trainer.name}: goodput: {fault}")
-        return [trainer.name, fault, *["-"] * 4]
+        return [trainer.name, fault, *["-"] * 6]
     back = tables.times(killed.back) if killed.back else "-"
     shown = [f"{calm.seconds:.1f}", f"{killed.seconds:.1f}", f"{calm.seconds / killed.seconds:.3f}"]
-    return [trainer.name, *shown, str(killed.kills), back]
+    return [trainer.name, *shown, str(killed.kills), back, f"{calm.cpu:.0f}", f"{killed.cpu:.0f}"]
 
 
 def _trainers(setting: Setting) -> list[Trainer]:
@@ -94,7 +97,7 @@ def _has(launch: str, option: str) -> bool:
 
 def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
     folder = setting.folder("goodput")
-    began = time.monotonic()
+    before, began = processes.spent(), time.monotonic()
     process = processes.start(trainer.command(folder, steps))
     back: list[float] = []
     killed = 0
@@ -116,7 +119,8 @@ def _once(setting: Setting, trainer: Trainer, steps: int, kills: bool) -> Run:
         fault = "" if code == 0 else f"exit code {code}" if in_time else f"not done in {_TIME_LIMIT:.0f} s"
         if not fault and min(_step(folder, number) for number in range(_WORKERS)) != steps:
             fault = "it ended before its last step"
-        return Run(seconds, killed, back, fault)
+        processes.sweep()
+        return Run(seconds, killed, back, fault, processes.spent() - before)
     finally:
         processes.finish(process)
         processes.sweep()

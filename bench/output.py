@@ -30,6 +30,9 @@ class Checked(NamedTuple):
     """What came out: lines by what became of them, and how fast."""
 
     speed: float
+    #: Of the run, and CPU seconds of all its processes.
+    seconds: float
+    cpu: float
     whole: int
     lost: int
     torn: int
@@ -73,7 +76,7 @@ def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> C
     call = Call(_TASKS, task_program("print", source, _TASKS), folder, prefixed=True)
     with (folder / "output").open("wb") as output:
         done = processes.run(contender.command(call), _TIME_LIMIT, output)
-    checked = check(folder / "output", contender.prefix, lines, done.seconds)
+    checked = check(folder / "output", contender.prefix, lines, done)
     if checked.faults or done.code != 0:
         setting.fault(contender, f"output ended with {done.code}: {checked}")
     shutil.rmtree(folder)
@@ -81,14 +84,14 @@ def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> C
 
 
 def check(
-    path: Path, prefix: bytes, lines: int, seconds: float, tasks: Sequence[int] = range(_TASKS)
+    path: Path, prefix: bytes, lines: int, run: processes.Run, tasks: Sequence[int] = range(_TASKS)
 ) -> Checked:
     """Look at every line of a file.
 
     Args:
         prefix: how a line begins; its group ``named`` is the task that it names.
         lines: how many there should be of each task.
-        seconds: how long it took to make the file.
+        run: that made the file.
         tasks: what was given to `text`.
     """
     whole_line = re.compile(prefix + _LINE)
@@ -107,8 +110,8 @@ def check(
             seen[task][number] = 1
             last[task] = number
     whole = sum(map(sum, seen.values()))
-    speed = len(tasks) * lines * WIDTH / _MEGA / seconds
-    return Checked(speed, whole, len(tasks) * lines - whole, torn, doubled, misplaced)
+    speed = len(tasks) * lines * WIDTH / _MEGA / run.seconds
+    return Checked(speed, run.seconds, run.cpu, whole, len(tasks) * lines - whole, torn, doubled, misplaced)
 
 
 def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> None:
@@ -118,15 +121,20 @@ def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> No
         return [
             f"{_speed(runs):.1f} ({max(run.speed for run in runs):.1f})",
             f"{_speed(runs) / _speed(results[LAUNCH]):.2f}x",
-            f"{_speed(runs) / _speed(results[FLOOR]):.2f}x",
+            f"{_speed(runs) / _speed(results.get(FLOOR, [])):.2f}x",
+            f"{statistics.median(run.cpu for run in runs):.2f}" if runs else "-",
             *map(str, (worst.lost, worst.torn, worst.doubled, worst.misplaced)),
             str(len(runs)),
         ]
 
-    head = ["worst run's faults", "MB/s: median (max)", "x launch", "x floor"]
+    head = ["worst run's faults", "MB/s: median (max)", "x launch", "x floor", "CPU s"]
     head += ["lost", "torn", "doubled", "misplaced", "runs"]
     title = f"output: {_TASKS} tasks x {lines:,} lines of {WIDTH} bytes, every line checked"
     tables.show(title, head, setting.rows(row, len(head) - 1))
+    right = {name: [run for run in runs if not run.faults] for name, runs in results.items()}
+    for what in ("seconds", "cpu"):
+        own = {name: [getattr(run, what) for run in runs] for name, runs in right.items()}
+        setting.check_floor(f"output, {what}", own.pop(FLOOR, []), own)
 
 
 def _speed(runs: list[Checked]) -> float:

@@ -33,6 +33,8 @@ class Job(NamedTuple):
     #: From its death, and from the start of its new process.
     after_death: float
     after_start: float
+    #: CPU seconds of all processes.
+    cpu: float
 
 
 def measure(setting: Setting) -> None:
@@ -41,15 +43,17 @@ def measure(setting: Setting) -> None:
     if not python:
         print("\npreload: MISSING: no Python with tensorflow (LAUNCH_TEST_PYTHON names one)", flush=True)
         return
-    imports: list[float] = []
+    imports: list[processes.Run] = []
     jobs: dict[str, list[Job]] = {mode: [] for mode in _MODES}
     for _ in range(min(setting.rounds, 3)):
-        imports.append(processes.run([python, "-c", "import tensorflow"], _LIMIT).seconds)
+        imports.append(processes.run([python, "-c", "import tensorflow"], _LIMIT))
         for mode, found in jobs.items():
             found += _once(setting, python, _MODES[mode])
-    head = ["seconds: median (min)", "all up", "x import", "PSS MB", "killed: death to up", "its start to up"]
-    rows = [["import tensorflow, once", tables.times(imports), "1.00x", "-", "-", "-"]]
-    rows += [[f"{_TASKS} tasks, {mode}", *_cells(found, imports)] for mode, found in jobs.items()]
+    head = ["seconds: median (min)", "all up", "x import", "PSS MB"]
+    head += ["killed: death to up", "its start to up", "CPU s"]
+    seconds, cpu = ([getattr(run, name) for run in imports] for name in ("seconds", "cpu"))
+    rows = [["import tensorflow, once", tables.times(seconds), "1.00x", "-", "-", "-", tables.times(cpu)]]
+    rows += [[f"{_TASKS} tasks, {mode}", *_cells(found, seconds)] for mode, found in jobs.items()]
     tables.show("servers of TensorFlow on this machine", head, rows)
 
 
@@ -64,11 +68,12 @@ def _python() -> str:
 
 def _cells(jobs: list[Job], imports: list[float]) -> list[str]:
     if not jobs:
-        return ["no answer", *["-"] * 4]
+        return ["no answer", *["-"] * 5]
     ups = [job.up for job in jobs]
     pss = f"{statistics.median(job.pss for job in jobs) / _MEGA:.0f}"
-    deaths, starts = ([getattr(job, name) for job in jobs] for name in ("after_death", "after_start"))
-    return [tables.times(ups), tables.ratio(ups, imports), pss, tables.times(deaths), tables.times(starts)]
+    names = ("after_death", "after_start", "cpu")
+    others = (tables.times([getattr(job, name) for job in jobs]) for name in names)
+    return [tables.times(ups), tables.ratio(ups, imports), pss, *others]
 
 
 def _once(setting: Setting, python: str, options: list[str]) -> list[Job]:
@@ -78,7 +83,7 @@ def _once(setting: Setting, python: str, options: list[str]) -> list[Job]:
     words = [*options, "--python", python, "--workers", str(_TASKS), "--restarts", "1", "--restart", "task"]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     words += [f"-x{name}={value}" for name, value in environment.items()]
-    began = time.monotonic()
+    before, began = processes.spent(), time.monotonic()
     launcher = processes.start([setting.launch, *words, "--report", str(report), _PROGRAM, str(folder)])
     try:
         first = [_await(folder, number, 1, launcher) for number in range(_TASKS)]
@@ -94,7 +99,10 @@ def _once(setting: Setting, python: str, options: list[str]) -> list[Job]:
             raise TimeoutError
         task = json.loads(report.read_text())["tasks"][_TASKS - 1]
         up = max(moment for _, moment in first) - began
-        return [Job(up, pss, again - killed, again + clock - task["started_at"])]
+        processes.finish(launcher)
+        processes.sweep()
+        cpu = processes.spent() - before
+        return [Job(up, pss, again - killed, again + clock - task["started_at"], cpu)]
     except (TimeoutError, OSError, KeyError):
         setting.faults.append(f"{LAUNCH}: {_TASKS} servers with {options or 'a cold start'} did not come up")
         return []

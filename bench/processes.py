@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -25,6 +26,8 @@ class Run(NamedTuple):
     """One run of a command: how long it took, and its exit code (``None``: no answer in time)."""
 
     seconds: float
+    #: CPU seconds of all its processes, those of the tasks too.
+    cpu: float
     code: int | None
 
 
@@ -47,13 +50,22 @@ def start(argv: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Po
 
 def run(argv: Sequence[str], limit: float, output: IO[bytes] | None = None) -> Run:
     """Run a contender to its end, and nothing of it is left; ``limit`` in seconds."""
-    began = time.perf_counter()
+    before, began = spent(), time.perf_counter()
     process = start(argv, output)
     in_time = ended(process, limit)  # Popen.wait with a limit polls: up to 50 ms late
     seconds = time.perf_counter() - began
     code = finish(process)
     sweep()
-    return Run(seconds, code if in_time else None)
+    return Run(seconds, spent() - before, code if in_time else None)
+
+
+def spent() -> float:
+    """CPU seconds of all children of the bench that have ended, and of their children, so far.
+
+    What a contender leaves behind becomes a child: `sweep` ends it.
+    """
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def ended(process: subprocess.Popen[bytes], limit: float) -> bool:

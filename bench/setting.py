@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.contenders import LAUNCH, Contender
+
+#: A contender that takes less than this part of the floor's time has beaten it: the rest is noise.
+_NOISE = 0.93
 
 
 class Setting(NamedTuple):
@@ -47,6 +51,23 @@ class Setting(NamedTuple):
         """A row for each contender, loud where one is missing."""
         lost = ["MISSING", *["-"] * (columns - 1)]
         return [[one.name, *(lost if one.missing else row(one))] for one in self.contenders]
+
+    def check_floor(self, what: str, floor: Sequence[float], own: Mapping[str, Sequence[float]]) -> None:
+        """Note contenders that need less than the floor: then it is none.
+
+        Args:
+            what: was measured.
+            floor: seconds of each of its runs.
+            own: those of each contender, in runs without a fault.
+        """
+        for name, values in own.items():
+            if not values or not floor or min(values) >= min(floor):
+                continue
+            median, base = statistics.median(values), statistics.median(floor)
+            if median < _NOISE * base:
+                self.faults.append(
+                    f"{what}: {name} takes {median:.3f} s, and the floor {base:.3f} s: no floor"
+                )
 
     def fault(self, contender: Contender, text: str) -> None:
         """Note what launch must never do (peers may)."""

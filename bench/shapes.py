@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
+import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 from bench import processes, tables
-from bench.contenders import LAUNCH, Call, Contender, task_program
+from bench.contenders import BEFORE, LAUNCH, PYTHON, Call, Contender, task_program
+from bench.processes import Run
 from bench.setting import Setting
 
 _SHAPE = str(Path(__file__).resolve().parent / "programs" / "shape.py")
+_BARE = "bare shape"
 _MEGA = 1e6
 _TIME_LIMIT = 300.0
 
@@ -38,43 +40,57 @@ _SHAPES = (
 
 def measure(setting: Setting) -> None:
     """Measure and print."""
-    present = [one for one in setting.present if one.name in (LAUNCH, "before")]
-    rows: list[list[str]] = [[one.name] for one in present] + [["bare shape"]]
+    present = [one for one in setting.present if one.name in (LAUNCH, BEFORE)]
+    rows: list[list[str]] = [[one.name] for one in present] + [[_BARE]]
     head = ["MB/s: median (max)"]
     for shape in _SHAPES:
-        speeds = _speeds(setting, shape, present)
-        head += [shape.name, "x shape"]
+        runs = _runs(setting, shape, present)
+        head += [shape.name, "x shape", "CPU s", "x shape"]
         for row in rows:
-            row += _cells(speeds[row[0]], speeds["bare shape"])
-    tables.show("output in other shapes, to a file; ratios are speeds", head, rows)
+            row += _cells(setting, shape, runs[row[0]], runs[_BARE])
+        for what in ("seconds", "cpu"):
+            own = {name: [getattr(run, what) for run in found] for name, found in runs.items()}
+            setting.check_floor(f"{shape.name}, {what}", own.pop(_BARE), own)
+    tables.show("output in other shapes, to a file; the first ratio is one of speeds", head, rows)
 
 
-def _cells(speeds: list[float], base: list[float]) -> list[str]:
-    middle = sorted(speeds)[len(speeds) // 2]
-    return [f"{middle:.0f} ({max(speeds):.0f})", f"{middle / sorted(base)[len(base) // 2]:.2f}"]
+def _cells(setting: Setting, shape: Shape, runs: list[Run], base: list[Run]) -> list[str]:
+    megabytes = _each(setting, shape) * shape.tasks / _MEGA
+    speeds = [megabytes / run.seconds for run in runs]
+    cpu = [run.cpu for run in runs]
+    return [
+        f"{statistics.median(speeds):.0f} ({max(speeds):.0f})",
+        tables.ratio(speeds, [megabytes / run.seconds for run in base]),
+        tables.times(cpu),
+        tables.ratio(cpu, [run.cpu for run in base]),
+    ]
 
 
-def _speeds(setting: Setting, shape: Shape, present: list[Contender]) -> dict[str, list[float]]:
-    speeds: dict[str, list[float]] = defaultdict(list)
+def _each(setting: Setting, shape: Shape) -> int:
+    """Bytes that each task prints."""
     megabytes = shape.megabytes // 10 if setting.quick else shape.megabytes
-    each = int(megabytes * _MEGA / shape.tasks)
+    return int(megabytes * _MEGA / shape.tasks)
+
+
+def _runs(setting: Setting, shape: Shape, present: list[Contender]) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = defaultdict(list)
+    each = _each(setting, shape)
     for _ in range(setting.rounds):
         for contender in [*present, None]:
             folder = setting.folder("shapes")
             program = task_program("flood", each, shape.block, shape.line)
             call = Call(shape.tasks, program, folder, prefixed=True)
             if contender is None:
-                command = [sys.executable, _SHAPE, str(shape.tasks), str(folder), *program]
+                command = [*PYTHON, _SHAPE, str(shape.tasks), str(folder), *program]
             else:
                 command = contender.command(call)
             with open(folder / "output", "wb") as output:
                 done = processes.run(command, _TIME_LIMIT, output)
             if contender is not None:
                 _check(setting, contender, shape, each, folder, done.code)
-            name = contender.name if contender is not None else "bare shape"
-            speeds[name].append(each * shape.tasks / _MEGA / done.seconds)
+            runs[_BARE if contender is None else contender.name].append(done)
             shutil.rmtree(folder)
-    return speeds
+    return runs
 
 
 def _check(

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from bench import output, processes, tables
 from bench.setting import Setting
@@ -33,14 +32,6 @@ _CODE = 7
 _NODE = rb"node(?P<named>\d+)"
 _OF_LAUNCH = _NODE + rb" +worker/\d+ *\| "
 _PREFIXES = {LAUNCH: _OF_LAUNCH, BEFORE: _OF_LAUNCH, "pdsh": _NODE + b": ", "clush": _NODE + b": "}
-
-
-class Run(NamedTuple):
-    """Seconds, CPU seconds of the client and what it started here, exit code (``None``: no answer)."""
-
-    seconds: float
-    cpu: float
-    code: int | None
 
 
 def measure_start(setting: Setting) -> None:
@@ -92,7 +83,7 @@ def _call(*argv: object) -> None:
     subprocess.run([*map(str, argv)], check=True, timeout=_TIME_LIMIT)
 
 
-def _run(argv: Sequence[str], output: Path | None = None) -> Run:
+def _run(argv: Sequence[str], output: Path | None = None) -> processes.Run:
     """Run a client to its end. Its hosts' processes are none of its own."""
     with open(output or os.devnull, "wb") as stdout:
         began = time.perf_counter()
@@ -107,7 +98,7 @@ def _run(argv: Sequence[str], output: Path | None = None) -> Run:
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     time.sleep(_SETTLE)
-    return Run(seconds, usage.ru_utime + usage.ru_stime, process.returncode if in_time else None)
+    return processes.Run(seconds, usage.ru_utime + usage.ru_stime, process.returncode if in_time else None)
 
 
 def _environment() -> dict[str, str]:
@@ -124,7 +115,7 @@ def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     rounds = setting.rounds
     for count in _COUNTS:
         hosts = [host.name for host in lab.hosts[:count]]
-        runs: dict[str, list[Run]] = defaultdict(list)
+        runs: dict[str, list[processes.Run]] = defaultdict(list)
         for _ in range(rounds):
             for peer in found:
                 if not peer.missing and not _hopeless(runs[peer.name]):
@@ -135,11 +126,11 @@ def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
         _show_start_up(count, found, runs)
 
 
-def _hopeless(runs: Sequence[Run]) -> bool:
+def _hopeless(runs: Sequence[processes.Run]) -> bool:
     return any(run.code != 0 for run in runs)
 
 
-def _show_start_up(count: int, found: Sequence[SshPeer], runs: dict[str, list[Run]]) -> None:
+def _show_start_up(count: int, found: Sequence[SshPeer], runs: dict[str, list[processes.Run]]) -> None:
     base = [run.seconds for run in runs[LAUNCH]]
     rows = []
     for peer in found:
@@ -163,7 +154,8 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     hosts = lab.hosts[:_HOSTS]
     for host in hosts:
         (host.home / "lines").write_bytes(output.text(host.number, lines))
-    head = ["every line checked", "MB/s: median (max)", "x launch", "lost", "torn", "doubled", "misplaced"]
+    head = ["every line checked", "MB/s: median (max)", "x launch", "client CPU s"]
+    head += ["lost", "torn", "doubled", "misplaced"]
     found_out: dict[str, list[output.Checked]] = defaultdict(list)
     argv = ["sh", "-c", "cat $HOME/lines"]
     for _ in range(min(setting.rounds, 3)):
@@ -173,7 +165,7 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
                 words = peer.command([host.name for host in hosts], argv)
                 done = _run(words, folder / "output")
                 numbers = [host.number for host in hosts]
-                checked = output.check(folder / "output", _PREFIXES[peer.name], lines, done.seconds, numbers)
+                checked = output.check(folder / "output", _PREFIXES[peer.name], lines, done, numbers)
                 found_out[peer.name].append(checked)
                 (folder / "output").unlink()
                 if peer.name == LAUNCH and (checked.faults or done.code != 0):
@@ -184,7 +176,8 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
         worst = max(found_out[name], key=lambda checked: checked.faults)
         kinds = (worst.lost, worst.torn, worst.doubled, worst.misplaced)
         median = f"{statistics.median(own):.1f} ({max(own):.1f})"
-        rows.append([name, median, tables.ratio(own, speeds[LAUNCH]), *map(str, kinds)])
+        cpu = tables.times([checked.cpu for checked in found_out[name]])
+        rows.append([name, median, tables.ratio(own, speeds[LAUNCH]), cpu, *map(str, kinds)])
     tables.show(f"ssh output: {_HOSTS} hosts x {lines:,} lines of {output.WIDTH} bytes", head, rows)
     for host in hosts:
         (host.home / "lines").unlink()
@@ -197,8 +190,9 @@ def _failure(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     """From the end of a task that fails on one host to the end of all on all, and of the launcher."""
     script = f"if [ $TASK_INDEX = 2 ]; then sleep 1; exit {_CODE}; fi; exec sleep 300.25"
     hosts = [host.name for host in lab.hosts[:_HOSTS]]
-    tasks, launcher = [], []
+    tasks, launcher, cpu = [], [], []
     for _ in range(setting.rounds):
+        before = processes.spent()
         process = subprocess.Popen(
             found[0].command(hosts, ["sh", "-c", script]),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
@@ -215,9 +209,11 @@ def _failure(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
         began = ends.at[failing]
         tasks.append((max(ends.at[pid] for pid in others) - began) / 1e9)
         launcher.append((ends.at[process.pid] - began) / 1e9)
+        cpu.append(processes.spent() - before)
     if tasks:
-        row = ["launch", tables.times(tasks, 1e-3), tables.times(launcher, 1e-3), str(len(tasks))]
-        head = ["milliseconds: median (min)", "all tasks gone", "launcher gone", "runs"]
+        row = ["launch", tables.times(tasks, 1e-3), tables.times(launcher, 1e-3)]
+        row += [tables.times(cpu), str(len(tasks))]
+        head = ["milliseconds: median (min)", "all tasks gone", "launcher gone", "client CPU s", "runs"]
         tables.show("ssh failure: a task of one of 4 hosts exits 7", head, [row])
 
 
@@ -229,7 +225,7 @@ def _killed(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     hosts = [host.name for host in lab.hosts[:_HOSTS]]
     rows = []
     for peer in (one for one in found if one.name in (LAUNCH, BEFORE, "mpirun")):
-        seconds, left = [], 0
+        seconds, cpu, left = [], [], 0
         for _ in range(0 if peer.missing else min(setting.rounds, 5)):
             process = subprocess.Popen(
                 peer.command(hosts, ["sleep", "300.25"]),
@@ -237,21 +233,23 @@ def _killed(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
                 env=_environment(), start_new_session=True,
             )  # fmt: skip
             ends = processes.Ends(_await("sleep", "300.25", count=_HOSTS))
+            before = processes.spent()
             began = time.monotonic_ns()
             process.kill()
             ends.wait(30)
             remaining = ends.left
             ends.close()
             processes.finish(process)
+            cpu.append(processes.spent() - before)
             for pid in remaining:
                 os.kill(pid, signal.SIGKILL)
             left = max(left, len(remaining))
             seconds.append((max(ends.at.values(), default=began) - began) / 1e9)
             if peer.name == LAUNCH and remaining:
                 setting.faults.append(f"launch: a killed launcher left {remaining} over ssh")
-        times = tables.times(seconds) if seconds else "MISSING"
-        rows.append([peer.name, times, str(left), str(len(seconds))])
-    head = ["seconds: median (min)", "all tasks gone", "left after 30 s", "runs"]
+        shown = [tables.times(seconds), tables.times(cpu)] if seconds else ["MISSING", "-"]
+        rows.append([peer.name, *shown, str(left), str(len(seconds))])
+    head = ["seconds: median (min)", "all tasks gone", "client CPU s", "left after 30 s", "runs"]
     tables.show(f"ssh: SIGKILL of the client, {_HOSTS} hosts", head, rows)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections import defaultdict
 
 from bench import processes, tables
-from bench.contenders import LAUNCH, Call, Contender, true
+from bench.contenders import FLOOR, LAUNCH, Call, Contender, true
 from bench.processes import Run
 from bench.setting import Setting
 
@@ -25,6 +26,10 @@ def measure(setting: Setting) -> None:
         results[count] = _count(setting, count, hopeless)
         hopeless |= {name for name, runs in results[count].items() if all(run.code is None for run in runs)}
     _show(setting, results)
+    for count, runs in results.items():
+        for what, values in (("seconds", _seconds), ("CPU seconds", _cpu)):
+            own = {name: values(found) for name, found in runs.items()}
+            setting.check_floor(f"start-up of {count} tasks, {what}", own.pop(FLOOR, []), own)
 
 
 def _count(setting: Setting, count: int, hopeless: set[str]) -> Runs:
@@ -61,7 +66,7 @@ def _show(setting: Setting, results: dict[int, Runs]) -> None:
 
     head = ["seconds: median (min)"]
     for count in results:
-        head += [f"{count} tasks" if count > 1 else "1 task", "x launch"]
+        head += [f"{count} tasks" if count > 1 else "1 task", "x launch", "CPU s"]
     tables.show("start-up: tasks that exit at once", head, setting.rows(row, len(head) - 1))
 
 
@@ -69,10 +74,15 @@ def _cells(contender: Contender, runs: list[Run], launch: list[Run]) -> list[str
     answers = _seconds(runs)
     silent = len(runs) - len(answers)
     if not answers:
-        return [f"no answer in {contender.time_limit:.0f} s ({silent} of {len(runs)} runs)", "-"]
+        return [f"no answer in {contender.time_limit:.0f} s ({silent} of {len(runs)} runs)", "-", "-"]
     some = f" [{silent} of {len(runs)} runs: no answer]" if silent else ""
-    return [tables.times(answers) + some, tables.ratio(answers, _seconds(launch))]
+    cpu = f"{statistics.median(_cpu(runs)):.3f}"
+    return [tables.times(answers) + some, tables.ratio(answers, _seconds(launch)), cpu]
 
 
 def _seconds(runs: list[Run]) -> list[float]:
     return [run.seconds for run in runs if run.code is not None]
+
+
+def _cpu(runs: list[Run]) -> list[float]:
+    return [run.cpu for run in runs if run.code is not None]

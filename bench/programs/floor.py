@@ -1,59 +1,126 @@
-"""The floor, the least a Python program can do: ``floor.py spawn N ARGV...``, ``floor.py copy N ARGV...``."""
+"""The floor, the least a Python program can do: ``floor.py spawn N ARGV...``, ``floor.py copy N ARGV...``.
+
+Pipes have 1 MiB, where the system allows that, and no byte is copied more often than prefixes need.
+"""
+
+from __future__ import annotations
 
 import os
-import selectors
-import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 
-_READ = 256 * 1024
+#: Bytes of a pipe; of one read: what fits into the cache of a core; of a line that is printed in pieces.
+_PIPE, _READ, _LONG = 1 << 20, 256 * 1024, 64 * 1024
 
 
-def _start(index: int, argv: list[str], stdout: int | None = None) -> subprocess.Popen[bytes]:
+class Printer:
+    """Prints the lines of a task with a prefix. A line without an end is printed in pieces."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix, self._newline, self._rest = prefix, b"\n" + prefix, b""
+
+    def show(self, data: bytes) -> None:
+        """Print the whole lines."""
+        text = data.replace(b"\n", self._newline)
+        cut = text.rfind(b"\n") + 1
+        if cut:
+            write(1, [self._prefix, self._rest, memoryview(text)[:cut]])
+            self._rest = text[cut + len(self._prefix) :]
+        elif len(self._rest) + len(text) < _LONG:
+            self._rest += text
+        else:
+            write(1, [self._prefix, self._rest, text, b"\n"])
+            self._rest = b""
+
+    def close(self) -> None:
+        """Print the rest."""
+        if self._rest:
+            write(1, [self._prefix, self._rest, b"\n"])
+
+
+def write(fd: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write all of it."""
+    sent = os.writev(fd, parts)
+    if sent < sum(map(len, parts)):
+        rest = memoryview(b"".join(parts))[sent:]
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+
+
+def pipe() -> tuple[int, int]:
+    """A large pipe."""
+    import fcntl
+
+    reading, writing = os.pipe()
+    try:
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
+    except PermissionError:  # the user has too many: it keeps its 64 KiB
+        pass
+    return reading, writing
+
+
+def start(index: int, argv: list[str], output: int | None = None) -> int:
+    """Start a task; its pid."""
+    actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]  # type: ignore[list-item]
+    if output is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, output, 1))
     environment = {**os.environ, "TASK_INDEX": str(index)}
-    return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=stdout)
+    return os.posix_spawnp(argv[0], argv, environment, file_actions=actions)
+
+
+def pieces(count: int, argv: list[str]) -> Iterator[list[tuple[int, bytes]]]:
+    """Start ``count`` processes; what each prints, as it comes: lists of its index and bytes."""
+    import select
+
+    epoll = select.epoll()
+    tasks = {}
+    for index in range(count):
+        reading, writing = pipe()
+        start(index, argv, writing)
+        os.close(writing)
+        tasks[reading] = index
+        epoll.register(reading, select.EPOLLIN)
+    while tasks:
+        found = []
+        for fd, _ in epoll.poll():
+            data = os.read(fd, _READ)
+            if data:
+                found.append((tasks[fd], data))
+            else:
+                epoll.unregister(fd)
+                del tasks[fd]
+        yield found
 
 
 def spawn(count: int, argv: list[str]) -> int:
     """Start ``count`` processes and wait for each; if one fails, end the others."""
-    tasks = {task.pid: task for task in (_start(index, argv) for index in range(count))}
+    tasks = {start(index, argv) for index in range(count)}
     first = 0
     while tasks:
         pid, status = os.wait()
         code = os.waitstatus_to_exitcode(status)
-        tasks.pop(pid).returncode = code
+        tasks.remove(pid)
         if code and not first:
             first = code
-            for task in tasks.values():
-                task.terminate()
+            for task in tasks:
+                os.kill(task, 15)
     return first
+
+
+def worst(count: int) -> int:
+    """Wait for so many processes; the highest exit code."""
+    return max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(count))
 
 
 def copy(count: int, argv: list[str]) -> int:
     """Start ``count`` processes, print their lines with a prefix."""
-    selector = selectors.DefaultSelector()
-    tasks = [_start(index, argv, subprocess.PIPE) for index in range(count)]
-    rests = [b""] * count
-    for index, task in enumerate(tasks):
-        assert task.stdout is not None
-        selector.register(task.stdout.fileno(), selectors.EVENT_READ, index)
-    while selector.get_map():
-        for key, _ in selector.select():
-            data = os.read(key.fd, _READ)
-            if data:
-                rests[key.data] = _print(b"task %d | " % key.data, rests[key.data] + data)
-            else:
-                selector.unregister(key.fd)
-    return max(task.wait() for task in tasks)
-
-
-def _print(prefix: bytes, data: bytes) -> bytes:
-    """Print the whole lines of ``data``; return the rest."""
-    cut = data.rfind(b"\n") + 1
-    if cut:
-        text = memoryview(prefix + data[: cut - 1].replace(b"\n", b"\n" + prefix) + b"\n")
-        while text:
-            text = text[os.write(1, text) :]
-    return data[cut:]
+    printers = [Printer(b"task %d | " % index) for index in range(count)]
+    for found in pieces(count, argv):
+        for index, data in found:
+            printers[index].show(data)
+    for printer in printers:
+        printer.close()
+    return worst(count)
 
 
 if __name__ == "__main__":

@@ -226,21 +226,23 @@ class Simulator:
             connection.early += data
             line, newline, rest = connection.early.partition(b"\n")
             if newline:
-                self._begin(connection, *json.loads(line))
-                if rest and connection.agent is not None:
-                    self._receive(connection.agent, rest)
+                agent = self._begin(connection, *json.loads(line))
+                if rest and agent is not None:
+                    self._receive(agent, rest)
         else:
             self._receive(connection.agent, data)
 
-    def _begin(self, connection: Connection, host: str, entry: str, arguments: dict[str, Any]) -> None:
-        """Start the program that the first line of a connection names."""
+    def _begin(
+        self, connection: Connection, host: str, entry: str, arguments: dict[str, Any]
+    ) -> Agent | None:
+        """Start the program that the first line of a connection names; the agent that it connects to."""
         function = entry.rpartition(":")[2]
         if function == "kill":
             for token in [token for token, one in self._agents.items() if one.number == arguments["agent"]]:
                 self._forget(self._agents.pop(token))
         if function not in ("start", "connect"):
             self._drop(connection)
-            return
+            return None
         token = arguments["token"]
         if function == "start" and token not in self._agents:
             self._agents[token] = Agent(self, host, arguments)
@@ -248,10 +250,11 @@ class Simulator:
         if agent is None:
             connection.socket.send(b"".join(encode(Refused("its agent exited"))))
             self._drop(connection)
-            return
+            return None
         self._forget(agent)
         connection.agent, self._connections[agent] = agent, connection
         agent.channel.connect(0, time.monotonic())
+        return agent
 
     def _receive(self, agent: Agent, data: bytes) -> None:
         messages = agent.channel.receive(data)

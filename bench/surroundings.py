@@ -26,11 +26,11 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit of the working tree; ``+changes``: files of launch differ from it."""
+    """The last commit of the files of launch; ``+changes``: they differ from it."""
     git = ["git", "-C", str(_TOP)]
     try:
         found = subprocess.run(
-            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+            [*git, "log", "-1", "--format=%h", "--", *_MEASURED], capture_output=True, text=True, check=True
         )
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *_MEASURED], check=False).returncode
     except (OSError, subprocess.CalledProcessError):

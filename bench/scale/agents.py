@@ -319,7 +319,7 @@ class Simulator:
                 self.look()
 
     def _begin_print(self, rate: float, total: int) -> None:
-        self._rate, self._print_at, self._part, self._round = rate, time.monotonic() + _BURST, 0, 0
+        self._rate, self._print_at, self._part, self._round = rate, time.monotonic(), 0, 0
         self._printing = self._tasks()
         for task in self._printing:
             task.left = total

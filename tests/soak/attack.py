@@ -1,9 +1,9 @@
 """Runs launches one after another, each in a fork of this process, which has imported the launcher once.
 
-``python -m tests.soak.attack FOLDER``: each line of ``plan.json`` there is a launch: ``argv``, and ``case`` for
-`pretender.local`, which then replaces the agent of this machine. The lines are read one by one, so that this
-process, and with it each fork, stays small. The result of each is a line of JSON on stdout: exit code, what
-it printed, memory in kB, seconds, files made elsewhere.
+``python -m tests.soak.attack FOLDER``: each line of ``plan.json`` there is a launch: ``argv``, and ``case``
+for `pretender.local`, which then replaces the agent of this machine. The lines are read one by one, so that
+this process, and with it each fork, stays small. The result of each is a line of JSON on stdout: exit code,
+what it printed, memory in kB, seconds, files made elsewhere.
 """
 
 from __future__ import annotations

@@ -13,4 +13,7 @@ standard library only).
 `feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`
 `feed.remote.codec`                 `by_value`: pickle the program's own modules as code
 ==================================  ==========================================================================
+
+`feed.state` decides, `feed.channel` does: threads of each connection tell the state what has happened, and do
+what it commands. `FeedState` and what it is made of (`Call`, `Partition`, `Task`, `Link`) are pure.
 """

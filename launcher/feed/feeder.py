@@ -1,8 +1,7 @@
 """`Feeder`: rows to the tasks that have room, results back in order, no row lost.
 
-Each feed of each task has a `WorkerChannel`; a call of `train` or `inference` is a `FeedCall`, from which the
-channels take `Partition`s. One lock guards them all; it is not held while something is sent, or while the
-user's code runs.
+Each feed has a `FeedState`, which decides. Each connection of a task has a `Channel`, whose threads do it.
+A call of `train` or `inference` waits in the thread of the user.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 from launcher.errors import FeedError
-from launcher.feed.call import IN_STEP, LOOK, Ended, Feed, FeedCall
-from launcher.feed.channel import WorkerChannel
+from launcher.feed.call import Call
+from launcher.feed.channel import Feed
 from launcher.feed.listener import Peer
 from launcher.feed.sources import pieces_of, rounds
-from launcher.text import Waiting
+from launcher.feed.state import IN_STEP, FeedState
+from launcher.text import Waiting, listed
 
 #: Seconds for a thread to end.
 _THREAD = 2.0
+#: Seconds between two looks at the time.
+LOOK = 0.25
 _OVER = "the driver feeds no more rows"
 
 
@@ -56,15 +57,12 @@ class Feeder:
     ) -> None:
         self._notice = notice
         self._warn = warn
+        self._last_lines = last_lines
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._tasks = list(tasks)
-        self._ended: dict[str, Ended] = {}
-        #: The number of the last start of each task that has started again.
-        self._attempts: dict[str, int] = {}
         self._feeds = {
-            name: Feed(name, self._lock, self._tasks, self._ended, exactly_once, last_lines, self._notice)
-            for name in feeds
+            name: Feed(FeedState(name, self._tasks, exactly_once, last_lines), self._lock) for name in feeds
         }
         self._error: BaseException | None = None
         self._closed = False
@@ -73,36 +71,15 @@ class Feeder:
 
     def add(self, peer: Peer) -> None:
         """Take over a connection on which a task opens a feed."""
-        with self._lock:
-            if refusal := self._refusal(peer):
-                no_feed = replace(next(iter(self._feeds.values())), call=None)
-                WorkerChannel(no_feed, peer.task, peer.attempt, peer.sock).close(refusal)
-                return
-            if peer.task in self._ended:
-                self.started(peer.task, peer.attempt)
-            feed = self._feeds[peer.feed]
-            old = feed.channels.get(peer.task)
-            if old is not None and old.attempt != peer.attempt:
-                peer.sock.close()  # the end of the old attempt is not known yet; the task connects again
-                return
-            if old is not None:
-                old.close("the feed was opened again")
-            feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.attempt, peer.sock)
-            feed.wake()
-
-    def _refusal(self, peer: Peer) -> str:
-        """Why a task may not open a feed; empty: it may."""
-        if peer.feed not in self._feeds:
-            return f"there is no such feed; there is {', '.join(self._feeds)}"
-        if self._closed:
-            return _OVER
-        if peer.task not in self._tasks:
-            return f"{peer.task} is not fed; fed are {', '.join(self._tasks)}"
-        if peer.task in self._ended and peer.attempt <= self._ended[peer.task].attempt:
-            return f"{peer.task} has ended"
-        if peer.attempt < self._attempts.get(peer.task, 1):
-            return f"{peer.task} has started again"
-        return ""
+        feed = self._feeds.get(peer.feed) or next(iter(self._feeds.values()))
+        with feed.event() as now:
+            refusal = _OVER if self._closed else ""
+            if peer.feed not in self._feeds:
+                refusal = f"there is no such feed; there is {', '.join(self._feeds)}"
+            if (link := feed.state.connected(peer.task, peer.attempt, now, refusal)) is not None:
+                feed.open(link, peer.sock)
+            else:
+                peer.sock.close()
 
     def lost(self, task: str, attempt: int, reason: str) -> None:
         """A task has ended: other tasks get the rows that it did not consume.
@@ -111,13 +88,9 @@ class Feeder:
             attempt: the number of its start; a later one may open feeds.
             reason: for messages.
         """
-        with self._lock:
-            self._ended[task] = Ended(attempt, reason, time.monotonic())
-            for feed in self._feeds.values():
-                if (channel := feed.channels.pop(task, None)) is not None:
-                    channel.close(reason, ended=True)
-                if feed.call is not None:
-                    feed.call.changed()
+        for feed in self._feeds.values():
+            with feed.event() as now:
+                feed.state.lost(task, attempt, reason, now)
 
     def restarting(self, attempts: Mapping[str, int]) -> None:
         """Tasks are to start again: they are waited for. They take rows until they end.
@@ -125,13 +98,9 @@ class Feeder:
         Args:
             attempts: by task the number of its last start; a later one may open feeds.
         """
-        with self._lock:
-            fed = [task for task in self._tasks if task in attempts]
-            for task in fed:
-                self._ended[task] = Ended(attempts[task], "is to start again", time.monotonic(), again=True)
-            for feed in self._feeds.values():
-                if feed.call is not None and fed:
-                    feed.call.restarting(fed)
+        for feed in self._feeds.values():
+            with feed.event() as now:
+                feed.state.restarting(attempts, now)
 
     def started(self, task: str, attempt: int) -> None:
         """A task has started; if it has started again, all processes of its last attempt have ended.
@@ -139,27 +108,17 @@ class Feeder:
         Args:
             attempt: the number of its start.
         """
-        with self._lock:
-            end = self._ended.get(task)
-            if end is not None and attempt <= end.attempt:
-                return
-            self._ended.pop(task, None)
-            self._attempts[task] = attempt
-            for feed in self._feeds.values():
-                channel = feed.channels.get(task)
-                if channel is not None and channel.attempt < attempt:
-                    del feed.channels[task]
-                    channel.close("it has started again", ended=True)
-                if feed.call is not None and end is not None:
-                    feed.call.started_again(task)
+        for feed in self._feeds.values() if task in self._tasks else ():
+            with feed.event():
+                feed.state.started(task, attempt)
 
     def fail(self, error: BaseException) -> None:
         """The job has failed: present and later calls raise this."""
         with self._lock:
             self._error = self._error or error
             for feed in self._feeds.values():
-                if feed.call is not None:
-                    feed.call.fail(error)
+                with feed.event():
+                    feed.state.call.fail(error)
             self._changed.notify_all()
 
     # Calls of the user.
@@ -193,9 +152,10 @@ class Feeder:
         source: Generator[Any] = pieces_of(data, tasks, epochs)
         if equal is not None:
             source = rounds(source, tasks, batch_size, equal)
-        with self._call(qname, source, feed_timeout, in_step=equal is not None) as call, self._lock:
-            call.wait(call.consumed)
-            if remains := call.remains():
+        call = Call(source, self._tasks, feed_timeout, in_step=equal is not None)
+        with self._begun(qname, call) as feed, self._lock:
+            self._wait(feed, call)
+            if remains := feed.state.remains():
                 self._warn(f"feed {qname!r}: {remains}")
 
     def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
@@ -207,9 +167,9 @@ class Feeder:
         Raises:
             As `train` does.
         """
-        pieces = pieces_of(data, len(self._tasks))
-        with self._call(qname, pieces, feed_timeout, inference=True) as call:
-            while (results := call.results()) is not None:
+        call = Call(pieces_of(data, len(self._tasks)), self._tasks, feed_timeout, inference=True)
+        with self._begun(qname, call) as feed:
+            while (results := self._results(feed, call)) is not None:
                 yield from results
 
     def finish(self, timeout: float | None = None) -> None:
@@ -225,72 +185,109 @@ class Feeder:
         waiting = Waiting()
         with self._lock:
             for feed in self._feeds.values():
-                feed.finished = True
-                feed.wake()
+                with feed.event():
+                    feed.state.finished = True
             while not (self._closed or self._error is not None or time.monotonic() > deadline):
-                calls = [call for feed in self._feeds.values() if (call := self._going(feed)) is not None]
-                if not calls:
+                going = [feed for feed in self._feeds.values() if self._is_going(feed)]
+                if not going:
                     return
                 begun = waiting.due()
-                for call in calls if begun else ():
-                    action = "takes results" if call.inference else "feeds rows"
-                    text = f"{begun} {call.taker.name}, which {action} of the feed {call.feed.name!r}"
-                    self._notice(f"shutdown: {text} (at most {call.timeout:g}s without any)")
+                for feed in going if begun else ():
+                    action = "takes results" if feed.state.call.inference else "feeds rows"
+                    text = f"{begun} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"
+                    self._notice(f"shutdown: {text} (at most {feed.state.call.timeout:g}s without any)")
                 self._changed.wait(LOOK)
 
-    def _going(self, feed: Feed) -> FeedCall | None:
-        """The call of a feed; it is ended if no thread takes its results."""
-        if (call := feed.call) is not None and (reason := call.abandoned()):
-            text = f"shutdown stops an inference() of the feed {feed.name!r} before all its results: {reason}"
-            self._warn(text)
-            call.fail(FeedError(f"feed {feed.name!r}: shut down before all results were taken"))
-            self._end(call)
-        return feed.call
+    def _is_going(self, feed: Feed) -> bool:
+        """Whether there is a call; it is ended if no thread takes its results."""
+        call, name = feed.state.call, feed.state.name
+        if not call.over and call.inference and (reason := feed.no_taker(call.timeout)):
+            self._warn(f"shutdown stops an inference() of the feed {name!r} before all its results: {reason}")
+            call.fail(FeedError(f"feed {name!r}: shut down before all results were taken"))
+            self._end(feed, call)
+        return not call.over
 
     def close(self) -> None:
         """End all connections and threads. Unless `finish` was called, tasks get an error."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            for feed in self._feeds.values():
-                orderly = feed.finished and feed.call is None
-                if feed.call is not None:
-                    feed.call.fail(FeedError("the feeder was closed"))
-                for channel in feed.channels.values():
-                    channel.close("" if orderly else _OVER)
             channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
+            for feed in self._feeds.values():
+                with feed.event():
+                    feed.state.call.fail(FeedError("the feeder was closed"))
+                    for link in feed.state.links:
+                        feed.state.close(link, _OVER)
         for channel in channels:
             channel.join(_THREAD)
 
     # Calls.
 
     @contextmanager
-    def _call(self, qname: str, source: Generator[Any], timeout: float, **kind: bool) -> Iterator[FeedCall]:
+    def _begun(self, qname: str, call: Call) -> Iterator[Feed]:
+        """A call is served within this context."""
         with self._lock:
             if self._error is not None:
                 raise self._error
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            lost = [task for task, end in self._ended.items() if not end.again]
-            if kind.get("in_step") and lost:
+            lost = [task.name for task in feed.state.tasks.values() if not task.alive]
+            if call.in_step and lost:
                 raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP}")
-            if (call := feed.call) is not None:
+            if not feed.state.call.over:
                 text = "there is an inference(): take all its results, or close() it"
-                text = text if call.inference else f"by train() in {call.taker.name}"
+                text = text if feed.state.call.inference else f"by train() in {feed.taker.name}"
                 raise FeedError(f"feed {qname!r} is being fed already: {text}")
-            if feed.finished or self._closed:
+            if feed.state.finished or self._closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
-            call = feed.call = FeedCall(feed, source, timeout, **kind)
-            call.changed()
+            with feed.event() as now:
+                feed.taker, feed.taken, feed.waiting = threading.current_thread(), now, Waiting()
+                feed.state.begin(call, now)
         try:
-            yield call
+            yield feed
         finally:
-            self._end(call)
+            self._end(feed, call)
 
-    def _end(self, call: FeedCall) -> None:
+    def _end(self, feed: Feed, call: Call) -> None:
         with self._lock:
-            call.end()
-            if call.feed.call is call:
-                call.feed.call = None
+            if not call.over:
+                with feed.event():
+                    feed.state.end()
+                if not call.reading:
+                    call.source.close()  # ends the thread that reads ahead, if there is one
                 self._changed.notify_all()
+
+    def _results(self, feed: Feed, call: Call) -> list[Any] | None:
+        """The next results, in order; waits for some. ``None``: there are no more."""
+        with self._lock:
+            feed.taker, feed.taken = threading.current_thread(), inf
+            try:
+                self._wait(feed, call)
+                with feed.event():
+                    return call.take_results()
+            finally:
+                feed.taken = time.monotonic()
+
+    def _wait(self, feed: Feed, call: Call) -> None:
+        """Wait until a call is finished, or has results.
+
+        Raises:
+            FeedTimeout: no task takes a row. FeedError: no task is left. The error given to `fail`.
+        """
+        while call.error is None and not feed.state.is_ready():
+            with feed.event() as now:
+                feed.state.check(now)
+            missing = feed.state.missing(now)
+            if missing and (begun := feed.waiting.due()):
+                lines = self._last_lines(missing[0])
+                hint = (
+                    f"last line of {missing[0]}: {lines[-1]}"
+                    if lines
+                    else "importing TensorFlow takes seconds"
+                )
+                what = f"{listed(missing)} to ask for rows of the feed {feed.state.name!r}"
+                self._notice(f"{begun} {what} ({hint})")
+            feed.news.wait(LOOK)
+        if call.error is not None:
+            raise call.error

@@ -133,7 +133,7 @@ def test_the_timeout_of_shutdown_counts_what_is_fed_meanwhile():
     cluster = TFCluster.run(fun, None, 1, input_mode=InputMode.FEED, quiet=True)
     feeding = threading.Thread(target=train)
     feeding.start()
-    soon(lambda: cluster._nodes.feeder._feeds["input"].call)
+    soon(lambda: cluster._nodes.feeder._feeds["input"].state.call.over is False)
     began = time.monotonic()
     with pytest.raises(JobFailed, match="not exit within 2s"):
         cluster.shutdown(timeout=2)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,7 @@ from typing import Any
 import numpy
 import pytest
 
-from launcher.errors import FeedError, FeedTimeout, InputError
-from launcher.feed import call
-from launcher.feed.channel import WINDOW
+from launcher.errors import FeedError, InputError
 from launcher.feed.remote import data_feed, frames
 from launcher.feed.remote.frames import Kind, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
@@ -84,103 +80,6 @@ def test_broken_connections_cost_no_row_and_no_result(tmp_path: Path, inference:
         assert set(flat(got)) == set(range(many))
 
 
-@pytest.mark.parametrize("repeatable", [True, False])
-def test_partitions_of_a_lost_task_are_fed_again_whole(tmp_path: Path, repeatable: bool):
-    parts: list[Any] = [range(1000), range(1000, 2000), range(2000, 3000)]
-    with Lab(tmp_path) as lab:
-        lost, rest = lab.feed(0), lab.feed(1)
-        fed = lab.run(lab.feeder.train, partitions(parts if repeatable else map(iter, parts)))
-        assert lost.next_batch(300) + lost.next_batch(300) == list(range(600))
-        lab.feeder.lost("worker/0", 1, "killed")
-        got = [rest.next_batch(500) for _ in range(6)]
-        lab.run(rest.next_batch, 1)
-        fed.join(20)
-        assert not fed.is_alive() and sorted(flat([got])) == list(range(3000))
-
-
-def test_rows_of_a_lost_task_do_not_wait_for_the_source(tmp_path: Path):
-    more = threading.Event()
-
-    def live() -> Iterator[range]:
-        yield range(10)
-        more.wait(40)
-
-    with Lab(tmp_path) as lab:
-        first, second = lab.feed(0), lab.feed(1)
-        fed = lab.run(lab.feeder.train, live())
-        assert first.next_batch(5) == list(range(5))
-        lab.run(first.next_batch, 10)
-        lab.feeder.lost("worker/0", 1, "killed")
-        assert second.next_batch(10) == list(range(10)) and not more.is_set()
-        second.terminate()
-        more.set()
-        fed.join(20)
-        lab.errors.clear()  # of the task that was lost
-
-
-def test_exactly_once_raises_instead(tmp_path: Path):
-    with Lab(tmp_path, exactly_once=True) as lab:
-        feed = lab.feed(0)
-        taken = lab.run(feed.next_batch, 10)
-        fed = lab.run(lab.feeder.train, [range(100)])
-        taken.join(20)
-        lab.feeder.lost("worker/0", 1, "killed by signal 9")
-        fed.join(20)
-    assert "worker/0 is lost (killed by signal 9); it had not consumed all" in str(lab.errors[0])
-
-
-def test_a_task_that_is_started_again_is_fed(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        fed = lab.run(lab.feeder.train, partitions([range(1000)]))
-        assert lab.feed(0).next_batch(10) == list(range(10))
-        lab.feeder.lost("worker/0", 1, "killed")
-        feed = lab.feed(0, attempt=2)
-        assert feed.next_batch(2000) == list(range(1000))
-        feed.terminate()
-        fed.join(20)
-        lab.feeder.lost("worker/0", 2, "killed")
-        with pytest.raises(FeedError, match="no task is left to take its rows: worker/0 killed"):
-            lab.feeder.train([1])
-        with pytest.raises(FeedError, match="worker/0 has ended"):
-            lab.feed(0, attempt=2).next_batch(1)
-
-
-def test_a_new_attempt_waits_until_the_end_of_the_old_one_is_known(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        fed = lab.run(lab.feeder.train, partitions([range(1000)]))
-        assert lab.feed(0).next_batch(10) == list(range(10))
-        feed, got = lab.feed(0, attempt=2), list[int]()
-        lab.run(lambda: got.extend(feed.next_batch(1000)))
-        soon(lambda: len(lab.peers) > 2)
-        assert not got
-        lab.feeder.started("worker/0", 2)
-        soon(lambda: got == list(range(1000)))
-        feed.terminate()
-        fed.join(20)
-
-
-def test_memory_is_bounded_when_the_function_is_slow(tmp_path: Path):
-    made = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal made
-        for made in itertools.count():
-            yield f"{made:07d}" + "x" * 193
-
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed()
-        lab.run(lab.feeder.train, partitions([lines()]))
-        assert len(feed.next_batch(10)) == 10
-        soon(lambda: made * 200 > WINDOW)
-        before = -1
-        while before != made:
-            before = made
-            time.sleep(0.3)
-        assert made * 200 < WINDOW + (8 << 20)
-        assert len(feed.next_batch(3 * WINDOW // 200)) == 3 * WINDOW // 200  # a batch larger than the window
-        lab.feeder.fail(FeedError("enough"))
-
-
 def test_calls_epochs_and_feeds(tmp_path: Path):
     with Lab(tmp_path, 1, feeds=("input", "tests")) as lab:
         [batches], [tests] = lab.read(1, batch=7), lab.read(1, qname_in="tests")
@@ -204,87 +103,6 @@ def test_equal_numbers_of_batches(tmp_path: Path, equal: str, rounds: int):
         lab.finish()
     assert [[len(batch) for batch in batches if batch] for batches in got] == [[4] * rounds] * 3
     assert set(flat(got)) == set(range(96 if equal == "drop" else 100))
-
-
-def test_small_data_go_to_all_tasks(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        first, second = lab.feed(0), lab.feed(1)
-        lab.run(lab.feeder.train, range(16))
-        assert first.next_batch(1) and second.next_batch(1)
-        first.terminate()
-        second.terminate()
-
-
-def test_equal_batches_need_all_tasks(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        got = lab.read(batch=4)
-        fed = lab.run(lab.feeder.train, rows(iter(range(1 << 40))), equal="drop", batch_size=4)
-        soon(lambda: len(got[1]) > 20)
-        lab.feeder.lost("worker/1", 1, "killed")
-        fed.join(20)
-        assert "worker/1 is lost (killed); equal batches" in str(lab.errors)
-        with pytest.raises(FeedError, match="worker/1 is lost"):
-            lab.feeder.train([1], equal="drop", batch_size=1)
-
-
-def test_equal_batches_after_a_connection_has_broken(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        first, second = lab.feed(0), lab.feed(1)
-        fed = lab.run(lab.feeder.train, list(range(4000)), equal="drop", batch_size=4)
-        assert first.next_batch(4) and second.next_batch(4)
-        frames.hang_up(lab.peers[0].sock)
-        fed.join(20)
-        assert re.search(r"worker/\d is lost \(.*\); equal batches", str(lab.errors))
-
-
-@pytest.mark.parametrize("batches", [(1, 5, 30), (0, 0, 7), (20, 20, 20)])
-def test_equal_batches_when_all_tasks_start_again(tmp_path: Path, batches: tuple[int, ...]):
-    """The rounds that not all have consumed are fed to all again; some attempts have not consumed any."""
-    with Lab(tmp_path, 3) as lab:
-        fed = lab.run(lab.feeder.train, list(range(1200)), equal="drop", batch_size=4)
-        consumed = []
-        for worker, count in enumerate(batches):
-            feed = lab.feed(worker)
-            consumed.append([feed.next_batch(4) for _ in range(count)][:-1])
-        assert fed.is_alive()
-        lab.feeder.restarting({f"worker/{worker}": 1 for worker in range(3)})
-        for peer in lab.peers:
-            frames.hang_up(peer.sock)
-        again = lab.read(3, batch=4, attempt=2)
-        fed.join(20)
-        lab.feeder.train(list(range(1200, 2400)), equal="drop", batch_size=4)
-        lab.finish()
-    numbers = {sum(map(bool, each)) for each in again}
-    assert len(numbers) == 1 and numbers.pop() >= 200 - min(batches)
-    assert {len(batch) for each in again for batch in each} <= {0, 4}
-    assert set(flat(consumed)) | set(flat(again)) == set(range(2400))
-
-
-def test_a_task_that_starts_again_is_waited_for(tmp_path: Path):
-    """The wait before its start is not limited by ``feed_timeout``; from its start on the limit holds."""
-    with Lab(tmp_path, 1) as lab:
-        lab.run(lab.feed(0).next_batch, 1)
-        fed = lab.run(lab.feeder.train, [range(10)], feed_timeout=0.5)
-        soon(lambda: lab.peers)
-        lab.feeder.restarting({"worker/0": 1})
-        frames.hang_up(lab.peers[0].sock)
-        fed.join(2.0)
-        assert fed.is_alive()
-        lab.feeder.started("worker/0", 2)
-        fed.join(20)
-        assert any(isinstance(error, FeedTimeout) for error in lab.errors)
-
-
-def test_equal_batches_after_a_task_has_called_terminate(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        [got], other = lab.read(1, batch=4), lab.feed(1)
-        fed = lab.run(lab.feeder.train, list(range(4000)), equal="drop", batch_size=4)
-        assert len(other.next_batch(4)) == 4
-        other.terminate()
-        fed.join(20)
-        lab.feeder.train(list(range(4000)), equal="drop", batch_size=4)
-        lab.finish()
-    assert [len(batch) for batch in got if batch] == [4] * 1000
 
 
 # ---------------------------------------------------------------------------------------- results
@@ -316,67 +134,14 @@ def test_a_batch_of_inference_ends_with_its_partition(tmp_path: Path):
         soon(lambda: len(found) == 170)
 
 
-def test_results_of_a_lost_task_are_kept(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        first, second = lab.feed(0, train_mode=False), lab.feed(1, train_mode=False)
-        results = lab.feeder.inference(partitions([range(100)]))
-        lab.run(lambda: first.batch_results([("first", row) for row in first.next_batch(30)]))
-        found = list(itertools.islice(results, 30))
-        lab.feeder.lost("worker/0", 1, "killed")
-        lab.run(lambda: second.batch_results([("second", row) for row in second.next_batch(1000)]))
-        assert [*found, *results] == [("first" if row < 30 else "second", row) for row in range(100)]
-
-
-def test_rows_are_read_only_as_results_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(call, "MOST_RESULTS", 1 << 20)
-    made = 0
-
-    def data() -> Iterator[Any]:
-        nonlocal made
-        for made in itertools.count(1):
-            yield range(made * 1000, made * 1000 + 1000)
-
-    with Lab(tmp_path) as lab:
-        lab.answer(double)
-        results: Any = lab.feeder.inference(data())
-        assert made == 0
-        assert list(itertools.islice(results, 1500)) == [2 * row for row in range(1000, 2500)]
-        before = -1
-        while before != made:
-            before = made
-            time.sleep(0.3)
-        assert made < 2000
-        assert next(results) == 5000
-        results.close()
-        assert list(lab.feeder.inference(uneven(3000))) == [2 * row for row in range(3000)]
-        lab.finish()
-
-
-def test_results_beyond_the_limit_do_not_stop_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(call, "MOST_RESULTS", 20_000)
-
-    def slow_at_first(row: int) -> int:
-        time.sleep(0.002 if row < 200 else 0)
-        return 2 * row
-
-    with Lab(tmp_path) as lab:
-        lab.answer(slow_at_first, batch=200)
-        data = [range(n, n + 700) for n in range(0, 70_000, 700)]
-        assert list(lab.feeder.inference(data)) == [2 * row for row in range(70_000)]
-        lab.finish()
-
-
-def test_too_many_results_or_none(tmp_path: Path):
+def test_too_many_results(tmp_path: Path):
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed(train_mode=False)
-        lab.run(lambda: list(lab.feeder.inference([range(10)], feed_timeout=0.5)))
+        lab.run(lambda: list(lab.feeder.inference([range(10)])))
         assert len(feed.next_batch(4)) == 4
         with pytest.raises(ValueError, match="5 results for 4 rows"):
             feed.batch_results(range(5))
-        assert len(feed.next_batch(10)) == 6
-        lab.run(feed.next_batch, 10)
-        soon(lambda: lab.errors)
-        assert "worker/0 asked for more rows, and for 0.5s results are missing" in str(lab.errors[0])
+        lab.feeder.fail(FeedError("enough"))
 
 
 # ---------------------------------------------------------------------------------------- batches
@@ -550,19 +315,6 @@ def test_a_job_that_fails_while_the_data_are_slow(tmp_path: Path):
             lab.feeder.train(partitions([stuck()]))
         assert not released.is_set()
         released.set()
-
-
-def test_slow_rows_are_not_a_timeout(tmp_path: Path):
-    def slow() -> Iterator[int]:
-        for number in range(3):
-            time.sleep(1.2)
-            yield number
-
-    with Lab(tmp_path, 1) as lab:
-        got = lab.read(1)
-        lab.feeder.train(partitions([slow()]), feed_timeout=1.0)
-        lab.finish()
-    assert flat(got) == [0, 1, 2]
 
 
 def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

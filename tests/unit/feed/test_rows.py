@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import FeedError
-from launcher.feed import channel
-from launcher.feed.channel import CHUNK, MOST_ROWS, Chunker
+from launcher.feed import partition
+from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode, is_own
 from launcher.feed.remote.frames import FeedBroken, ReadAhead, check_size, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
@@ -175,7 +175,7 @@ def test_chunks_have_about_a_mebibyte(row: Any, many: int, least: int):
 
 
 def test_chunks_of_rows_that_grow(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(channel, "FAR_TOO_BIG", 4 << 20)
+    monkeypatch.setattr(partition, "FAR_TOO_BIG", 4 << 20)
     [piece] = pieces_of([iter([b"x"] * 5000 + [bytes(1_000_000)] * 100)], 1)
     chunks = list(Chunker().chunks(piece))
     assert sum(chunk.rows or 0 for chunk in chunks) == 5100

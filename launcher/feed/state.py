@@ -1,0 +1,414 @@
+"""`FeedState`: decides what is sent to which task, given back, and raised. Pure: no thread, socket or clock.
+
+What happens is told by the methods under "Events"; `FeedState.commands` returns what is to be done then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from launcher.errors import FeedError, FeedTimeout
+from launcher.feed.call import Call
+from launcher.feed.link import WINDOW, Ended, Link, Task
+from launcher.feed.partition import Chunk, Partition
+from launcher.feed.remote.frames import RETURNED, FeedRefused, Kind, unpack_numbers
+from launcher.feed.sources import pieces_of
+from launcher.record import Record
+from launcher.text import listed
+
+IN_STEP = "equal batches are for all tasks or for none"
+#: Seconds for all tasks to open their feeds; until then each gets one partition.
+GATHERING = 10.0
+#: Seconds without any task: in this time the job should have failed, for a more precise reason.
+LONELY = 1.0
+#: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
+BROKEN = 1.0
+
+
+class Read(Record):
+    """Read the next item of the source of a call, then tell `FeedState.was_read`."""
+
+    link: Link
+    call: Call
+
+
+class Make(Record):
+    """Make the next chunk of a partition, tell `FeedState.was_made`, and send it if that returns so."""
+
+    link: Link
+    partition: Partition
+
+
+class Flush(Record):
+    """Send FLUSH, then tell `FeedState.was_sent`."""
+
+    link: Link
+
+
+class Leave(Record):
+    """Send the reason of the link, receive until the connection ends, then tell `FeedState.left`."""
+
+    link: Link
+
+
+class HangUp(Record):
+    """End the connection at once: its task has ended. Frames that the task has sent are still received."""
+
+    link: Link
+
+
+Command = Read | Make | Flush | Leave | HangUp
+
+
+class FeedState:
+    """A feed: its tasks, their connections, and the call that is served.
+
+    Args:
+        name: of the feed.
+        tasks: the names of all tasks that are fed, in their order.
+        exactly_once: whether a lost task is an error.
+        last_lines: of a task, for messages.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tasks: Sequence[str],
+        exactly_once: bool = False,
+        last_lines: Callable[[str], Sequence[str]] = lambda task: (),
+    ) -> None:
+        self.name = name
+        self.tasks = {task: Task(task) for task in tasks}
+        #: All connections with a thread.
+        self.links: list[Link] = []
+        #: The present call, or the last one.
+        self.call = Call(pieces_of([], 1), (), 0.0)
+        self.call.end()
+        #: Whether nothing more will be fed.
+        self.finished = False
+        self._exactly_once = exactly_once
+        self._last_lines = last_lines
+        self._hang_up: list[Link] = []
+
+    # Events of tasks.
+
+    def connected(self, task: str, attempt: int, now: float, refusal: str = "") -> Link | None:
+        """A task opens the feed; ``None``: it has to try again, when the end of its last attempt is known.
+
+        Args:
+            refusal: why it may not; empty: it may.
+        """
+        known = self.tasks.get(task)
+        link = Link(task, attempt, now)
+        if refusal or known is None:
+            link.reason = refusal or f"{task} is not fed; fed are {', '.join(self.tasks)}"
+        elif known.ended is not None and attempt <= known.ended.attempt:
+            link.reason = f"{task} has ended"
+        elif attempt < known.attempt:
+            link.reason = f"{task} has started again"
+        else:
+            if known.ended is not None:
+                self.started(task, attempt)
+            if known.link is not None and known.link.attempt != attempt:
+                return None
+            self._end_link(known, "the feed was opened again")
+            known.link = link
+        self.links.append(link)
+        return link
+
+    def lost(self, task: str, attempt: int, reason: str, now: float) -> None:
+        """A task has ended: others get the rows that it did not consume."""
+        known = self.tasks[task]
+        known.ended = Ended(attempt, reason, now)
+        self._end_link(known, reason)
+
+    def restarting(self, attempts: Mapping[str, int], now: float) -> None:
+        """Tasks are to start again, after these attempts. They take rows until they end."""
+        fed = [task for task in self.tasks.values() if task.name in attempts]
+        for task in fed:
+            task.ended = Ended(attempts[task.name], "is to start again", now, again=True)
+        if fed and self.call.in_step and not self.call.over:
+            self.call.again = self._may_go_on_in_step()
+            if not self.call.again:
+                rule = "exactly_once=True: no rows are fed again" if self._exactly_once else IN_STEP
+                self.call.fail(FeedError(f"a restart of {listed([task.name for task in fed])}; {rule}"))
+
+    def started(self, task: str, attempt: int) -> None:
+        """A task has started; if again, no process of those that start together with it is left."""
+        known = self.tasks[task]
+        if known.ended is not None and attempt <= known.ended.attempt:
+            return
+        if known.link is not None and known.link.attempt < attempt:
+            self._end_link(known, "it has started again")
+        again = self.tasks.values() if self.call.again else [known] if known.ended is not None else []
+        known.ended, known.attempt = None, attempt
+        for each in again:
+            each.refused = each.returned = False
+        if self.call.again:
+            for each in again:
+                self._end_link(each, "all tasks start again")
+            self.call.feed_rounds_again()
+
+    def _end_link(self, task: Task, reason: str) -> None:
+        if task.link is not None:
+            self.close(task.link, reason)
+            self._hang_up.append(task.link)
+            task.link = None
+
+    def _may_go_on_in_step(self) -> bool:
+        """Whether all tasks start again, so that their rounds can be fed again."""
+        return not self._exactly_once and all(task.restarts for task in self.tasks.values())
+
+    # Events of connections.
+
+    def received(self, link: Link, kind: int, content: Any, size: int, now: float) -> None:
+        """A frame has come.
+
+        Args:
+            content: its buffers; of RESULTS a list of them.
+            size: its bytes.
+
+        Raises:
+            FeedRefused, struct.error: the frame is invalid.
+        """
+        link.opened = True
+        if kind == Kind.RESULTS:
+            for partition, weight in link.answer(content, size):
+                if self.call.has(partition):
+                    self.call.result_bytes += weight
+        elif kind in (Kind.PROGRESS, Kind.HUNGRY):
+            link.progress(*unpack_numbers(content), kind == Kind.HUNGRY)
+        elif kind == Kind.COUNTED:
+            link.counted(*unpack_numbers(content))
+        elif kind == Kind.TERMINATE:
+            link.terminated = True
+            task = self.tasks.get(link.task)
+            if task is not None and task.link is link:
+                task.refused = True
+                task.returned |= b"".join(content) == RETURNED
+                self.call.drop_rows_of(link.task)
+        else:
+            raise FeedRefused(f"kind {kind}")
+        self._finish(link)
+        self.call.moved = now
+
+    def broke(self, link: Link, error: FeedError | None, now: float) -> None:
+        """A connection has ended: no more frames come; because of an invalid one if there is an error."""
+        link.ended = now
+        if error is not None:
+            self.close(link, str(error))
+            self.call.fail(error)
+
+    def was_read(self, link: Link, call: Call, item: Any, error: Exception | None, now: float) -> None:
+        """A thread has read an item of the source: ``None`` at its end, or if there is an error."""
+        link.busy = call.reading = False
+        call.moved, call.exhausted = now, item is None
+        if error is not None:
+            call.fail(error)
+        if item is not None and not call.over:
+            call.add(item, [task.name for task in self.tasks.values() if task.refused])
+
+    def was_made(
+        self, link: Link, partition: Partition, chunk: Chunk | None, error: Exception | None
+    ) -> bool:
+        """A thread has made a chunk: ``None`` at the end of the partition, or if there is an error.
+
+        Returns:
+            Whether it is to be sent.
+        """
+        if error is not None and self.call.has(partition):
+            self.call.fail(error)
+        link.busy = False
+        if not self._is_sending(link):
+            return False
+        if chunk is None:
+            link.sending, partition.complete = None, True
+            self._finish(link)
+            return False
+        link.busy = True
+        link.sent(chunk)
+        self.call.limit_kept(partition)
+        return True
+
+    def was_sent(self, link: Link) -> None:
+        """The last frame is sent, or could not be."""
+        link.busy = False
+
+    def left(self, link: Link) -> None:
+        """The threads of a connection have ended."""
+        self._give_back(link)
+        self.links.remove(link)
+
+    def close(self, link: Link, reason: str) -> None:
+        """Send no more rows on a connection; the reason is the error for the task."""
+        if link.reason is None:
+            link.reason = reason
+
+    def _finish(self, link: Link) -> None:
+        for partition in link.finished():
+            self.call.finished(partition)
+
+    # Events of the program.
+
+    def begin(self, call: Call, now: float) -> None:
+        """A call of `train` or `inference`."""
+        self.call, call.moved = call, now
+        call.again = call.in_step and self._may_go_on_in_step()
+        for task in self.tasks.values():
+            if task.ended is not None:
+                task.refused = task.returned = False
+
+    def end(self) -> None:
+        """The call is over: nothing more is sent."""
+        self.call.end()
+        for link in self.links:
+            link.end_call()
+
+    # What is to be done.
+
+    def commands(self, now: float) -> list[Command]:
+        """What is to be done now; at most one thing at a time for the thread of each connection."""
+        found: list[Command] = [HangUp(link) for link in self._hang_up if link in self.links]
+        self._hang_up.clear()
+        for link in self.links:
+            if link.ended is not None and now - link.ended > BROKEN:
+                self.close(link, "its connection broke")
+            if link.terminated or (link.ended is not None and link.reason is not None):
+                self._give_back(link)
+        gathered = self._gathered(now)
+        for link in sorted(self.links, key=lambda link: link.window):
+            if not link.busy and (command := self._next(link, gathered)) is not None:
+                link.busy = True
+                found.append(command)
+        return found
+
+    def _give_back(self, link: Link) -> None:
+        """Give the partitions back that a task will not finish."""
+        loss = "" if link.terminated else f"{link.task} is lost ({link.reason})"
+        for partition in link.unfinished():
+            self.call.give_back(partition, loss, self._exactly_once)
+
+    def _next(self, link: Link, gathered: bool) -> Command | None:
+        """What the thread of a connection does next; ``None``: it waits."""
+        call = self.call
+        if not self._is_sending(link):
+            link.sending = None
+        if call.over and self.finished:
+            self.close(link, "")
+        if link.reason is not None:
+            return Leave(link)
+        if link.sending is not None:
+            has_room = link.window < WINDOW and call.permits(link.sending.number)
+            return Make(link, link.sending) if has_room else None
+        if call.over or link.over or link.terminated or not link.opened:
+            return None
+        if not link.flushed and (call.inference or call.all_given(link.task)):
+            link.flushed = True  # a batch of inference ends with its partition
+            return Flush(link)
+        if not self._may_begin(link, gathered):
+            return None
+        if (partition := call.next_partition(link.task)) is None:
+            call.reading = True
+            return Read(link, call)
+        call.served.add(link.task)
+        link.give(partition)
+        return Make(link, partition)
+
+    def _is_sending(self, link: Link) -> bool:
+        """Whether more chunks of the partition that is being sent are wanted."""
+        stopped = link.over or link.terminated or self.call.error is not None
+        return not stopped and self.call.has(link.sending)
+
+    def _may_begin(self, link: Link, gathered: bool) -> bool:
+        """Whether a task gets the next partition: it waits for rows, or has the fewest unread ones."""
+        call = self.call
+        if call.error is not None or not link.has_room or not call.has_rows(link.task):
+            return False
+        if not (call.in_step or gathered):
+            return link.task not in call.served
+        fewest = min(other.window for other in self.links if other.has_room)
+        return call.in_step or link.hungry or link.window == fewest
+
+    def _gathered(self, now: float) -> bool:
+        """Whether all tasks have opened the feed, or had the time to."""
+        links = [task.link for task in self.tasks.values() if task.link is not None]
+        if len(links) >= sum(task.ended is None for task in self.tasks.values()):
+            return True
+        return now - min([link.since for link in links], default=now) > GATHERING
+
+    # For the thread that waits for the end of the call, or takes results.
+
+    @property
+    def takers(self) -> list[Task]:
+        """Tasks that may take more rows."""
+        return [task for task in self.tasks.values() if task.takes]
+
+    def is_ready(self) -> bool:
+        """Whether the thread need not wait: the call has failed, is over, or has results."""
+        call = self.call
+        if call.error is not None:
+            return True
+        if call.inference:
+            return call.has_results()
+        tasks = self.tasks.values()
+        if (
+            any(task.refused for task in tasks) and not self.takers
+        ):  # no task takes partitions to be fed again
+            return any(task.alive for task in tasks) or call.none_is_given
+        return call.is_finished
+
+    def remains(self) -> str:
+        """The warning if a function has returned before all rows of `train` were read; empty: it has not."""
+        returned = [task.name for task in self.tasks.values() if task.returned]
+        if not returned or (self.call.is_finished and not self.call.dropped):
+            return ""
+        return (
+            f"{listed(returned)} returned before reading all rows; call feed.terminate() if that is intended"
+        )
+
+    def missing(self, now: float) -> list[str]:
+        """Tasks without a connection for which rows wait."""
+        missing = [task.name for task in self.takers if not task.connected]
+        all_miss = len(missing) == sum(task.alive for task in self.tasks.values())
+        return missing if self.call.in_step or all_miss or not self._gathered(now) else []
+
+    def check(self, now: float) -> None:
+        """Look at the time.
+
+        Raises:
+            FeedTimeout: no task takes a row. FeedError: no task is left, or one has missed equal batches.
+        """
+        call, tasks, feed = self.call, self.tasks.values(), f"feed {self.name!r}"
+        ended = [(task, task.ended) for task in tasks if task.ended is not None]
+        alive = any(task.alive for task in tasks)
+        if call.in_step:
+            self._check_steps(call, now)
+        if not alive and now - max([end.at for _, end in ended], default=0.0) > LONELY:
+            endings = listed([f"{task.name} {end.reason}" for task, end in ended])
+            raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
+        if call.inference and alive and not self.takers:
+            raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
+        late = [task for task in tasks if task.late]
+        if not late and (call.in_step or not any(task.connected for task in self.takers)):
+            late = [task for task in self.takers if task.ended is None and not task.connected]
+        if not late:  # only the source of the rows, or a restart, is awaited
+            call.moved = now
+        elif now - call.moved > call.timeout:
+            names = [task.name for task in late]
+            stuck = [task.name for task in late if not (task.late and task.link and task.link.hungry)]
+            if stuck or not call.inference:
+                lines = [line for task in stuck for line in self._last_lines(task)]
+                raise FeedTimeout(", ".join(stuck or names), call.timeout, lines)
+            raise FeedError(
+                f"{feed}: {', '.join(names)} asked for more rows, and for {call.timeout:g}s results are "
+                "missing: batch_results() must be given one result for each row"
+            )
+
+    def _check_steps(self, call: Call, now: float) -> None:
+        """Look for tasks that have missed batches, and do not start again together with all others."""
+        for task in self.tasks.values():
+            if task.ended is not None and not task.ended.again and now - task.ended.at > LONELY:
+                raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP}")
+            if task.connected and not call.again and (loss := call.broken.get(task.name)):
+                raise FeedError(f"{loss}; {IN_STEP}")

@@ -1,0 +1,314 @@
+"""The state of a feed, without threads, sockets and time: any history loses no row, and errors are clear."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import FeedError, FeedTimeout
+from launcher.feed import call as call_module
+from launcher.feed.link import WINDOW
+from tests.unit.feed.world import World
+
+anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
+LARGE = bytes(100_000)
+HISTORIES = st.lists(
+    st.tuples(
+        st.sampled_from(["works", "works", "takes", "takes", "opens", "breaks", "ends", "restarts", "time"]),
+        st.integers(0, 9),
+    ),
+    max_size=80,
+)
+
+
+def parts(sizes: list[int]) -> list[range]:
+    """Partitions of these sizes, of the numbers from 0."""
+    ends = [0, *itertools.accumulate(sizes)]
+    return [range(first, last) for first, last in itertools.pairwise(ends)]
+
+
+def play(world: World, history: list[tuple[str, int]]) -> None:
+    """These events, as far as they are possible; worker/0 is never lost for good."""
+    for event, number in history:
+        player = world.tasks[number % len(world.tasks)]
+        if world.is_over:
+            return
+        if event == "works" and world.threads:
+            world.works([*world.threads][number % len(world.threads)])
+        elif event == "takes" and player.coming:
+            player.takes()
+        elif event == "opens" and not world.state.tasks[player.name].ended:
+            player.opens()
+        elif event == "breaks":
+            player.breaks()
+        elif event == "ends" and player is not world.tasks[0]:
+            player.is_lost()
+        elif event == "restarts":
+            world.state.restarting({player.name: player.attempt}, world.now)
+            player.breaks()
+            player.starts_again()
+        elif event == "time":
+            world.passes(0.3)
+
+
+@anything
+@given(st.lists(st.integers(0, 90), max_size=9), st.integers(1, 4), st.booleans(), HISTORIES)
+def test_every_row_is_fed_and_every_result_comes_in_order(
+    sizes: list[int], tasks: int, inference: bool, history: list[tuple[str, int]]
+):
+    world = World(tasks, parts(sizes), inference)
+    play(world, history)
+    world.go_on()
+    rows = list(range(sum(sizes)))
+    had = Counter(row for player in world.tasks for batch in player.batches for row in batch)
+    assert set(had) == set(rows) and world.call.error is None
+    assert world.results == ([-row for row in rows] if inference else [])
+    if not {"breaks", "ends", "restarts", "opens"} & {event for event, _ in history}:
+        assert set(had.values()) <= {1}
+
+
+@anything
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 90), st.lists(st.integers(0, 9), max_size=60))
+def test_equal_batches_when_all_tasks_start_again(tasks: int, batch: int, rows: int, order: list[int]):
+    """The rounds that not all have consumed are fed again to all, who get equal numbers then."""
+    world = World(tasks, [range(rows)], batch_size=batch, equal="pad")
+    for number in order:
+        player = world.tasks[number % tasks]
+        if player.link is None:
+            player.opens()
+        world.work()
+        if player.coming:
+            player.takes()
+    before = {row for player in world.tasks for taken in player.batches for row in taken}
+    if not world.is_over:
+        world.state.restarting({player.name: 1 for player in world.tasks}, world.now)
+        for player in world.tasks:
+            player.batches.clear()
+            player.breaks()
+            player.starts_again()
+        world.go_on()
+    assert world.call.error is None
+    assert len({sum(map(len, player.batches)) for player in world.tasks}) == 1
+    after = {row for player in world.tasks for taken in player.batches for row in taken}
+    assert before | after == set(range(rows))
+
+
+def test_a_task_that_is_lost_in_equal_batches():
+    world = World(2, [range(100)], batch_size=5)
+    for player in world.tasks:
+        player.opens()
+    world.work()
+    world.tasks[1].takes()
+    world.tasks[1].is_lost()
+    with pytest.raises(FeedError, match=r"worker/1 is lost \(was killed\); equal batches"):
+        world.passes(1.1)
+    world = World(2, [range(100)], batch_size=5)
+    for player in world.tasks:
+        player.opens()
+    world.state.restarting({"worker/1": 1}, world.now)
+    assert "a restart of worker/1; equal batches" in str(world.call.error)
+
+
+def test_a_connection_that_breaks_within_equal_batches():
+    world = World(2, [range(100)], batch_size=5)
+    for player in world.tasks:
+        player.opens()
+    world.work()
+    world.tasks[1].breaks()
+    world.passes(1.1)
+    world.tasks[1].opens()
+    with pytest.raises(FeedError, match=r"worker/1 is lost \(its connection broke\); equal batches"):
+        world.passes(0.1)
+
+
+def test_equal_batches_after_a_task_has_terminated():
+    world = World(2, [range(100)], batch_size=5)
+    for player in world.tasks:
+        player.opens()
+    world.work()
+    world.tasks[1].terminates(returned=True)
+    world.go_on()
+    assert sum(map(len, world.tasks[0].batches)) == 50
+    assert "worker/1 returned before reading all rows" in world.state.remains()
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_partitions_of_a_lost_task_go_to_others_whole(repeatable: bool):
+    data: list[Any] = parts([500, 500])
+    world = World(2, data if repeatable else map(iter, data))
+    for player in world.tasks:
+        player.opens()
+    world.work()
+    world.tasks[0].takes()
+    world.tasks[0].is_lost()
+    world.go_on()
+    assert sorted(itertools.chain(*world.tasks[1].batches)) == list(range(1000))
+
+
+def test_a_partition_that_is_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(call_module, "MOST_KEPT", 100)
+    world = World(2, [iter(range(500))])
+    world.tasks[0].opens()
+    world.work()
+    world.tasks[0].is_lost()
+    assert re.search("worker/0 is lost .was killed.; partition 0 can't be fed again", str(world.call.error))
+
+
+def test_exactly_once():
+    world = World(2, parts([10, 10]), exactly_once=True)
+    world.tasks[0].opens()
+    world.work()
+    world.tasks[0].is_lost()
+    assert "worker/0 is lost (was killed); it had not consumed all of its rows" in str(world.call.error)
+
+
+def test_results_of_a_lost_task_are_kept():
+    world = World(2, [range(100)], inference=True)
+    world.answer = lambda task, row: (task, row)
+    world.tasks[0].opens()
+    world.work()
+    world.tasks[0].takes()
+    known = len(world.results)
+    world.tasks[0].is_lost()
+    world.go_on()
+    assert 0 < known < 100
+    assert world.results == [(f"worker/{int(row >= known)}", row) for row in range(100)]
+
+
+def test_code_that_returns_rows():
+    world = World(2, [lambda n=n: range(n, n + 50) for n in (0, 50, 100)], inference=True)
+    world.go_on()
+    assert world.results == [-row for row in range(150)]
+
+
+def test_each_task_gets_a_partition_before_one_gets_two():
+    world = World(2, parts([1] * 6))
+    world.tasks[0].opens()
+    world.work()
+    assert len([content for kind, content in world.tasks[0].coming if content]) == 1
+    world.passes(11.0)
+    world.work()
+    assert len([content for kind, content in world.tasks[0].coming if content]) == 6
+
+
+def test_a_task_that_takes_nothing_gets_a_window_of_rows():
+    world = World(1, ([LARGE] * 20 for _ in itertools.count()))
+    world.tasks[0].opens()
+    world.work()
+    sent = sum(len(b"".join(content)) for _, content in world.tasks[0].coming)
+    assert WINDOW <= sent < WINDOW + (2 << 20)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_results_that_nobody_takes_stop_the_rows(monkeypatch: pytest.MonkeyPatch, both: bool):
+    """Beyond the limit only rows are sent whose results are the next."""
+    monkeypatch.setattr(call_module, "MOST_RESULTS", 3000)
+    data = [[number.to_bytes(2, "big") + LARGE for number in part] for part in parts([20] * 20)]
+    world = World(2, data, inference=True)
+    world.answer = lambda task, row: int.from_bytes(row[:2], "big")
+    world.takes_results = False
+    for player in world.tasks:
+        player.opens()
+    for _ in range(300):
+        world.work()
+        for player in world.tasks[0 if both else 1 :]:
+            if player.coming:
+                player.takes()
+    assert sum(len(batch) for player in world.tasks for batch in player.batches) < 200
+    world.takes_results = True
+    world.go_on()
+    assert world.results == list(range(400))
+
+
+def test_a_task_that_takes_no_rows():
+    world = World(1, [range(10)], timeout=5.0)
+    world.tasks[0].opens()
+    world.work()
+    world.passes(4.0)
+    with pytest.raises(FeedTimeout, match=r"(?s)worker/0 has taken no rows for 5s.*last line of worker/0"):
+        world.passes(1.1)
+
+
+def test_a_task_that_owes_results():
+    world = World(1, [range(10)], inference=True, timeout=5.0)
+    world.tasks[0].answers = False
+    world.tasks[0].opens()
+    world.work()
+    while world.tasks[0].coming:
+        world.tasks[0].takes()
+    with pytest.raises(FeedError, match="worker/0 asked for more rows, and for 5s results are missing"):
+        world.passes(5.1)
+
+
+def test_waits_that_have_no_limit():
+    """For the source of the rows, and for a task that starts again until it has started."""
+    world = World(1, [range(10)], timeout=5.0)
+    world.tasks[0].opens()
+    world.passes(50.0)
+    world.state.restarting({"worker/0": 1}, world.now)
+    world.tasks[0].breaks()
+    world.passes(50.0)
+    assert world.state.missing(world.now) == ["worker/0"]
+    world.tasks[0].starts_again()
+    world.passes(1.0)
+    with pytest.raises(FeedTimeout, match="worker/0 has taken no rows"):
+        world.passes(5.1)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_functions_that_want_no_more_end_the_call(inference: bool):
+    world = World(2, ([LARGE] * 20 for _ in itertools.count()), inference)
+    for player in world.tasks:
+        player.opens()
+        world.work()
+        player.terminates()
+    if inference:
+        with pytest.raises(FeedError, match="all tasks have called terminate"):
+            world.passes(0.1)
+    else:
+        assert world.is_over and not world.state.remains()
+
+
+def test_no_task_is_left():
+    world = World(2, [range(10)])
+    for player in world.tasks:
+        player.is_lost("exited with code 3")
+    world.passes(0.5)
+    with pytest.raises(FeedError, match="no task is left to take its rows: worker/0 exited with code 3, w"):
+        world.passes(1.0)
+
+
+def test_connections_that_are_refused():
+    world = World(2, [range(10)])
+    world.state.lost("worker/1", 2, "was killed", world.now)
+    world.tasks[0].opens()
+    for task, attempt, reason in (
+        ("ps/0", 1, "is not fed"),
+        ("worker/1", 2, "has ended"),
+        ("worker/1", 1, "has"),
+    ):
+        link = world.state.connected(task, attempt, world.now)
+        assert link is not None and link.reason is not None and reason in link.reason
+    assert (
+        world.state.connected("worker/0", 2, world.now) is None
+    )  # the end of its first attempt is not known
+    world.state.started("worker/0", 2)
+    link = world.state.connected("worker/0", 1, world.now)
+    assert link is not None and link.reason == "worker/0 has started again"
+
+
+def test_errors_of_the_program_that_reads_the_rows():
+    def rows() -> Any:
+        yield 1
+        raise ZeroDivisionError("the user's")
+
+    for data in ([rows()], ([10 // number] for number in (1, 0))):
+        world = World(1, data)
+        world.go_on()
+        assert isinstance(world.call.error, ZeroDivisionError)

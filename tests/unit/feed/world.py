@@ -1,0 +1,233 @@
+"""A feed without threads, sockets and time: a test decides what our threads and the tasks do next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from launcher.feed.call import Call
+from launcher.feed.link import Link
+from launcher.feed.partition import Partition
+from launcher.feed.remote.codec import as_rows, decode
+from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
+from launcher.feed.sources import partitions, pieces_of, rounds
+from launcher.feed.state import Command, FeedState, Flush, HangUp, Leave, Make, Read
+
+
+class Player:
+    """A task: its connection, what is on the way to it, and what its function had."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.attempt = 1
+        self.link: Link | None = None
+        self.coming: deque[tuple[Kind, Any]] = deque()
+        self.taken = 0
+        self.terminated = b""
+        #: The rows that its function had, a batch for each chunk.
+        self.batches: list[list[Any]] = []
+        #: Whether its function gives results.
+        self.answers = True
+
+    def opens(self) -> None:
+        """Connect; the first frame says whether rows are wanted."""
+        state = self.world.state
+        self.link = state.connected(self.name, self.attempt, self.world.now)
+        if self.link is not None:
+            self.coming, self.taken = deque(), 0
+            self.world.wires[self.link] = self.coming
+            first = (Kind.TERMINATE, [self.terminated]) if self.terminated else (Kind.HUNGRY, None)
+            self.says(*first)
+
+    def says(self, kind: Kind, content: Any = None, size: int = 0) -> None:
+        """Send a frame; the numbers are those of the last chunk taken."""
+        numbers = [pack_numbers(self.taken, self.taken)]
+        assert self.link is not None
+        content = numbers if content is None else content
+        self.world.state.received(self.link, kind, content, size, self.world.now)
+        self.world.act()
+
+    def takes(self) -> None:
+        """Take what comes next: the rows of a chunk are a batch, and count as consumed at once."""
+        kind, chunk = self.coming.popleft()
+        if kind in (Kind.ROWS, Kind.CODE):
+            self.taken += 1
+            batch = as_rows(decode(chunk)) if kind == Kind.ROWS else list(decode(chunk)())
+            self.batches.append(batch)
+            if kind == Kind.CODE:
+                self.says(Kind.COUNTED, [pack_numbers(self.taken, len(batch))])
+            if self.world.call.inference and self.answers:
+                self.says(Kind.RESULTS, [self.world.answer(self.name, row) for row in batch], size=8)
+        self.says(Kind.HUNGRY if not self.coming else Kind.PROGRESS)
+
+    def terminates(self, returned: bool = False) -> None:
+        """Its function takes no more."""
+        self.terminated = RETURNED if returned else UNWANTED
+        self.coming.clear()
+        if self.link is not None:
+            self.says(Kind.TERMINATE, [self.terminated])
+
+    def breaks(self) -> None:
+        """Its connection ends; what was on the way is gone."""
+        if self.link is not None:
+            self.world.ends(self.link)
+            self.world.act()
+
+    def is_lost(self, reason: str = "was killed") -> None:
+        """It ends."""
+        self.world.state.lost(self.name, self.attempt, reason, self.world.now)
+        self.world.act()
+        self.breaks()
+
+    def starts_again(self) -> None:
+        """Its next attempt starts."""
+        self.attempt += 1
+        self.world.state.started(self.name, self.attempt)
+        self.world.act()
+        self.breaks()
+        self.terminated = b""
+
+
+class World:
+    """A feed and its tasks; a call begins at once.
+
+    Args:
+        tasks: how many.
+        data: partitions.
+        inference: whether each row is answered by `answer`.
+        batch_size: of equal batches; 0: there are none.
+        equal: ``drop``, ``pad`` or ``repeat``.
+        timeout: of the call.
+        exactly_once: see `FeedState`.
+    """
+
+    def __init__(
+        self,
+        tasks: int,
+        data: Iterable[Any],
+        inference: bool = False,
+        batch_size: int = 0,
+        equal: str = "drop",
+        timeout: float = 60.0,
+        exactly_once: bool = False,
+    ) -> None:
+        names = [f"worker/{number}" for number in range(tasks)]
+        self.now = 0.0
+        self.state = FeedState("input", names, exactly_once, lambda task: [f"last line of {task}"])
+        self.tasks = [Player(self, name) for name in names]
+        self.wires: dict[Link, deque[tuple[Kind, Any]]] = {}
+        #: What our threads have to do.
+        self.threads: dict[Link, Command] = {}
+        self.answer: Callable[[str, Any], Any] = lambda task, row: -row
+        self.results: list[Any] = []
+        self.answered, self.takes_results = False, True
+        source: Any = pieces_of(partitions(data), tasks)
+        if batch_size:
+            source = rounds(source, tasks, batch_size, equal)
+        self.call = Call(source, names, timeout, inference=inference, in_step=bool(batch_size))
+        self.state.begin(self.call, self.now)
+        self.act()
+
+    def act(self) -> None:
+        """Begin what the state decides."""
+        for command in self.state.commands(self.now):
+            if isinstance(command, HangUp):
+                self.ends(command.link)
+                self.act()
+            else:
+                assert command.link not in self.threads
+                self.threads[command.link] = command
+        making = [command.partition for command in self.threads.values() if isinstance(command, Make)]
+        assert len(making) == len(set(making)), "two threads make chunks of one partition"
+        if self.takes_results:
+            self.take_results()
+
+    def take_results(self) -> None:
+        """Take all results that are there."""
+        while not self.is_over and self.call.inference and self.call.has_results():
+            found = self.call.take_results()
+            self.answered = found is None
+            self.results += found or []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call returns, or raises."""
+        if self.call.error is not None or self.call.inference:
+            return self.call.error is not None or self.answered
+        return self.state.is_ready()
+
+    def works(self, link: Link) -> None:
+        """One of our threads does what it has to."""
+        command, wire = self.threads.pop(link), self.wires[link]
+        if isinstance(command, Read):
+            item, error = self._try(lambda: next(command.call.source, None))
+            self.state.was_read(link, command.call, item, error, self.now)
+        elif isinstance(command, Make):
+            self._makes(link, command.partition, wire)
+        elif isinstance(command, Flush):
+            self._arrives(link, Kind.FLUSH, [])
+            self.state.was_sent(link)
+        else:
+            assert isinstance(command, Leave)
+            self.ends(link)
+            self.state.left(link)
+        self.act()
+
+    def ends(self, link: Link) -> None:
+        """The connection ends, if it has not."""
+        self.wires[link].clear()
+        for player in self.tasks:
+            if player.link is link:
+                player.link = None
+        if link.ended is None:
+            self.state.broke(link, None, self.now)
+
+    def _makes(self, link: Link, partition: Partition, wire: deque[tuple[Kind, Any]]) -> None:
+        chunk, error = self._try(partition.make)
+        if self.state.was_made(link, partition, chunk, error):
+            assert chunk is not None
+            kind = Kind.CODE if chunk.rows is None else Kind.ROWS
+            self._arrives(link, kind, [bytes(buffer) for buffer in chunk.buffers])
+            self.state.was_sent(link)
+
+    def _arrives(self, link: Link, kind: Kind, content: Any) -> None:
+        if link.ended is None:
+            self.wires[link].append((kind, content))
+
+    @staticmethod
+    def _try(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+        try:
+            return call(), None
+        except Exception as error:  # noqa: BLE001 - the user's
+            return None, error
+
+    def work(self) -> None:
+        """Our threads do all that they can."""
+        while self.threads:
+            self.works(next(iter(self.threads)))
+
+    def passes(self, seconds: float) -> None:
+        """Time passes, and the thread that waits looks at it."""
+        self.now += seconds
+        self.state.check(self.now)
+        self.act()
+
+    def go_on(self) -> None:
+        """Everything goes on, without faults, until the call is over, or time makes it fail."""
+        for _ in range(10_000):
+            self.work()
+            if self.is_over:
+                return
+            moved = False
+            for player in self.tasks:
+                if player.link is None and not self.state.tasks[player.name].ended:
+                    player.opens()
+                    moved = True
+                elif player.coming:
+                    player.takes()
+                    moved = True
+            if not moved and not self.threads:
+                self.passes(2.0)
+        raise AssertionError("it goes on for ever")

@@ -366,6 +366,13 @@ class StartAgent(Record):
     host: str
 
 
+class CheckNetwork(Record):
+    """To the launcher: every port is held, so let hosts try to connect to those of others (`TryPeers`)."""
+
+    #: For each host the tasks whose ports it tries, with the ports.
+    peers: Mapping[str, Mapping[TaskId, int]]
+
+
 class MakePlan(Record):
     """To the launcher: every port is held, so make the plan; ``ports`` has the port of each task."""
 
@@ -434,6 +441,7 @@ Command = Union[
     AgentCommand,
     HangUp,
     StartAgent,
+    CheckNetwork,
     MakePlan,
     MoveTasks,
     SetTimer,

@@ -142,9 +142,8 @@ class Control:
         if measure:
             self._measure()
         report, measuring = record_as_dict(self._report()), [*self._measuring]
-        restarting = [*self._machine.restarting]
         known = {"report": report, "memory": self._memory, "measuring": measuring}
-        return {**known, "restarting": restarting}
+        return {**known, "restarting": self._machine.tasks_to_restart()}
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """The tasks to restart.
@@ -154,17 +153,14 @@ class Control:
         """
         if self._machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
-        tasks = selected("", self._machine.records, names)
-        machine = self._machine
-        left = [task for task in tasks if task not in machine.restarting]
-        lost = [task for task in left if machine.records[task].host not in machine.agents]
-        if lost:
+        tasks = selected("", self._machine.tasks(), names)
+        if lost := self._machine.stranded(tasks):
             raise LaunchError(f"the host of {listed(lost)} is lost")
         return tuple(tasks)
 
     def _measure(self) -> None:
         self._memory.clear()
-        self._measuring = set(self._machine.hosts_of(self._machine.open))
+        self._measuring = set(self._machine.busy_hosts())
         for host in self._measuring:
             self._send(events.Measure(host))
 

@@ -146,7 +146,7 @@ class Orchestrator:
         self.plan_unwritten = False
         self._perform: dict[type, Callable[[Any], None]] = {
             events.HoldPorts: self._hold_ports,
-            events.TryPeers: self._send,
+            events.CheckNetwork: self._check_network,
             events.StartTask: self._start,
             events.StopTasks: self._send,
             events.CloseAgent: self._send,
@@ -220,7 +220,7 @@ class Orchestrator:
         """Let the agents keep the output while its reader is slow; events still arrive."""
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
-        held = writer.holds(ending, self._machine.failure is not None)
+        held = writer.holds(ending, self._machine.failed)
         if held is not self._held:
             self._held = held
             self._output_delayed()
@@ -416,6 +416,11 @@ class Orchestrator:
         preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PORTS}
         self._send(command._replace(preferred=preferred))
 
+    def _check_network(self, command: events.CheckNetwork) -> None:
+        at = {placed.task: placed.host.at for placed in self._placement.tasks}
+        for host, ports in command.peers.items():
+            self._send(events.TryPeers(host, tuple(at[task](port) for task, port in ports.items())))
+
     def _start(self, command: events.StartTask) -> None:
         self._send(command._replace(env={**command.env, **self._mark(command.task)}))
 
@@ -451,7 +456,7 @@ class Orchestrator:
             return
         if host in self._connections:
             self._connections.pop(host).link.close()
-        self._open(self._machine.hosts[host])
+        self._open(self._machine.host(host))
         self._send(events.HoldOutput(host, self._held))
 
     def _make_plan(self, command: events.MakePlan) -> None:

@@ -13,6 +13,7 @@ from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import restarting, returning
 from launcher.supervisor.state import HOST_FAULT, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
+from launcher.task_id import TaskId
 from launcher.text import listed
 
 #: Seconds for the other agents to answer when a host has failed; for the check of the network.
@@ -190,10 +191,13 @@ def _try_peers(job: JobState) -> None:
         return
     job.checking = set(hosts)
     job.do(events.SetTimer("check", CHECK_LIMIT))
+    first = {host: job.by_host[host][0] for host in hosts}
+    peers: dict[str, dict[TaskId, int]] = {}
     for index, host in enumerate(hosts):
-        others = dict.fromkeys(hosts[(index + step) % len(hosts)] for step in _STEPS)
-        addresses = tuple(job.by_host[other][0].address_for_peers for other in others if other != host)
-        job.do(events.TryPeers(host, addresses))
+        others = [first[hosts[(index + step) % len(hosts)]] for step in _STEPS]
+        ports = {other.task: other.port for other in others if other.port is not None}
+        peers[host] = {task: port for task, port in ports.items() if task != first[host].task}
+    job.do(events.CheckNetwork(peers))
 
 
 def _lose_task(job: JobState, record: TaskRecord, event: events.AgentLost, lost: str) -> None:

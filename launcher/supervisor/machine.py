@@ -14,12 +14,12 @@ gone. CLOSING: until every agent is closed. Each event gives a list of commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from launcher import events
 from launcher.events import Command
-from launcher.job import JobSpec, Placement, Plan
+from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.report import Failure, Reason, Report, TaskState
 from launcher.supervisor import host_events, order, restarting, returning, stalls, task_events
 from launcher.supervisor.restarts import Restarts
@@ -39,6 +39,7 @@ from launcher.supervisor.state import (
     longest,
 )
 from launcher.supervisor.tasks import InvalidTransition
+from launcher.task_id import TaskId
 from launcher.text import counted, duration, listed
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
@@ -75,6 +76,32 @@ class Machine(JobState):
     ) -> None:
         super().__init__(job, placement, check, restarts or Restarts(job, placement), tasks_end)
         self._name = name
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job has failed; it may still run."""
+        return self.failure is not None
+
+    def tasks(self) -> Collection[TaskId]:
+        """The names of all tasks, in the order of the table."""
+        return self.records.keys()
+
+    def tasks_to_restart(self) -> list[TaskId]:
+        """Tasks that are stopped, or wait, to start again."""
+        return [*self.restarting]
+
+    def stranded(self, tasks: Iterable[TaskId]) -> list[TaskId]:
+        """Those of these tasks that can't start again: their hosts are lost, and they do not move."""
+        left = [task for task in tasks if task not in self.restarting]
+        return [task for task in left if self.records[task].host not in self.agents]
+
+    def host(self, name: str) -> Host:
+        """The host of this name."""
+        return self.hosts[name]
+
+    def busy_hosts(self) -> list[str]:
+        """The hosts with tasks that are not over."""
+        return self.hosts_of(self.open)
 
     def begin(self) -> list[Command]:
         """The first commands; the launcher starts the agents meanwhile."""

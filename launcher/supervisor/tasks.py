@@ -39,7 +39,6 @@ class TaskRecord:
     def __init__(self, placed: Placed) -> None:
         self.task = placed.task
         self.host = self._next_host = placed.host.name
-        self._address_at = placed.host.at
         self.role = placed.role
         self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
         self.sidecar = placed.role.sidecar
@@ -80,11 +79,6 @@ class TaskRecord:
         #: The end of its output.
         self.tail = b""
 
-    @property
-    def address_for_peers(self) -> str:
-        """``host:port`` for other tasks; empty before it has a port."""
-        return "" if self.port is None else self._address_at(self.port)
-
     def move(self, state: TaskState, cause: object) -> None:
         """Change to ``state``.
 
@@ -107,7 +101,7 @@ class TaskRecord:
         """Run the next attempt on this host."""
         if placed.host.name != self._next_host:
             self.port = None
-        self._next_host, self._address_at = placed.host.name, placed.host.at
+        self._next_host = placed.host.name
 
     def start_again(self) -> None:
         """Begin the next attempt; all processes of the last one have ended.

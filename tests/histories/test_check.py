@@ -15,11 +15,12 @@ def script() -> Script:
 
 def test_each_tries_the_next_two():
     replay = script().play(GATHERED)
-    assert [(command.host, command.addresses) for command in replay.all(events.TryPeers)] == [
-        ("node1", ("node2:4001", "node3:4002")),
-        ("node2", ("node3:4002", "node1:4000")),
-        ("node3", ("node1:4000", "node2:4001")),
-    ]
+    (check,) = replay.all(events.CheckNetwork)
+    assert check.peers == {
+        "node1": {"worker/1": 4001, "worker/2": 4002},
+        "node2": {"worker/2": 4002, "worker/0": 4000},
+        "node3": {"worker/0": 4000, "worker/1": 4001},
+    }
     assert not replay.all(events.StartTask)
     assert replay.timers["check"] == 12.0
 
@@ -62,5 +63,5 @@ def test_a_host_that_is_lost_meanwhile():
 
 def test_a_single_host_does_not_check():
     replay = Script(job("worker 2"), hosts(1), check=True).play("ready node1; held node1")
-    assert not replay.all(events.TryPeers)
+    assert not replay.all(events.CheckNetwork)
     assert len(replay.all(events.StartTask)) == 2

@@ -251,8 +251,8 @@ def test_the_hosts_try_the_network_before_the_tasks_start_again():
     first = "ready node1; ready node2; ready s1; held node1; held node2; reaches node1; reaches node2"
     lost = "worker/0,worker/1 starts; lost node2; worker/0 ends; time up restart 1; held node1; held s1"
     replay = moved(f"{first}; {lost}; reaches node1", network=True)
-    tries = {(attempt.host, attempt.addresses) for attempt in replay.all(events.TryPeers)[2:]}
-    assert tries == {("node1", ("s1:4001",)), ("s1", ("node1:4000",))}
+    _, check = replay.all(events.CheckNetwork)
+    assert check.peers == {"node1": {"worker/1": 4001}, "s1": {"worker/0": 4000}}
     assert len(replay.all(events.StartTask)) == 2
     replay = moved(f"{first}; {lost}; reaches node1 all but s1:4001; reaches s1; closed", network=True)
     assert (replay.exit_code, states(replay)["worker/1"]) == (125, "lost: host lost")

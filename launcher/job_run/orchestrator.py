@@ -27,7 +27,7 @@ from launcher.output.base import Opening, Shown
 from launcher.record import Record
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
-from launcher.supervisor import SILENCE_TIMER, Machine, Phase
+from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
 from launcher.task_id import TASK_MARK, TaskId
 from launcher.text import host_text
 from launcher.transports.base import Link
@@ -128,7 +128,7 @@ class Orchestrator:
         self._moves = moves
         self._board = board
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
-        self._machine = Machine(job, planned, opening.job, check, tasks_end=tasks_end)
+        self._machine = Machine(opening.job, JobState(job, planned, check, tasks_end=tasks_end))
         self._selector = selectors.DefaultSelector()
         self._control = Control(self._selector, self._machine, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}

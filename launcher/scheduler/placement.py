@@ -65,7 +65,8 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
 def _standby(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
     """The hosts without a task that may be needed: all spares, then others.
 
-    Each restart replaces at most one host, whose tasks need at most as many of the others.
+    Each restart replaces one host as a rule, whose tasks need at most as many of the others. If it replaces
+    several, tasks may need free slots of hosts in use.
     """
     if not job.policy.restarts:
         return ()

@@ -1,10 +1,12 @@
 """Supervises one job. Pure: events in, commands out; no clock, no thread, no process.
 
-`machine` dispatches each event, and handles those of the user and of timers; `host_events` and
-`task_events` handle the others. They change one `state.JobState`; `tasks` has the record of each task.
+`machine` dispatches each event. `host_events`, `task_events` and `requests` (of the user) handle them; timers
+are handled where they are set. All change one `state.JobState`; `hosts` and `tasks` have the record of each.
 """
 
-from launcher.supervisor.machine import InvalidTransition, Machine, Phase
+from launcher.supervisor.machine import Machine
 from launcher.supervisor.stalls import TIMER as SILENCE_TIMER
+from launcher.supervisor.state import JobState, Phase
+from launcher.supervisor.transitions import InvalidTransition
 
-__all__ = ["SILENCE_TIMER", "InvalidTransition", "Machine", "Phase"]
+__all__ = ["SILENCE_TIMER", "InvalidTransition", "JobState", "Machine", "Phase"]

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from launcher import events
 from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import restarting, returning
+from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
+from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.state import HOST_FAULT, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
@@ -29,33 +31,35 @@ _ADVICE = (
 
 def agent_ready(job: JobState, event: events.AgentReady) -> None:
     """The agent of a host runs."""
-    job.ready.add(event.host)
-    if event.host in job.returning:
-        returning.came_back(job, event.host)
-    elif job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
+    host = job.hosts[event.host]
+    if host.state is HostState.RETURNING:
+        returning.came_back(job, host, event)
+        return
+    host.ready = True
+    if host.state is HostState.STARTING:
+        host.move(HostState.READY, event)
+    if job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
         job.do(events.CloseAgent(event.host))
-    elif job.phase is Phase.STARTUP:
-        tasks = tuple(record.task for record in job.by_host[event.host])
-        job.do(*([events.HoldPorts(event.host, tasks)] if tasks else []))
+    elif host.state is HostState.HOLDING:
+        job.do(events.HoldPorts(event.host, tuple(record.task for record in host.tasks)))
 
 
 def noticed(job: JobState, event: events.HostNotice) -> None:
     """The agent has a line for the user."""
-    job.notices[event.host] = job.notices.get(event.host, 0) + 1
+    job.hosts[event.host].notices += 1
     job.notify(f"{event.host}: {event.text}")
 
 
 def ports_held(job: JobState, event: events.PortsHeld) -> None:
     """A host holds its ports; with the last of them the plan can be made."""
-    if event.host not in job.not_ready:
+    host = job.hosts[event.host]
+    if host.state is not HostState.HOLDING:
         return
-    own = job.by_host[event.host]
-    for record in own:
+    for record in host.tasks:
         record.port = event.ports.get(record.task, record.port)
-    if all(record.port is not None for record in own):
-        del job.not_ready[event.host]
-        if not job.not_ready and job.may_plan():
-            _try_peers(job)
+    if all(record.port is not None for record in host.tasks):
+        host.move(HostState.READY, event)
+        _try_peers_if_held(job)
     _stop_if_failed(job)
 
 
@@ -65,19 +69,22 @@ def ports_refused(job: JobState, event: events.PortsRefused) -> None:
         why = f"it has no port for each of its tasks: {event.why}"
         agent_lost(job, events.AgentLost(event.host, event.at, why))
         return
-    job.not_ready.pop(event.host, None)
+    host = job.hosts[event.host]
+    if host.state is HostState.HOLDING:
+        host.move(HostState.READY, event)
     _refuse(job, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
     _stop_if_failed(job)
 
 
 def peers_tried(job: JobState, event: events.PeersTried) -> None:
     """A host has tried to connect to others; when all have, the plan can be made."""
-    if event.host not in job.checking:
+    host = job.hosts[event.host]
+    if host.state is not HostState.TRYING:
         return
-    job.checking.discard(event.host)
+    host.move(HostState.READY, event)
     for address, why in event.unreachable.items():
         _refuse(job, event, f"{event.host} can't reach {address}: {why} ({_ADVICE})")
-    if not job.checking and job.may_plan():
+    if not job.hosts.have(HostState.TRYING) and job.may_plan():
         job.do(events.CancelTimer("check"))
         _make_plan(job)
     _stop_if_failed(job)
@@ -85,10 +92,11 @@ def peers_tried(job: JobState, event: events.PeersTried) -> None:
 
 def check_late(job: JobState) -> None:
     """The check of the network takes too long: start without its result, unless something has failed."""
-    late = listed(sorted(job.checking))
-    job.checking.clear()
+    late = job.hosts.names(HostState.TRYING)
+    for host in late:
+        job.hosts[host].withdraw()
     if job.may_plan():
-        job.notify(f"continuing without the check of the network on {late}: no answer")
+        job.notify(f"continuing without the check of the network on {listed(late)}: no answer")
         _make_plan(job)
     _stop_if_failed(job)
 
@@ -96,107 +104,120 @@ def check_late(job: JobState) -> None:
 def lose_hosts(job: JobState, hosts: Iterable[str], why: str, at: float) -> None:
     """Hosts that did not answer in time are lost."""
     for host in list(hosts):
-        if host in job.agents and job.phase is not Phase.OVER:
+        if job.hosts[host].active and job.phase is not Phase.OVER:
             agent_lost(job, events.AgentLost(host, at, why))
 
 
 def agent_lost(job: JobState, event: events.AgentLost) -> None:
     """The launcher has no link to the agent any more, and gets no further event of its tasks."""
-    if event.host in job.returning and (job.tasks_end or job.phase is not Phase.RUNNING):
-        returning.stays_lost(job, event.host)
+    host, moving = job.hosts[event.host], job.moving
+    again = host.state is HostState.RETURNING
+    if again and (job.tasks_end or job.phase is not Phase.RUNNING):
+        returning.stays_lost(job, host, event)
         return
-    own = job.belongs_to(event.host)
-    lost = "can't be used" if event.host in job.not_ready or not job.by_host[event.host] else "is lost"
-    lost = "can't be made again" if event.host in job.returning else lost
-    job.drop_host(event.host)
+    lost = "can't be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
+    lost = "can't be made again" if again else lost
+    host.move(HostState.LOST, event)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
     job.do(events.HangUp(event.host))
     returning.expect(job, event.host)
-    job.forget_restarts(record.task for record in job.by_host[event.host])
-    for record in job.open_on(event.host):
-        _lose_task(job, record, event, lost)
-    start_again, more = restarting.after_loss(job, own, event.at)
+    restarts = job.forget_restarts(record.task for record in host.tasks)
+    for record in host.tasks:
+        if record.task in job.tasks.open:
+            _lose_task(job, record, event, lost)
+    start_again, more = restarting.after_loss(job, host, moving, event.at)
     text += more
     job.notify(text, urgent=True)
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more
-        job.finish_if_closed()
+        finish_if_closed(job)
         return
     if start_again:
         return
-    if own and job.moving is not None:
-        job.forget_restarts(job.records)
-    _fail(job, Reason.HOST_LOST, event.host, event.at, text, own)
-    _stop_if_failed(job) if job.phase is Phase.STARTUP else job.continue_or_stop()
-    if job.placing and not job.not_ready and not job.checking:  # it was the last that held no ports
-        _try_peers(job)
-    restarting.start_due(job)
+    if host.own and moving is not None:
+        job.forget_restarts(job.tasks)
+    _fail(job, Reason.HOST_LOST, host, event.at, text, host.own)
+    _stop_if_failed(job) if job.phase is Phase.STARTUP else continue_or_stop(job)
+    if job.placing:  # it may have been the last that held no ports
+        _try_peers_if_held(job)
+    for restart in restarts:
+        restarting.start_if_due(job, restart)
 
 
 def agent_closed(job: JobState, event: events.AgentClosed) -> None:
     """The agent closed on command, or was ended from outside."""
     if job.phase is Phase.CLOSING:
-        job.drop_host(event.host)
-        job.finish_if_closed()
+        job.hosts[event.host].move(HostState.CLOSED, event)
+        finish_if_closed(job)
     else:
         agent_lost(job, events.AgentLost(event.host, event.at, _ENDED_OUTSIDE))
 
 
 def stopped_without_command(job: JobState, event: events.TaskSignalled) -> None:
     """An agent stops a task without a command, because the agent or its watchdog was ended from outside."""
-    job.records[event.task].move(TaskState.STOPPING, event)
-    if event.host not in job.self_stopping:
-        job.self_stopping.add(event.host)
-        if job.tasks_end is not None and job.restarts.limit:
-            agent_lost(job, events.AgentLost(event.host, event.at, _ENDED_OUTSIDE))
-            return
-        text = f"host {event.host} is lost: {_ENDED_OUTSIDE}"
-        job.notify(text, urgent=True)
-        _fail(job, Reason.HOST_LOST, event.host, event.at, text, job.belongs_to(event.host))
-        job.continue_or_stop()
+    host = job.hosts[event.host]
+    job.tasks[event.task].move(TaskState.STOPPING, event)
+    if host.state is HostState.ENDING:
+        return
+    if job.tasks_end is not None and job.restarts.limit:
+        agent_lost(job, events.AgentLost(event.host, event.at, _ENDED_OUTSIDE))
+        return
+    host.move(HostState.ENDING, event)
+    text = f"host {event.host} is lost: {_ENDED_OUTSIDE}"
+    job.notify(text, urgent=True)
+    _fail(job, Reason.HOST_LOST, host, event.at, text, host.own)
+    continue_or_stop(job)
 
 
 def _refuse(job: JobState, event: events.PortsRefused | events.PeersTried, text: str) -> None:
+    host = job.hosts[event.host]
     if job.phase is Phase.STARTUP or job.placing:
         job.notify(text, urgent=True)
-        _fail(job, Reason.LAUNCHER, event.host, event.at, text, job.by_host[event.host])
+        _fail(job, Reason.LAUNCHER, host, event.at, text, host.tasks)
     if job.placing:
-        job.stop()
+        stop(job)
 
 
-def _fail(job: JobState, reason: Reason, host: str, at: float, text: str, own: Sequence[TaskRecord]) -> None:
+def _fail(
+    job: JobState, reason: Reason, host: HostRecord, at: float, text: str, own: Sequence[TaskRecord]
+) -> None:
     """Record the fault of a host as the job's failure, unless the host has none of these tasks."""
     gathering = job.phase is Phase.STARTUP
-    if own or (gathering and job.by_host[host]):
-        first = job.fail(Failure(reason, None, host, at, text), HOST_FAULT)
+    if own or (gathering and host.tasks):
+        first = job.fail(Failure(reason, None, host.name, at, text), HOST_FAULT)
         if first and gathering:
             job.do(events.SetTimer("rest", OTHERS_LIMIT))
 
 
 def _stop_if_failed(job: JobState) -> None:
     """Before the first task starts: stop after a failure, when every host has answered."""
-    if job.phase is Phase.STARTUP and job.failure is not None and not job.not_ready and not job.checking:
-        job.stop()
+    waiting = job.hosts.have(HostState.HOLDING, HostState.TRYING)
+    if job.phase is Phase.STARTUP and job.failure is not None and not waiting:
+        stop(job)
 
 
 def _make_plan(job: JobState) -> None:
-    records = job.records.items()
+    records = job.tasks.items()
     job.do(events.MakePlan({task: record.port for task, record in records if record.port is not None}))
 
 
-def _try_peers(job: JobState) -> None:
-    """Let each host connect to the next two in the list, so that each is also connected to by two."""
-    hosts = tuple(host for host, own in job.by_host.items() if own and host in job.agents)
+def _try_peers_if_held(job: JobState) -> None:
+    """When all hosts hold their ports, let each connect to the next two in the list.
+
+    So each is also connected to by two.
+    """
+    if job.hosts.have(HostState.HOLDING, HostState.TRYING) or not job.may_plan():
+        return
+    hosts = [host for host in job.hosts.values() if host.tasks and host.active]
     if not job.check or len(hosts) == 1:
         _make_plan(job)
         return
-    job.checking = set(hosts)
     job.do(events.SetTimer("check", CHECK_LIMIT))
-    first = {host: job.by_host[host][0] for host in hosts}
     peers: dict[str, dict[TaskId, int]] = {}
     for index, host in enumerate(hosts):
-        others = [first[hosts[(index + step) % len(hosts)]] for step in _STEPS]
-        ports = {other.task: other.port for other in others if other.port is not None}
-        peers[host] = {task: port for task, port in ports.items() if task != first[host].task}
+        host.move(HostState.TRYING, "all hosts hold their ports")
+        others = [hosts[(index + step) % len(hosts)] for step in _STEPS]
+        ports = {other.tasks[0].task: other.tasks[0].port for other in others if other is not host}
+        peers[host.name] = {task: port for task, port in ports.items() if port is not None}
     job.do(events.CheckNetwork(peers))
 
 
@@ -208,5 +229,5 @@ def _lose_task(job: JobState, record: TaskRecord, event: events.AgentLost, lost:
         record.reason = Reason.HOST_LOST
         record.detail = f"its host {lost}: {event.why}"
         record.ended_at = None if record.started_at is None else event.at
-    job.process_ended(record.task, event.at)
-    job.drop_task(record.task)
+    job.tasks.process_ended(record.task, event.at)
+    job.tasks.drop(record.task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher import events
 from launcher.errors import ProtocolError
 from launcher.report import TaskState
+from launcher.supervisor.hosts import HostState
 from launcher.supervisor.state import JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 from launcher.text import listed
@@ -20,21 +21,21 @@ def verify(job: JobState, event: events.AgentEvent) -> None:
     Raises:
         ProtocolError: it contradicts what the host has said before.
     """
-    known = event.host in job.agents
-    if job.phase is Phase.OVER or not (known or event.host in job.returning):
+    host = job.hosts.get(event.host)
+    if host is None or job.phase is Phase.OVER or not (host.active or host.state is HostState.RETURNING):
         return
-    if isinstance(event, events.AgentReady) == (event.host in job.ready):
+    if isinstance(event, events.AgentReady) == host.ready:
         raise ProtocolError(f"{type(event).__name__} at the wrong moment")
     task = getattr(event, "task", None)
-    if task is not None and not _possible(event, job.records[task]):
-        record = job.records[task]
+    if task is not None and not _possible(event, job.tasks[task]):
+        record = job.tasks[task]
         state = f"attempt {record.attempt} is {record.state.value}"
         raise ProtocolError(f"{type(event).__name__} of {task} at the wrong moment: {state}")
     if isinstance(event, events.PortsHeld) and job.phase is Phase.STARTUP:
-        missing = [record.task for record in job.by_host[event.host] if record.task not in event.ports]
+        missing = [record.task for record in host.tasks if record.task not in event.ports]
         if missing:
             raise ProtocolError(f"PortsHeld without {listed(missing)}")
-    if isinstance(event, events.HostNotice) and job.notices.get(event.host, 0) >= _MOST_NOTICES:
+    if isinstance(event, events.HostNotice) and host.notices >= _MOST_NOTICES:
         raise ProtocolError(f"more than {_MOST_NOTICES} notices")
 
 

@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
-from launcher.record import Record
-from launcher.report import ExitStatus, Failure
+from launcher.report import ExitStatus, Failure, Reason
 from launcher.task_id import TaskId
+
+if TYPE_CHECKING:
+    from launcher.supervisor.tasks import TaskRecord
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED = 42
@@ -58,20 +61,6 @@ def _random() -> float:
     return random()
 
 
-class Decision(Record):
-    """What starts again after a failure."""
-
-    tasks: frozenset[TaskId]
-    #: Tasks that ended well start again, too.
-    all: bool
-    #: Seconds until they start.
-    wait: float
-    #: The number of this restart among those that count; 0: it does not count.
-    number: int
-    #: The tasks exit by themselves: they are not stopped at once.
-    ending: bool = False
-
-
 class Stage(enum.Enum):
     """The stage of a restart."""
 
@@ -84,26 +73,30 @@ class Restart:
     """Tasks that start again together.
 
     Args:
-        number: of this restart of the job, also one that does not count.
         tasks: that start again.
-        all: also those of them that end well meanwhile.
-        decision: that led to it.
-        cause: the failure; ``None``: the user asked for it.
+        all: those of them start again, too, that ended well, or do so meanwhile.
+        wait: seconds until they start.
+        number: of this restart among those that count; 0: it does not count.
+        ending: the tasks exit by themselves: they are not stopped at once.
     """
 
     def __init__(
-        self, number: int, tasks: set[TaskId], all: bool, decision: Decision, cause: Failure | None
+        self, tasks: Iterable[TaskId], all: bool, wait: float = 0.0, number: int = 0, ending: bool = False
     ) -> None:
-        self.timer = f"restart {number}"
-        self.tasks = tasks
-        self.all = all
-        self.wait = decision.wait
-        self.counts = decision.number > 0
-        self.cause = cause
+        self.tasks = {*tasks}
+        self.all, self.wait, self.number = all, wait, number
+        self.stage = Stage.ENDING if ending else Stage.WAITING
+        self.timer = ""
+        #: The failure that led to it; ``None``: there is none.
+        self.cause: Failure | None = None
         #: The message about it that is not shown yet: the last output of the task comes first, because it may
         #: show that a restart is of no use. Empty: it was shown.
         self.notice = ""
-        self.stage = Stage.WAITING
+        #: Lost hosts whose tasks move to others, or to new containers, and that count as this restart; when
+        #: the last of them was lost; whether the new hosts are chosen, and hold ports.
+        self.lost_hosts: dict[str, None] = {}
+        self.lost_at = 0.0
+        self.placing = False
 
 
 class Restarts:
@@ -134,6 +127,11 @@ class Restarts:
         """Whether one more failure may lead to a restart."""
         return sum(self._counted.values()) < self.limit
 
+    def may_start(self, tasks: Iterable[TaskId]) -> bool:
+        """Whether the user wants restarts, and does not exclude one of these tasks from them."""
+        roles = [self._roles[task] for task in tasks]
+        return self.limit > 0 and not any(role.sidecar or role.restart == "never" for role in roles)
+
     def why_not(self, task: TaskId, status: ExitStatus) -> str:
         """The reason for the user why `after` returned ``None``; empty if the user asked for no restart."""
         if not self.limit or self._roles[task].restart == "never":
@@ -151,16 +149,26 @@ class Restarts:
                 self._steps[word] = max(numbers)
                 self._alike.clear()
 
-    def is_stuck(self, task: TaskId, cause: str) -> bool:
-        """Whether a task has failed so often in the same way that it does not start again.
+    def given_up(self, record: TaskRecord, counts: bool) -> str:
+        """Why a task that failed does not start again after all, now that all its output is here; else empty.
 
         Args:
-            task: that has failed.
-            cause: of this failure.
+            record: of the task.
+            counts: whether the restart counts.
         """
-        before, times = self._alike.get(task, ("", 0))
-        self._alike[task] = cause, times + 1 if cause == before else 1
-        return self._alike[task][1] >= ALIKE
+        by_itself = not record.stalled and record.status.signal is None
+        if record.attempt == 1 and by_itself and record.runs_python and cannot_import(record.tail):
+            return "an import failed"
+        if not counts or record.reason is Reason.SIGNAL and record.status.signal in OUTSIDE:
+            return ""
+        found = re.findall(_EXCEPTION, record.tail)
+        exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
+        cause = f"{record.reason} {record.status} {exception}"
+        before, times = self._alike.get(record.task, ("", 0))
+        times = times + 1 if cause == before else 1
+        self._alike[record.task] = cause, times
+        stuck = f"it failed {ALIKE} times in the same way without progress (docs/restarts.md)"
+        return stuck if times >= ALIKE else ""
 
     def after(
         self,
@@ -169,7 +177,7 @@ class Restarts:
         ran: float,
         others: Sequence[TaskId] = (),
         follows: bool = False,
-    ) -> Decision | None:
+    ) -> Restart | None:
         """What starts again after the failure of a task; ``None``: nothing does.
 
         Args:
@@ -179,9 +187,8 @@ class Restarts:
             others: tasks that have failed together with it.
             follows: it failed because of a lost ps, which has been counted.
         """
-        roles = {each: self._roles[each] for each in (task, *others)}
-        never = any(role.sidecar or role.restart == "never" for role in roles.values())
-        if not self.limit or never or status.code in _NO_PROGRAM:
+        failed = {task, *others}
+        if not self.may_start(failed) or status.code in _NO_PROGRAM:
             return None
         if ran >= _FORGIVEN_AFTER:
             self._counted.pop(task, None)
@@ -193,18 +200,19 @@ class Restarts:
         self._restarted[task] = self._restarted.get(task, 0) + 1
         if counts:
             self._counted[task] = self._counted.get(task, 0) + 1
-        groups = [self._group(role, each, preempted) for each, role in roles.items()]
-        tasks = frozenset().union(*(group for group, _ in groups))
-        everything = any(each for _, each in groups)
+        tasks, everything = failed, False
+        for role in {self._roles[each].name: self._roles[each] for each in failed}.values():
+            group, each = self._group(role, preempted)
+            tasks, everything = tasks | group, everything or each
         number = sum(self._counted.values()) if counts else 0
-        return Decision(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
+        return Restart(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
 
     def _wait(self, restart: int, ran: float) -> float:
         pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * self._jitter())
         return max(0.0, min(_LONGEST, pause) - ran)
 
-    def _group(self, role: Role, task: TaskId, preempted: bool) -> tuple[frozenset[TaskId], bool]:
-        """The tasks that start again together; whether those that ended well do, too."""
+    def _group(self, role: Role, preempted: bool) -> tuple[frozenset[TaskId], bool]:
+        """The tasks that start again with one of this role; whether those that ended well do, too."""
         rule = role.restart or self._policy.restart
         if preempted or rule == "job":
             return self._of(lambda other: not other.sidecar), True
@@ -213,7 +221,7 @@ class Restarts:
             return self._of(lambda other: other.name in {"worker", *chiefs}), True
         if rule == "auto" and chiefs and role.name in {"ps", *chiefs}:
             return self._of(lambda other: other.name in {"ps", *chiefs}), False
-        return frozenset([task]), False
+        return frozenset(), False
 
     def _of(self, chosen: Callable[[Role], bool]) -> frozenset[TaskId]:
         return frozenset(task for task, role in self._roles.items() if chosen(role))
@@ -226,9 +234,3 @@ def cannot_import(tail: bytes) -> bool:
         tail: the end of its output.
     """
     return re.search(_IMPORT_FAILED, tail) is not None
-
-
-def exception(tail: bytes) -> str:
-    """The last line of the last Python traceback in this output, without numbers; empty: there is none."""
-    found = re.findall(_EXCEPTION, tail)
-    return re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher import events
-from launcher.job import Host, Placement
 from launcher.supervisor import restarting
+from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.state import JobState, Phase
 
 #: Begins the name of the timer of each lost host.
@@ -24,34 +24,29 @@ def time_up(job: JobState, timer: str) -> None:
     if job.moving is not None or not job.restarts.left:
         job.do(events.SetTimer(timer, _PAUSE))
     elif _goes_on(job):
-        job.start_agent(timer.removeprefix(TIMER))
+        job.start_agent(job.hosts[timer.removeprefix(TIMER)])
 
 
-def came_back(job: JobState, host: str) -> None:
+def came_back(job: JobState, host: HostRecord, event: events.AgentReady) -> None:
     """A new agent runs on a lost host."""
-    job.returning.discard(host)
     if not _goes_on(job):  # the link is closed with the others
+        host.move(HostState.LOST, event)
         return
-    job.agents[host] = None
-    job.self_stopping.discard(host)
-    job.placement = _with_standby(job.placement, job.hosts[host])
-    job.moving = job.moving and _with_standby(job.moving, job.hosts[host])
+    host.move(HostState.READY, event)
+    host.ready = True
+    if not host.tasks and host.host not in job.placement.standby:
+        job.placement = job.placement._replace(standby=(*job.placement.standby, host.host))
     if job.tasks_end:
-        job.notify(f"host {host} is back: it can take the tasks of a host that is lost")
-    restarting.start_due(job)
+        job.notify(f"host {host.name} is back: it can take the tasks of a host that is lost")
+    if job.moving is not None:
+        restarting.start_if_due(job, job.moving)
 
 
-def stays_lost(job: JobState, host: str) -> None:
+def stays_lost(job: JobState, host: HostRecord, event: events.AgentLost) -> None:
     """No new agent could be started on a lost host: try it again."""
-    job.returning.discard(host)
+    host.move(HostState.LOST, event)
     if _goes_on(job):
-        job.do(events.SetTimer(TIMER + host, _PAUSE))
-
-
-def _with_standby(placement: Placement, host: Host) -> Placement:
-    if host.name in [each.name for each in placement.agent_hosts()]:
-        return placement
-    return placement._replace(standby=(*placement.standby, host))
+        job.do(events.SetTimer(TIMER + host.name, _PAUSE))
 
 
 def _goes_on(job: JobState) -> bool:

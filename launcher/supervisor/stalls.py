@@ -18,7 +18,9 @@ from launcher.events import StopSteps
 from launcher.job import CHIEF_ROLES
 from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import restarting
-from launcher.supervisor.state import AT_ONCE, SIGABRT, STACKS, TIMED_OUT, JobState, Phase, limit_text
+from launcher.supervisor.ending import continue_or_stop, report_failure, stop_tasks
+from launcher.supervisor.state import TIMED_OUT, JobState, Phase, limit_text
+from launcher.supervisor.steps import AT_ONCE, SIGABRT, STACKS
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import duration
@@ -60,24 +62,24 @@ def begin(job: JobState) -> None:
 
 def output_delayed(job: JobState, _: events.OutputDelayed | None = None) -> None:
     """Silence counts only from now on: output may be on its way."""
-    job.silent_from = job.looks
+    job.silence.since = job.silence.looks
 
 
 def printed(job: JobState, record: TaskRecord, data: bytes) -> None:
     """A task has printed something."""
     if not _only_waits(data):
-        record.output_look = job.looks
+        record.output_look = job.silence.looks
         record.waits, record.awaited = 0, None
         return
     record.waits += 1
     found = re.search(_SESSION, data)
-    peer = job.records.get(TaskId(b"/".join(found.groups()).decode())) if found else None
+    peer = job.tasks.get(TaskId(b"/".join(found.groups()).decode())) if found else None
     if peer is None:
         return
     record.awaited = peer.task
-    ended = peer.task not in job.open and peer.task not in job.restarting
-    if not job.filters_told and (ended or record.waits >= _TELL_AFTER):
-        job.filters_told = True
+    ended = peer.task not in job.tasks.open and peer.task not in job.tasks.restarting
+    if not job.silence.filters_told and (ended or record.waits >= _TELL_AFTER):
+        job.silence.filters_told = True
         has_ended = ", which has ended" if ended else ""
         job.notify(f"{record.task} waits for {peer.task}{has_ended}: {_FILTERS}", urgent=True)
 
@@ -93,28 +95,28 @@ def look(job: JobState, event: events.TimeUp) -> None:
     if job.phase is not Phase.RUNNING:
         return
     begin(job)
-    job.looks += 1
-    if job.restarting:
+    job.silence.looks += 1
+    if job.tasks.restarting:
         output_delayed(job)
-    looks = LOOKS * 2 ** min(job.silence_lines, _DOUBLED)
+    looks = LOOKS * 2 ** min(job.silence.lines, _DOUBLED)
     silent = _silent(job, looks, looks if job.policy.stall else _BESIDE_OTHERS * looks)
     if silent and job.policy.stall:
         _end(job, silent, event.at)
     elif silent:
         since = max(_last_look(job, record) for record in silent)
-        limit = duration((job.looks - since - 1) * _UNASKED / LOOKS)
+        limit = duration((job.silence.looks - since - 1) * _UNASKED / LOOKS)
         advice = _cause(job, silent) or "`--stall 10m` would stop such tasks and show where they hang"
         job.notify(f"{_text(job, silent, limit)}; {advice}")
-        job.silence_lines += 1
+        job.silence.lines += 1
 
 
 def hint_at_timeout(job: JobState) -> str:
     """How to find out why tasks are silent, for a job that the time limit ends; empty: all of them print."""
-    looks = min(LOOKS, job.looks // 2)
+    looks = min(LOOKS, job.silence.looks // 2)
     silent = [record for record in _silent(job, looks, looks) if record.runs_python]
     if not silent:
         return ""
-    names = job.names([record.task for record in silent])
+    names = job.tasks.names([record.task for record in silent])
     return (
         _awaited(job, silent)
         or f"to see where {names} {'hangs' if len(silent) == 1 else 'hang'}, {_FAULTHANDLER}"
@@ -130,36 +132,37 @@ def _silent(job: JobState, looks: int, beside_others: int) -> list[TaskRecord]:
         beside_others: the limit for tasks beside others that print.
     """
     states = (TaskState.STARTING, TaskState.RUNNING)
-    working = [each for each in job.records.values() if not each.service and each.state in states]
+    working = [each for each in job.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(job, record, looks)]
     others = [record for record in working if not _is_silent(job, record, looks)]
-    roles = {task.role for task in job.records}
+    roles = {task.role for task in job.tasks}
     serving = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
     if serving.issuperset(record.task.role for record in others):
         return silent
-    printing = {record.task.role for record in others if record.output_look == job.looks - 1} - serving
+    last = job.silence.looks - 1
+    printing = {record.task.role for record in others if record.output_look == last} - serving
     return [r for r in silent if r.task.role in printing and _is_silent(job, r, beside_others)]
 
 
 def _is_silent(job: JobState, record: TaskRecord, looks: int) -> bool:
-    return record.state is TaskState.RUNNING and job.looks - _last_look(job, record) > looks
+    return record.state is TaskState.RUNNING and job.silence.looks - _last_look(job, record) > looks
 
 
 def _last_look(job: JobState, record: TaskRecord) -> int:
     """The look from which the silence of a task counts."""
-    return max(record.first_look, record.output_look or 0, job.silent_from)
+    return max(record.first_look, record.output_look or 0, job.silence.since)
 
 
 def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
     where = job.on(silent[0].host) if len(silent) == 1 else ""
     what = "nothing but waiting notices" if all(record.waits for record in silent) else "nothing"
-    return f"{job.names([record.task for record in silent])}{where} printed {what} for {limit}"
+    return f"{job.tasks.names([record.task for record in silent])}{where} printed {what} for {limit}"
 
 
 def _awaited(job: JobState, silent: list[TaskRecord]) -> str:
     """The cause of a silence in which sessions of TensorFlow 1 wait; else empty."""
     awaited = {record.awaited for record in silent if record.awaited}
-    return f"TensorFlow waits for {job.names(awaited)}: {_FILTERS}" if awaited else ""
+    return f"TensorFlow waits for {job.tasks.names(awaited)}: {_FILTERS}" if awaited else ""
 
 
 def _cause(job: JobState, silent: list[TaskRecord]) -> str:
@@ -168,21 +171,21 @@ def _cause(job: JobState, silent: list[TaskRecord]) -> str:
         return why
     if not any(record.runs_python for record in silent):
         return ""
-    ended = [task.task for task in job.records.values() if not task.service and task.task not in job.open]
+    ended = [task.task for task in job.tasks.values() if not task.service and task.task not in job.tasks.open]
     if not ended:
         return ""
-    has_ps = any(task.role == "ps" for task in job.records)
+    has_ps = any(task.role == "ps" for task in job.tasks)
     why = _FILTERS if has_ps else "tasks that communicate collectively must finish together"
-    return f"{job.names(ended)} ended before: {why}"
+    return f"{job.tasks.names(ended)} ended before: {why}"
 
 
 def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
     """End silent tasks: together one failure."""
     limit = limit_text(job.policy.stall or 0.0, job.policy.stall_text)
     for record in silent:
-        record.move(TaskState.STOPPING, "it is silent")
-        record.stalled = record.stop_sent = True
-    job.send_stops(silent, _STEPS)
+        record.stalled = True
+        job.tasks.alive.discard(record.task)
+    stop_tasks(job, silent, _STEPS, "it is silent")
     first, *others = silent
     text, hint = _text(job, silent, limit), _cause(job, silent) or _HINT
     failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
@@ -190,6 +193,6 @@ def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
         if why := job.restarts.why_not(first.task, first.status):
             text = f"{text}; {why}"
             failure = failure._replace(text=text)
-        job.failed.update(record.task for record in silent)
-        job.report_failure(text, job.fail(failure, TIMED_OUT))
-        job.continue_or_stop()
+        job.tasks.failed.update(record.task for record in silent)
+        report_failure(job, text, job.fail(failure, TIMED_OUT))
+        continue_or_stop(job)

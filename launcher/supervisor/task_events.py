@@ -5,9 +5,11 @@ from __future__ import annotations
 from launcher import events
 from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.supervisor import restarting, stalls
+from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
 from launcher.supervisor.host_events import stopped_without_command
-from launcher.supervisor.state import SIGABRT, JobState, Phase
-from launcher.supervisor.tasks import SIGKILL, TaskRecord
+from launcher.supervisor.state import JobState, Phase
+from launcher.supervisor.steps import SIGABRT, SIGKILL
+from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
 
@@ -29,10 +31,10 @@ _START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
 def started(job: JobState, event: events.TaskStarted) -> None:
     """The task's process exists."""
-    job.notices.pop(event.host, None)
-    record = job.records[event.task]
+    job.hosts[event.host].notices = 0
+    record = job.tasks[event.task]
     record.pid, record.started_at = event.pid, event.at
-    record.first_look = job.looks
+    record.first_look = job.silence.looks
     if record.state is TaskState.STARTING:
         record.move(TaskState.RUNNING, event)
     _start_answered(job, event.task)
@@ -40,7 +42,7 @@ def started(job: JobState, event: events.TaskStarted) -> None:
 
 def printed(job: JobState, event: events.TaskOutput) -> None:
     """The task has printed something."""
-    record = job.records[event.task]
+    record = job.tasks[event.task]
     stalls.printed(job, record, event.data)
     if job.restarts.limit:
         record.printed(event.data)
@@ -49,22 +51,22 @@ def printed(job: JobState, event: events.TaskOutput) -> None:
 
 def not_started(job: JobState, event: events.TaskNotStarted) -> None:
     """The task could not be started."""
-    record = job.records[event.task]
+    record = job.tasks[event.task]
     record.move(TaskState.FAILED, event)
     record.status = ExitStatus(code=event.code)
     record.reason = _START_REASONS.get(event.code, Reason.LAUNCHER)
     record.detail = event.why
     record.ended_at = event.at
     _start_answered(job, event.task)
-    job.process_ended(event.task, event.at)
-    job.drop_task(event.task)
+    job.tasks.process_ended(event.task, event.at)
+    job.tasks.drop(event.task)
     _fail(job, record, event, f"could not be started{job.on(event.host)}: {event.why}")
-    job.continue_or_stop()
+    continue_or_stop(job)
 
 
 def signalled(job: JobState, event: events.TaskSignalled) -> None:
     """A signal of a stop sequence was sent to the task."""
-    record = job.records[event.task]
+    record = job.tasks[event.task]
     record.signalled = record.signalled or not record.status.known
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
         stopped_without_command(job, event)
@@ -81,9 +83,8 @@ def signalled(job: JobState, event: events.TaskSignalled) -> None:
 
 def exited(job: JobState, event: events.TaskExited) -> None:
     """The task's own process has ended."""
-    record = job.records[event.task]
-    may_go_on = job.phase is Phase.DRAINING and record.task in job.tasks_to_keep()
-    too_late = job.done_before(event.at) and not may_go_on
+    record = job.tasks[event.task]
+    too_late = job.done_before(event.at) and not may_finish(job, record)
     record.move(TaskState.ENDED, event)
     record.status = ExitStatus(event.code, event.signal)
     record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
@@ -91,7 +92,7 @@ def exited(job: JobState, event: events.TaskExited) -> None:
     if event.signal is not None:
         oom = f", out of memory ({event.oom})" if event.oom else ""
         record.detail = f"killed by {signal_name(event.signal)}{oom}"
-    job.process_ended(event.task, event.at)
+    job.tasks.process_ended(event.task, event.at)
     if record.stalled and record.signalled:
         record.outcome, record.reason = TaskState.FAILED, Reason.STALLED
         record.detail = f"stalled, {record.detail}"
@@ -99,12 +100,12 @@ def exited(job: JobState, event: events.TaskExited) -> None:
         record.outcome, record.reason = TaskState.STOPPED, Reason.STOPPED
     else:
         _exited_by_itself(job, record, event)
-    job.continue_or_stop()
+    continue_or_stop(job)
 
 
 def gone(job: JobState, event: events.TaskGone) -> None:
     """All processes of the task have ended, or can't be killed."""
-    record = job.records[event.task]
+    record = job.tasks[event.task]
     record.leftovers, record.unkillable = event.leftovers, event.unkillable
     killed_by_us = record.signalled and record.status.signal == SIGKILL  # so it could not end its children
     if event.leftovers and not killed_by_us:
@@ -116,14 +117,14 @@ def gone(job: JobState, event: events.TaskGone) -> None:
     if not record.status.known:
         record.reason, record.detail = Reason.STOPPED, "SIGKILL did not stop it"
     record.move(record.outcome, event)
-    job.drop_task(event.task)
+    job.tasks.drop(event.task)
     restarting.gone(job, record, event.at)
-    job.continue_or_stop()
+    continue_or_stop(job)
 
 
 def _start_answered(job: JobState, task: TaskId) -> None:
-    job.starting.discard(task)
-    if job.starting or job.phase not in (Phase.RUNNING, Phase.DRAINING):
+    job.tasks.starting.discard(task)
+    if job.tasks.starting or job.phase not in (Phase.RUNNING, Phase.DRAINING):
         return
     job.do(events.CancelTimer("start"))
     if job.phase is Phase.RUNNING:
@@ -138,11 +139,10 @@ def _exited_by_itself(job: JobState, record: TaskRecord, event: events.TaskExite
     if not record.status.ok:
         after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
         after += f" (attempt {record.attempt})" if record.attempt > 1 else ""
-        hint = _exit_hint(event) or _peers_hint(job, record, event.at)
-        _fail(job, record, event, f"failed{job.on(record.host)}{after}: {record.detail}", hint)
+        _fail(job, record, event, f"failed{job.on(record.host)}{after}: {record.detail}", _exit_hint(event))
     else:
         restarting.ended_well(job, record, event.at)
-        if record.service and job.deciding and record.task not in job.restarting:
+        if record.service and job.tasks.deciding and record.task not in job.tasks.restarting:
             job.notify(f"{record.task} finished (exit code 0); the job goes on")
 
 
@@ -165,8 +165,8 @@ def _fail(
         if running and (why := job.restarts.why_not(record.task, record.status)):
             text = f"{text}; {why}"
             failure = failure._replace(text=text)
-        job.failed.add(record.task)
-        job.report_failure(text, job.fail(failure, record.status.shell))
+        job.tasks.failed.add(record.task)
+        report_failure(job, text, job.fail(failure, record.status.shell))
 
 
 def _exit_hint(event: events.TaskExited) -> str:
@@ -183,17 +183,20 @@ def _exit_hint(event: events.TaskExited) -> str:
     return ""
 
 
-def _peers_hint(job: JobState, record: TaskRecord, at: float) -> str:
-    """A hint for a Python program whose peers had succeeded shortly before; may be empty."""
-    if record.service or not record.runs_python:
+def peers_hint(job: JobState, failure: Failure) -> str:
+    """A hint for a Python program whose peers had succeeded shortly before it failed; may be empty."""
+    record = job.tasks.get(failure.task or TaskId(""))
+    by_itself = failure.reason in (Reason.EXIT, Reason.SIGNAL)
+    if record is None or record.service or not record.runs_python or not by_itself:
         return ""
     recent = {
-        str(peer.task): peer.ended_at
-        for peer in job.records.values()
+        peer.task: peer.ended_at
+        for peer in job.tasks.values()
         if not peer.service and peer.outcome is TaskState.SUCCEEDED and peer.ended_at is not None
-        if at - _RECENTLY <= peer.ended_at <= at
+        if failure.at - _RECENTLY <= peer.ended_at <= failure.at
     }
     if not recent:
         return ""
-    before = f"{listed([*recent])} had exited with code 0, {duration(at - max(recent.values()))} earlier"
+    earlier = duration(failure.at - max(recent.values()))
+    before = f"{listed([*recent])} had exited with code 0, {earlier} earlier"
     return f"{before}: tasks that communicate collectively must finish together"

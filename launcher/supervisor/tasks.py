@@ -1,12 +1,18 @@
-"""The record of one task, and the changes of its state that are possible."""
+"""The record of one task, the changes of its state that are possible, and all tasks of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind
 from launcher.report import Attempt, ExitStatus, Reason, TaskReport, TaskState
+from launcher.supervisor.transitions import StateRecord
 from launcher.task_id import TaskId
+from launcher.text import listed
+
+if TYPE_CHECKING:
+    from launcher.supervisor.restarts import Restart
 
 _S = TaskState
 #: Every change of the state of an attempt; any other is a fault of the launcher.
@@ -20,25 +26,23 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
 }
 #: States in which the next attempt can begin.
 _OVER = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST)
-SIGKILL = 9
-#: Bytes of the last output, earlier attempts, and changes of the state that are kept.
-_TAIL, _MOST_EARLIER, _MOST_CHANGES = 4000, 1000, 100
+#: Bytes of the last output, and earlier attempts, that are kept.
+_TAIL, _MOST_EARLIER = 4000, 1000
 
 
-class InvalidTransition(Exception):
-    """An impossible change of a task's state: a fault of the launcher. The text has the task's history."""
-
-
-class TaskRecord:
+class TaskRecord(StateRecord[TaskState]):
     """The record of one task.
 
     Args:
         placed: the task and its host.
+        number: its place in the table.
     """
 
-    def __init__(self, placed: Placed) -> None:
-        self.task = placed.task
-        self.host = self._next_host = placed.host.name
+    def __init__(self, placed: Placed, number: int) -> None:
+        super().__init__(placed.task, TaskState.PENDING, TRANSITIONS)
+        self.task, self.number = placed.task, number
+        #: The host of this attempt, and that of the next one.
+        self.host = self.next_host = placed.host.name
         self.role = placed.role
         self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
         self.sidecar = placed.role.sidecar
@@ -48,10 +52,8 @@ class TaskRecord:
         self.attempt = 1
         #: How the attempts before this one ended.
         self.earlier: tuple[Attempt, ...] = ()
-        self.state = TaskState.PENDING
         self.address = ""
         self.port: int | None = None
-        self._history: list[str] = []
         self._begin_attempt()
 
     def _begin_attempt(self) -> None:
@@ -79,29 +81,15 @@ class TaskRecord:
         #: The end of its output.
         self.tail = b""
 
-    def move(self, state: TaskState, cause: object) -> None:
-        """Change to ``state``.
-
-        Raises:
-            InvalidTransition: there is no such change.
-        """
-        self._move(state, TRANSITIONS.get(self.state, ()), cause)
-
-    def _move(self, state: TaskState, possible: Sequence[TaskState], cause: object) -> None:
-        self._history = [*self._history[-_MOST_CHANGES:], f"{self.state.value} -> {state.value}: {cause}"]
-        if state not in possible:
-            raise InvalidTransition(f"{self.task}: {'; '.join(self._history)}")
-        self.state = state
-
     def printed(self, data: bytes) -> None:
         """Keep the end of its output."""
         self.tail = data[-_TAIL:] if len(data) >= _TAIL else (self.tail + data)[-_TAIL:]
 
     def place(self, placed: Placed) -> None:
         """Run the next attempt on this host."""
-        if placed.host.name != self._next_host:
+        if placed.host.name != self.next_host:
             self.port = None
-        self._next_host = placed.host.name
+        self.next_host = placed.host.name
 
     def start_again(self) -> None:
         """Begin the next attempt; all processes of the last one have ended.
@@ -110,12 +98,11 @@ class TaskRecord:
             InvalidTransition: the last one is not over.
         """
         last = Attempt._make(getattr(self, field) for field in Attempt._fields)
-        self._move(
-            TaskState.STARTING, (TaskState.STARTING,) if self.state in _OVER else (), "the next attempt"
-        )
+        possible = (TaskState.STARTING,) if self.state in _OVER else ()
+        self._move(TaskState.STARTING, possible, "the next attempt")
         self.earlier = (*self.earlier, last)[-_MOST_EARLIER:]
         self.attempt += 1
-        self.host = self._next_host
+        self.host = self.next_host
         self._begin_attempt()
 
     def report(self) -> TaskReport:
@@ -133,3 +120,101 @@ def deciding_tasks(placement: Placement) -> frozenset[TaskId]:
     chief = [placed.task for placed in tasks if placed.role.name in CHIEF_ROLES]
     working = [placed.task for placed in tasks if not placed.role.service]
     return frozenset(chief or working or [placed.task for placed in tasks])
+
+
+class Drain:
+    """The tasks that finish after the job is done, each in the time that its role has.
+
+    A worker can't end well when its ps is stopped: services run on while another task finishes.
+    """
+
+    def __init__(self) -> None:
+        #: Seconds after the end of the job: of the last timer that ran out, and of the next one.
+        self.over = self.next = 0.0
+        #: The tasks that have time left; services that serve others of them.
+        self.tasks: set[TaskId] = set()
+        self.serving: set[TaskId] = set()
+
+    def begin(self, records: Collection[TaskRecord]) -> float:
+        """Find the tasks that have time left. Returns the seconds until the time of the first is over."""
+        running = (TaskState.STARTING, TaskState.RUNNING)
+        services = {record.task for record in records if record.service and not record.sidecar}
+        found = [record for record in records if record.drain > self.over and record.state in running]
+        self.next = min((record.drain for record in found), default=self.over)
+        self.tasks = {record.task for record in found}
+        self.serving = services - self.tasks if self.tasks - services else set()
+        return self.next - self.over
+
+
+class Tasks(dict[TaskId, TaskRecord]):
+    """All tasks of a job in the order of the table, and what the job waits for.
+
+    Args:
+        placement: the host of each task.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        tasks = enumerate(placement.tasks)
+        super().__init__((placed.task, TaskRecord(placed, number)) for number, placed in tasks)
+        self.ps = [record for record in self.values() if record.task.role == "ps"]
+        #: Tasks that are not gone; those that have neither failed nor ended, as far as the launcher knows;
+        #: those that were commanded to start, without an answer.
+        self.open = set(self)
+        self.alive = set(self)
+        self.starting: set[TaskId] = set()
+        #: Tasks whose ends decide the end of the job: all, and those that have not ended; when the last of
+        #: the others ended.
+        self.all_deciding = deciding_tasks(placement)
+        self.deciding = set(self.all_deciding)
+        self.decided_at = 0.0
+        self.drain = Drain()
+        #: Tasks that are to start again.
+        self.restarting: dict[TaskId, Restart] = {}
+        #: Tasks that failed for good: `--on-failure` is `continue`.
+        self.failed: set[TaskId] = set()
+
+    def in_order(self, tasks: Iterable[TaskId]) -> list[TaskRecord]:
+        """The records of these tasks in the order of the table."""
+        return sorted((self[task] for task in tasks), key=lambda record: record.number)
+
+    def names(self, tasks: Iterable[TaskId]) -> str:
+        """The names of these tasks in the order of the table, for a message."""
+        return listed([record.task for record in self.in_order(tasks)])
+
+    def start_again(self, record: TaskRecord) -> None:
+        """Begin the next attempt of a task."""
+        del self.restarting[record.task]
+        record.start_again()
+        self.open.add(record.task)
+        self.alive.add(record.task)
+
+    def process_ended(self, task: TaskId, at: float) -> None:
+        """Record that the own process of a task has ended, for good unless the task is to start again."""
+        self.alive.discard(task)
+        self.drain.tasks.discard(task)
+        if task in self.deciding and task not in self.restarting:
+            self.deciding.discard(task)
+            self.decided_at = max(at, self.decided_at)
+
+    def drop(self, task: TaskId) -> None:
+        """Record that a task is gone: no event about it follows, unless it is to start again."""
+        for tasks in (self.open, self.alive, self.starting):
+            tasks.discard(task)
+        if task not in self.restarting:
+            self.deciding.discard(task)
+
+    def validate(self) -> None:
+        """Check what holds after every event."""
+        ended = {task for task, record in self.items() if record.state is TaskState.ENDED}
+        stalled = {task for task, record in self.items() if record.stalled}
+        unanswered = (TaskState.STARTING, TaskState.STOPPING)
+        assert self.open == {task for task, record in self.items() if record.state in TRANSITIONS}
+        assert self.alive == self.open - ended - stalled
+        assert self.starting == {
+            task for task, record in self.items() if record.state in unanswered and record.pid is None
+        }
+        assert self.all_deciding & (self.open - ended | self.restarting.keys()) <= self.deciding
+        assert self.deciding <= self.all_deciding & (self.open | self.restarting.keys())
+        assert all(task in restart.tasks for task, restart in self.restarting.items())
+        for restart in {*self.restarting.values()}:
+            assert all(self.restarting[task] is restart for task in restart.tasks)

@@ -45,7 +45,7 @@ from launcher.job import (
 from launcher.report import Report
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
-from launcher.supervisor import Machine
+from launcher.supervisor import JobState, Machine
 from launcher.supervisor.restarts import Restarts
 from launcher.task_id import TaskId
 
@@ -141,7 +141,7 @@ class SimulatedJob:
         self.placement = placement
         self.tasks_end = tasks_end
         policy = Restarts(job, placement, lambda: 0.0)
-        self.machine = Machine(job, placement, "job", check, policy, tasks_end)
+        self.machine = Machine("job", JobState(job, placement, check, policy, tasks_end))
         self.plan: Plan | None = None
         #: Timers that are set, with their seconds.
         self.timers: dict[str, float] = {}
@@ -153,14 +153,16 @@ class SimulatedJob:
         return self._execute(self.machine.begin())
 
     def take(self, event: Event) -> tuple[Command, ...]:
-        """The commands that this event leads to.
+        """The commands that this event leads to; checks the state of the job then.
 
         Raises:
             ValueError: a timer runs out that is not set.
         """
         if isinstance(event, events.TimeUp) and self.timers.pop(event.timer, None) is None:
             raise ValueError(f"timer {event.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
-        return self._execute(self.machine.handle(event))
+        commands = self._execute(self.machine.handle(event))
+        self.machine.state.validate()
+        return commands
 
     def _execute(self, commands: Iterable[Command]) -> tuple[Command, ...]:
         done: list[Command] = []

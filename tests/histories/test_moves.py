@@ -10,8 +10,12 @@ from tests.histories.script import Case, Script, cases, check, hosts, job, state
 
 # The tasks of node1 end meanwhile; those of node2 have ended for certain when the time is up.
 LOST = "up; lost node2 @ 9; worker/0 ends; time up restart 1"
-#: Whose second host is lost, too.
-SECOND = "all tasks start again in 1m20s (attempt 2, restart 2 of 2)"
+#: More hosts are lost before the tasks have started again.
+JOINED = "all tasks start again in 1m20s (attempt 2, restart 1 of 1"
+TWO = """up; lost node2; worker/0 ends; time up restart 1; held node1; lost node3; time up restart 1;
+    held node1; held s1; held s2; worker/0,worker/1,worker/2 starts"""
+S2 = """time up restart 1; held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
+    closed"""
 MOVES = f"""
 worker 2, hosts 2, spares s1, restarts 1: up; lost node2 @ 9; worker/0 ends; time up restart 1; held node1;
     held s1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
@@ -39,43 +43,63 @@ reader 2, other 2 restart never, hosts 2, restarts 1, continue: up; lost node2; 
 # before the first start no task moves
 worker 2, hosts 2, spares s1, restarts 1: ready node1; ready s1; lost node2; held node1; closed
     -> 125 | never, lost | host node2 can't be used: connection reset
-# a spare that is lost is only said; the tasks of two hosts that are lost wait for both
+# a spare that is lost is only said
 worker 2, hosts 2, spares s1 s2, restarts 1: lost s1; up; lost node2; worker/0 ends; time up restart 1;
     held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | host s1 can't be used: connection reset
-worker 3, hosts 3, spares s1 s2, restarts 2: up; lost node2; lost node3; worker/0 ends; time up restart 2;
-    held node1; held s1; held s2; worker/0,worker/1,worker/2 starts; worker/0,worker/1,worker/2 finishes 0;
+# several hosts are lost by one cause: one restart, even if the second one is lost much later
+worker 4, hosts 4, restarts 1: up; lost node2; lost node3; worker/0,worker/3 ends; time up place;
+    time up restart 1; held node1; held node4; worker/0,worker/1,worker/2,worker/3 starts;
+    worker/0,worker/1,worker/2,worker/3 finishes 0; closed
+    -> 0 | succeeded, succeeded, succeeded, succeeded | host node3 is lost: connection reset; worker/2 moves,
+       too, {JOINED} for node2, node3)
+worker 3, hosts 3, spares s1 s2, restarts 1: {TWO}; worker/0,worker/1,worker/2 finishes 0; closed
+    -> 0 | succeeded, succeeded, succeeded
+worker 3, ps 1, hosts 4, spares s1, restarts 1: up; lost node2; lost node4; lost node3; ps/0 ends;
+    time up restart 1; held node1; held s1; worker/0,worker/1,worker/2,ps/0 starts;
+    worker/0,worker/1,worker/2 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, succeeded, stopped | host node3 is lost: connection reset; worker/1 moves,
+       too, {JOINED} for node2, node4, node3)
+worker 2, hosts 3, board 1 sidecar, restarts 1: up; lost node1; worker/1 ends; time up restart 1; lost node2;
+    time up restart 1; held node3; worker/0,worker/1,board/0 starts; worker/0,worker/1 finishes 0;
+    board/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+# another one after the restart counts anew
+worker 3, hosts 3, spares s1 s2, restarts 1: {TWO}; lost s1; worker/0,worker/2 ends; closed
+    -> 125 | stopped, lost, stopped | host s1 is lost: connection reset; no restart is left of 1
+# no room for all; no task may move; a spare without tasks was to take some
+worker 3, hosts 4, slots 1, restarts 1: up; lost node2; lost node3; worker/0 ends; time up place; closed
+    -> 125 | stopped, lost, lost | hosts node2, node3 are lost: no other host has room for worker/1, worker/2
+worker 3, hosts 4, slots 1, restarts 1: up; lost node2; lost node3; worker/0 ends; time up restart 1; closed
+    -> 125 | stopped, lost, lost | hosts node2, node3 are lost: no other host has room for worker/1, worker/2
+worker 2, reader 1 restart never, hosts 3, restarts 1: up; lost node2; lost node3; worker/0 ends; closed
+    -> 125 | stopped, lost, lost | host node3 is lost: connection reset
+worker 2, hosts 2, slots 1, spares s1, restarts 1: up; lost node2; lost s1; worker/0 ends; time up place;
     closed
-    -> 0 | succeeded, succeeded, succeeded | host node3 is lost: connection reset;
-       worker/2 moves to s2, {SECOND}
-worker 3, hosts 3, spares s1 s2, restarts 1: up; lost node2; lost node3; worker/0 ends; closed
-    -> 125 | stopped, lost, lost | host node3 is lost: connection reset; no restart is left of 1
+    -> 125 | stopped, lost | host node2 is lost: no other host has room for worker/1
 # the new host is lost: before the time is up, while it holds ports, while its tasks run
-worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; lost s1; worker/0 ends; time up restart 2;
+worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; lost s1; worker/0 ends; time up restart 1;
     held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset; worker/1 moves to s2, {SECOND}
-worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
-    lost s1; time up restart 2; held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
-    closed
-    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset; worker/1 moves to s2, {SECOND}
-worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
-    refused s1; time up restart 2; held node1; held s2; worker/0,worker/1 starts;
-    worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset
+worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    lost s1; {S2}
+    -> 0 | succeeded, succeeded | host s1 can't be used: connection reset; worker/1 moves, too, {JOINED}
+       for node2, s1)
+worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    refused s1; {S2}
     -> 0 | succeeded, succeeded | host s1 can't be used: it has no port for each of its tasks: too many
-       open files; worker/1 moves to s2, {SECOND}
-worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
-    time up ready; time up restart 2; held node1; held s2; worker/0,worker/1 starts;
-    worker/0,worker/1 finishes 0; closed
+       open files; worker/1 moves, too, {JOINED} for node2, s1)
+worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    time up ready; {S2}
     -> 0 | succeeded, succeeded | host s1 can't be used: no answer from its agent in 60s; worker/1
-       moves to s2, {SECOND}
+       moves, too, {JOINED} for node2, s1)
 worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time up restart 1; held node1;
     held s1; worker/0,worker/1 starts; lost s1; worker/0 ends; time up restart 2; held node1; held s2;
     worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 # all hosts are lost
-worker 2, hosts 2, restarts 2: up; lost node2; lost node1
-    -> 125 | lost, lost | host node1 is lost: connection reset; no other host has room for worker/0,
-       worker/1
+worker 2, hosts 2, restarts 2: up; lost node2; lost node1; time up place
+    -> 125 | lost, lost | hosts node2, node1 are lost: no other host has room for worker/0, worker/1
 # a host is lost while a task starts again: all start, once
 worker 2, ps 1, hosts 3, spares s1, restarts 2: up; worker/1 dies 9; worker/1 gone; lost node2; ps/0 ends;
     time up restart 2; held node1; held s1; held node3; worker/0,worker/1,ps/0 starts;
@@ -136,8 +160,8 @@ worker 2, hosts 2, spares s1, restarts 3: {MOVED}; time up return of node2; read
     worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | {BACK}
 # while others move: it takes the tasks of the next host
-worker 2, hosts 2, spares s1 s2, restarts 3: {MOVED}; time up return of node2; lost s1; ready node2; lost s2;
-    worker/0 ends; time up restart 3; held node1; held node2; worker/0,worker/1 starts;
+worker 2, hosts 2, spares s1 s2, restarts 2: {MOVED}; time up return of node2; lost s1; ready node2; lost s2;
+    worker/0 ends; time up restart 2; held node1; held node2; worker/0,worker/1 starts;
     worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded | {BACK}
 # a standby host; before the first start
@@ -183,9 +207,17 @@ worker 2, hosts 2, containers, restarts 1: up; worker/1 gets 15; worker/1 dies 1
     worker/0 ends; time up restart 1; held node2; ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
 # all are lost
-worker 2, hosts 2, containers, restarts 2: up; lost node2; lost node1; time up restart 2; ready node1;
+worker 2, hosts 2, containers, restarts 1: up; lost node2; lost node1; time up restart 1; ready node1;
     ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | host node1 is lost: connection reset; a new one takes its place, all tasks
+       start again (attempt 2, restart 1 of 1 for node2, node1)
+# one is lost while the other is made; a new one is lost, which counts
+worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; lost node1;
+    time up restart 1; ready node1; ready node2; {AGAIN}; worker/0,worker/1 finishes 0; closed
     -> 0 | succeeded, succeeded
+worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; ready node2;
+    lost node2; closed
+    -> 125 | stopped, lost | host node2 can't be used: connection reset; no restart is left of 1
 # no restart; Ctrl-C meanwhile
 worker 2, hosts 2, containers: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost | host node2 is lost: connection reset
@@ -215,6 +247,27 @@ def test_the_restart_waits_for_the_end_of_the_tasks_on_the_lost_host():
         ("node1", "worker/0", 2), ("s1", "worker/1", 2),
     ]  # fmt: skip
     assert [plan.ports for plan in replay.all(events.MakePlan)] == [{"worker/0": 4000, "worker/1": 4001}] * 2
+
+
+def test_the_wait_begins_anew_when_another_host_is_lost():
+    script = Script(job("worker 3", restarts=1), hosts(3), tasks_end=80.0)
+    replay = script.play("up; lost node2; worker/0 ends; time up restart 1; lost node3")
+    assert replay.timers["restart 1"] == 80.0
+    assert "ready" not in replay.timers
+    assert len(replay.all(events.StartTask)) == 3
+
+
+def test_100_hosts_that_are_lost_cost_few_commands():
+    script = Script(job("worker 800", restarts=1), hosts(200), tasks_end=80.0)
+    lost = "; ".join(f"lost node{number}" for number in range(101, 201))
+    replay = script.play(f"up; {lost}; time up place")
+    assert len(replay.report.tasks) == 800
+    first, *others = replay.steps[-101:-1]
+    assert len(first.commands) < 220
+    assert all(len(step.commands) < 10 for step in others)
+    told = [event for step in others for event in step.commands if isinstance(event, events.Restarting)]
+    assert {len(event.attempts) for event in told} == {4}
+    assert replay.report.exit_code == 0
 
 
 def test_a_sidecar_whose_container_can_not_be_made_again_delays_nothing():

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from launcher import events
 from launcher.errors import ProtocolError
 from launcher.events import Command, Event, StopSteps
-from launcher.supervisor.machine import Phase
+from launcher.supervisor import Phase
 from launcher.task_id import TaskId
 from tests.histories.script import FACTS, SimulatedJob
 

@@ -1,0 +1,109 @@
+"""The end of a job that the user asks for: by a signal, or by a time limit."""
+
+from __future__ import annotations
+
+from launcher import events
+from launcher.report import Failure, Reason
+from launcher.supervisor import stalls
+from launcher.supervisor.ending import finish_if_closed, send_stops, stop
+from launcher.supervisor.hosts import ACTIVE, HostState
+from launcher.supervisor.state import TIMED_OUT, JobState, Phase, limit_text
+from launcher.supervisor.steps import AT_ONCE, SIGINT, SIGTERM, longest
+from launcher.supervisor.waiting import waiting_for
+from launcher.text import counted, duration, listed
+
+#: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
+_ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
+#: Seconds within which a second signal is an echo of the first: ``timeout`` signals its command and then the
+#: command's process group, a shell passes on a hang-up.
+_ECHO = 0.02
+#: Signals that a user can send again; a terminal or a pipe is closed only once.
+_REPEATABLE = (SIGINT, SIGTERM)
+
+
+def stop_asked(job: JobState, event: events.StopAsked) -> None:
+    """The user asks for the end of the job: the first time in order, then at once."""
+    before, job.last_stop_at = job.last_stop_at, event.at
+    if before is not None and abs(event.at - before) < _ECHO:
+        job.last_stop_at = before
+        return
+    name = event.who if before is None else f"{event.who} again"
+    if job.phase is Phase.STOPPING:
+        _kill(job, name)
+    elif job.phase is Phase.CLOSING:  # every task is gone
+        job.immediate = True
+        agents = job.hosts.names(*ACTIVE)
+        job.notify(f"{name}: not waiting for the agent on {listed(agents)} to close")
+        for host in agents:
+            job.hosts[host].move(HostState.LOST, event)
+            job.do(events.HangUp(host))
+        finish_if_closed(job)
+    elif job.phase is Phase.DRAINING:
+        _stop_in_order(job, f"{event.who}: the job is done; ", event)
+    else:
+        failure = Failure(Reason.INTERRUPTED, None, None, event.at, f"stopped by {event.who}")
+        job.fail(failure, 128 + event.signal)
+        _stop_in_order(job, f"{event.who}: ", event)
+
+
+def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
+    grace = job.policy.grace
+    how_long = ""
+    if job.phase is not Phase.STARTUP and job.tasks.alive and grace > 0:
+        again = f"{event.who} again" if event.signal in _REPEATABLE else "Ctrl-C"
+        how_long = f", up to {limit_text(grace)}; {again} kills them at once"
+    job.notify(f"{why}{_stop_text(job)}{how_long}")
+    _stop_and_expect_answers(job)
+
+
+def _stop_and_expect_answers(job: JobState) -> None:
+    stop(job)
+    if job.phase is Phase.STOPPING:
+        _expect_answers(job, max(0.0, job.policy.grace) + _LATE_ANSWER_LIMIT)
+
+
+def _kill(job: JobState, name: str) -> None:
+    """Kill the tasks that are left; on a further request only name them."""
+    if job.immediate:
+        job.notify(f"{name}: the tasks were killed; {waiting_for(job)}")
+        return
+    job.immediate = True
+    job.notify(f"{name}: killing what is left of {counted(len(job.tasks.open), 'task')} at once")
+    job.do(events.SetTimer("end", longest(AT_ONCE)))
+    _expect_answers(job, _ANSWER_LIMIT)
+    send_stops(job, job.tasks.in_order(job.tasks.open), AT_ONCE)
+
+
+def _expect_answers(job: JobState, seconds: float) -> None:
+    """Set a limit for each host to answer, so that nothing waits for the lease of a silent host."""
+    for task in job.tasks.open:
+        job.hosts[job.tasks[task].host].unanswered = True
+    job.answer_limit = seconds
+    job.do(events.SetTimer("answer", seconds))
+
+
+def _stop_text(job: JobState) -> str:
+    if job.phase is Phase.STARTUP:
+        return "no task was started yet"
+    going = job.tasks.alive or job.tasks.open
+    return f"stopping {counted(len(going), 'task')}" if going else "no task runs now"
+
+
+def took_too_long(job: JobState, event: events.TimeUp) -> None:
+    """The job has reached its time limit."""
+    if job.phase not in (Phase.STARTUP, Phase.RUNNING, Phase.DRAINING):
+        return
+    limit = limit_text(job.policy.timeout or 0.0, job.policy.timeout_text)
+    job.notify(f"the time limit of {limit} is over: {_stop_text(job)}")
+    if job.phase is not Phase.DRAINING:
+        ended = [
+            f"{record.task} ended after {duration(record.ended_at - record.started_at)}"
+            for record in job.tasks.values()
+            if not record.service and record.task not in job.tasks.restarting
+            if record.started_at is not None and record.ended_at is not None
+        ]
+        went_on = f"; {listed(ended)}, {job.tasks.names(job.tasks.deciding)} went on" if ended else ""
+        text = f"the job took longer than its time limit of {limit}{went_on}"
+        hint = stalls.hint_at_timeout(job)
+        job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)
+    _stop_and_expect_answers(job)

@@ -1,0 +1,27 @@
+"""The sequences of signals that stop tasks."""
+
+from __future__ import annotations
+
+from launcher.events import StopSteps
+
+# Numbers of signal(7) on Linux: the same on every host, whatever its Python.
+SIGINT, SIGABRT, SIGKILL, SIGTERM = 2, 6, 9, 15
+#: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts
+#: as unkillable; that an agent may be late until it counts as lost.
+STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0
+AT_ONCE: StopSteps = ((SIGKILL, _LAST),)
+
+
+def orderly(grace: float) -> StopSteps:
+    """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
+    return ((SIGTERM, grace), (SIGABRT, min(STACKS, grace)), *AT_ONCE) if grace > 0 else AT_ONCE
+
+
+def quick(grace: float, most: float) -> StopSteps:
+    """SIGTERM; SIGKILL after ``grace`` seconds, ``most`` at the most."""
+    return ((SIGTERM, min(grace, most)), *AT_ONCE) if grace > 0 else AT_ONCE
+
+
+def longest(sequence: StopSteps) -> float:
+    """Seconds for an agent to end tasks by this sequence; an agent that takes longer is lost."""
+    return sum(seconds for _, seconds in sequence) + _MARGIN

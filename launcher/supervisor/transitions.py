@@ -1,0 +1,46 @@
+"""Records that have a state, and the changes of it that are possible."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=enum.Enum)
+#: Changes of a state that are kept.
+_MOST_CHANGES = 100
+
+
+class InvalidTransition(Exception):
+    """An impossible change of a state: a fault of the launcher. The text has the history of the record."""
+
+
+class StateRecord(Generic[S]):
+    """A record with a state.
+
+    Args:
+        name: of what it is the record, for messages.
+        state: the first one.
+        transitions: every possible change of the state; any other is a fault of the launcher.
+    """
+
+    def __init__(self, name: str, state: S, transitions: Mapping[S, Sequence[S]]) -> None:
+        self._name, self._transitions = name, transitions
+        self.state = state
+        self._history: deque[tuple[S, S, object]] = deque(maxlen=_MOST_CHANGES)
+
+    def move(self, state: S, cause: object) -> None:
+        """Change to ``state``.
+
+        Raises:
+            InvalidTransition: there is no such change.
+        """
+        self._move(state, self._transitions.get(self.state, ()), cause)
+
+    def _move(self, state: S, possible: Sequence[S], cause: object) -> None:
+        self._history.append((self.state, state, cause))
+        if state not in possible:
+            changes = [f"{old.value} -> {new.value}: {why}" for old, new, why in self._history]
+            raise InvalidTransition(f"{self._name}: {'; '.join(changes)}")
+        self.state = state

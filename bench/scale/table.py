@@ -73,7 +73,7 @@ def values_of(result: Mapping[str, Any], name: str) -> Values | None:
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """A table of several results: with an arrow between the cells of one size."""
+    """A table of several results, with an arrow between the cells of one size; and the notes of each."""
     names = [name_of(size) for size in results[-1]["sizes"]]
     lines = [f"| hosts x tasks | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     for title, keys, unit, digits in _ROWS:
@@ -82,4 +82,8 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
             for name in names
         ]
         lines.append(f"| {title} | {' | '.join(cells)} |")
+    lines.append("")
+    for result in results:
+        notes = [f"{name_of(size)}: {note}" for size in result["sizes"] for note in size["notes"]]
+        lines.append(f"- Commit {result['commit']}, {result['machine']}. {'; '.join(notes)}".rstrip())
     return "\n".join(lines)

@@ -243,6 +243,13 @@ class Placement(Record):
         """The hosts in use, in the order of their first tasks."""
         return tuple({placed.host.name: placed.host for placed in self.tasks}.values())
 
+    def by_host(self) -> dict[str, list[Placed]]:
+        """The tasks of each host in use."""
+        found: dict[str, list[Placed]] = {}
+        for placed in self.tasks:
+            found.setdefault(placed.host.name, []).append(placed)
+        return found
+
     def agent_hosts(self) -> tuple[Host, ...]:
         """The hosts that have an agent: those in use, then those on standby."""
         return (*self.hosts(), *self.standby)

@@ -197,25 +197,32 @@ Buffer = Union[bytes, memoryview]
 # ---------------------------------------------------------------------- one message
 
 
+#: The last message without data, and its frame: the same message may go to thousands of hosts.
+_last: Tuple[Message, bytes] = (None, b"")
+
+
 def encode(message: Message) -> List[Buffer]:
     """The frame of a message, as buffers for ``writev``.
 
     Raises:
         ProtocolError: it is larger than `MAX_FRAME`.
     """
+    global _last
+    last, frame = _last
+    if message is last:
+        return [frame]
     record = type(message)
-    if record._fields[-1:] == ("data",):
-        data = message.data
-        fields = _cached_json(record, message[:-1])
-    else:
-        data = b""
-        fields = _json(record, message)
+    has_data = record._fields[-1:] == ("data",)
+    data = message.data if has_data else b""
+    fields = _cached_json(record, message[:-1]) if has_data else _json(record, message)
     if len(fields) + len(data) > MAX_FRAME:
         raise ProtocolError(
             f"{record.__name__} of {len(fields) + len(data)} bytes is larger than a frame ({MAX_FRAME})"
         )
-    head = _HEAD.pack(_CODES[record], len(fields), len(data)) + fields
-    return [head, data] if data else [head]
+    frame = _HEAD.pack(_CODES[record], len(fields), len(data)) + fields
+    if not has_data:
+        _last = message, frame
+    return [frame, data] if data else [frame]
 
 
 def _json(record: Any, values: Tuple[Any, ...]) -> bytes:

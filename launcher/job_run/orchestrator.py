@@ -117,6 +117,7 @@ class Orchestrator:
     ) -> None:
         self._job = job
         self._placement = placement
+        self._on_hosts = placement.by_host()
         self._open_link = open_link
         self._display = display
         self._opening = opening
@@ -291,11 +292,10 @@ class Orchestrator:
         if not data:
             self._selector.unregister(self._commands_fd)
         *lines, self._partial_command = (self._partial_command + data).split(b"\n")
-        hosts = {str(placed.task): placed.host.name for placed in self._placement.tasks}
         for line in lines:
             fields = json.loads(line)
-            host, task = hosts[fields["task"]], TaskId(fields["task"])
-            self._send(events.SignalTask(host, task, fields["signal"], fields["all"]))
+            record = self._machine.records[TaskId(fields["task"])]
+            self._send(events.SignalTask(record.host, record.task, fields["signal"], fields["all"]))
 
     # ------------------------------------------------------------------ connections
 
@@ -307,7 +307,7 @@ class Orchestrator:
             return
         connection = _Connection(host.name, link)
         self._connections[host.name] = connection
-        link.tasks.update(placed.task for placed in self._placement.tasks if placed.host.name == host.name)
+        link.tasks.update(placed.task for placed in self._on_hosts.get(host.name, ()))
         self._selector.register(link, selectors.EVENT_READ, lambda: self._receive(connection))
 
     def _receive(self, connection: _Connection) -> None:
@@ -411,7 +411,7 @@ class Orchestrator:
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Let a host import modules while it holds ports and the plan is made."""
-        for preload in preloads(self._job, self._placement, command.host):
+        for preload in preloads(self._job, self._on_hosts.get(command.host, ())):
             self._send(preload._replace(env={**preload.env, **self._mark(preload.tasks[0])}))
         preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PORTS}
         self._send(command._replace(preferred=preferred))
@@ -466,8 +466,10 @@ class Orchestrator:
             self.plan = self.plan._replace(tensorboard=self._board.url or None)
             if line:
                 self._show(events.Tell(line))
-        for host in self._connections:
-            self._send(events.SetCluster(host, self.plan.cluster, self.plan.sidecars))
+        cluster = events.SetCluster("", self.plan.cluster, self.plan.sidecars)
+        for connection in self._connections.values():
+            if not connection.closed:
+                connection.link.send(cluster)  # the same for all: it is encoded once
         self._execute(self._machine.planned(self.plan))
         try:
             write_plan(self.plan, self._opening.paths, self._opening.job, self._job.policy.restarts)
@@ -479,6 +481,7 @@ class Orchestrator:
     def _move_tasks(self, command: events.MoveTasks) -> None:
         assert self._moves is not None
         self._placement = self._moves.settled(command.placement)
+        self._on_hosts = self._placement.by_host()
         for placed in self._placement.tasks:
             self._connections[placed.host.name].link.tasks.add(placed.task)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, RunPaths, TaskPlan
 from launcher.output.files import write_json
+from launcher.scheduler.cluster_spec import ClusterSpec
 from launcher.scheduler.plan import completed, make_plan
 from launcher.text import listed, printable, shortened
 
@@ -24,9 +25,9 @@ _FIRST_PORT = 20_000
 _MANY, _LONGEST_WORD = 20, 200
 #: Variables in which tasks that are alike differ.
 _OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
-#: Variables that launch sets, in the order shown; first those of the ClusterSpec.
-_CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC")
-OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
+#: Variables that launch sets, in the order shown; those in ``plan.json``.
+OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC", *_OF_EACH_TASK)
+_OF_ONE_TASK = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_OF_EACH_TASK)
 
 
 def write_plan(plan: Plan, paths: RunPaths, job: str, restarts: int) -> None:
@@ -41,13 +42,16 @@ def write_plan(plan: Plan, paths: RunPaths, job: str, restarts: int) -> None:
     Raises:
         OSError: it can't be written.
     """
-    fields = plan_as_dict(plan._replace(tasks=()), job, restarts)
-    write_json(paths.plan, {**fields, "tasks": map(_task_as_dict, completed(plan))})
+    write_json(paths.plan, plan_as_dict(plan, job, restarts))
 
 
 def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
-    """A plan for JSON. It has only the variables that launch sets: others may be secret."""
-    tasks = [_task_as_dict(task) for task in completed(plan)]
+    """A plan for JSON. It has only the variables that launch sets: others may be secret.
+
+    The addresses of all tasks are in it once: in commands they are placeholders.
+    """
+    cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
+    tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
     command = _without_values(sys.argv)
     head = {"schema": PLAN_SCHEMA, "job": job, "command": command, "restarts": restarts}
     return {**head, "tasks": tasks, "cluster": plan.cluster, "tensorboard": plan.tensorboard}
@@ -55,7 +59,7 @@ def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:
     names = ("task", "host", "address", "port", "argv", "workdir", "venv", "gpus")
-    env = {name: task.env[name] for name in OWN_VARIABLES if name in task.env}
+    env = {name: task.env[name] for name in _OF_ONE_TASK if name in task.env}
     return {**{name: getattr(task, name) for name in names}, "env": env}
 
 
@@ -107,15 +111,16 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     for role, addresses in plan.cluster.items():
         yield f"#   {role}: {listed(addresses, _MANY if many else len(addresses))}"
     shown: set[object] = set()
-    for task, short in zip(completed(plan), plan.tasks, strict=True):
-        alike = _alike(short)
+    cluster = ClusterSpec(plan.cluster, plan.sidecars)
+    for task in plan.tasks:
+        alike = _alike(task)
         if many and alike in shown:
             own = [f"{name}={task.env[name]}" for name in _OF_EACH_TASK if name in task.env]
             yield f"# {', '.join([f'{task.task} on {task.host}', task.address, *own])}"
             continue
         shown.add(alike)
         yield ""
-        lines = _task_lines(task, _LONGEST_WORD if many else sys.maxsize)
+        lines = _task_lines(completed(task, cluster), _LONGEST_WORD if many else sys.maxsize)
         yield from ("#" + line.removeprefix("#").replace("\n", "\n#") if many else line for line in lines)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from launcher import events
@@ -89,6 +90,7 @@ class Console:
         #: When to look at the unfinished lines again.
         self._look_at = 0.0
         self._hosts: dict[TaskId, str] = {}
+        self._colours: dict[TaskId, str] = {}
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
@@ -101,6 +103,7 @@ class Console:
         """Make the labels of the tasks; print nothing."""
         self._paths = opening.paths
         self._hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
+        self._colours = dict(zip(self._hosts, cycle(_COLOURS), strict=False))
         self._labels = labels(self._hosts, list(self._hosts))
         if self._options.live and not self._options.quiet:
             self._status = _StatusLine(self._writer, self._options, opening.placement, self._clock())
@@ -175,8 +178,7 @@ class Console:
     def _cutter(self, task: TaskId) -> LineCutter:
         before = after = ""
         if self._options.colour:
-            number = list(self._labels).index(task)
-            before, after = f"\x1b[{_COLOURS[number % len(_COLOURS)]}m", RESET
+            before, after = f"\x1b[{self._colours[task]}m", RESET
         first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
         if self._options.fold:
             from launcher.output.folding import Folding, TaskFolding

@@ -169,15 +169,12 @@ def _write_to_pipe(path: str, data: bytes) -> None:
 
 
 def _json(value: Mapping[str, Any]) -> Iterator[str]:
-    """An object as JSON, in pieces: a line for each field, and for each item of a list.
-
-    The items of an iterator are made one at a time.
-    """
+    """An object as JSON, in pieces: a line for each field, and for each item of a list."""
     separator = "{"
     for name, field in sorted(value.items()):
         yield f"{separator}\n  {_compact(name)}: "
         separator = ","
-        if not isinstance(field, (Iterator, list, tuple)):
+        if not isinstance(field, (list, tuple)):
             yield _compact(field)
             continue
         before = "["

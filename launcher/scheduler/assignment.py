@@ -161,12 +161,9 @@ def allocate_gpus(tasks: Sequence[Placed]) -> Placement:
     Returns:
         The same tasks with their GPUs, and notes on tasks without one.
     """
-    by_host: dict[str, list[Placed]] = {}
-    for placed in tasks:
-        by_host.setdefault(placed.host.name, []).append(placed)
     ids: dict[TaskId, tuple[str, ...] | None] = {}
     notes: list[str] = []
-    for on_host in by_host.values():
+    for on_host in Placement(tuple(tasks)).by_host().values():
         notes += _allocate(on_host, ids)
     return Placement(tuple(placed._replace(gpus=ids[placed.task]) for placed in tasks), tuple(notes))
 

@@ -74,14 +74,19 @@ class ClusterSpec:
         addresses: role -> ``host:port`` of each of its tasks by index; roles in the order of the table,
             sidecars last.
         sidecars: names of roles that ``{world_size}`` does not count.
+        lists: whether the values have addresses of all tasks; else these are placeholders.
     """
 
-    def __init__(self, addresses: Mapping[str, Sequence[str]], sidecars: Iterable[str] = ()) -> None:
+    def __init__(
+        self, addresses: Mapping[str, Sequence[str]], sidecars: Iterable[str] = (), lists: bool = True
+    ) -> None:
         self.addresses: Dict[str, Tuple[str, ...]] = {
             role: tuple(role_addresses) for role, role_addresses in addresses.items()
         }
         self.json = _compact(self.addresses)
         self.tf_json = _compact({role: self.addresses[role] for role in TF_CONFIG_ROLES if role in addresses})
+        if not lists:
+            self.json, self.tf_json = "{cluster_spec}", "{cluster}"
         self._first_rank: Dict[str, int] = {}
         total = 0
         for role, role_addresses in self.addresses.items():
@@ -103,6 +108,8 @@ class ClusterSpec:
             "first_host": _halves(first)[0],
             "first_port": _halves(first)[1],
         }
+        if not lists:
+            self.values.update((name, f"{{{name}}}") for name in self.values if name.endswith("_hosts"))
 
     def address(self, task: TaskId) -> str:
         """``host:port`` of one task."""
@@ -244,5 +251,5 @@ def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
     Many programs do not define ``--chief_hosts``, so it is added only if the job has a chief.
     """
     roles = ("ps", "worker", "chief") if "chief" in cluster.addresses else ("ps", "worker")
-    hosts = [f"--{role}_hosts={','.join(cluster.addresses.get(role, ()))}" for role in roles]
+    hosts = [f"--{role}_hosts={cluster.values[f'{role}_hosts']}" for role in roles]
     return (*hosts, f"--job_name={task.role}", f"--task_index={task.index}")

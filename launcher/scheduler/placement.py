@@ -158,9 +158,10 @@ def _sidecar_tasks(role: Role, tasks: list[Placed], assignment: Assignment) -> l
 def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
     """Faults of names and labels in a role that no host has."""
     names = [host.name for host in hosts]
+    known_names = set(names)
     labels = list(dict.fromkeys(label for host in hosts for label in host.labels))
     for name in dict.fromkeys(role.hosts):
-        if name not in names:
+        if name not in known_names:
             expected = did_you_mean(name, names, f"the hosts are {listed(names)}")
             yield Fault(role.source, f"{role.name}: there is no host {name!r}", expected)
     for label in dict.fromkeys(role.labels):

@@ -24,6 +24,8 @@ _READ_EARLY = (
 
 #: Size of the longest argument or variable of a program, with its NUL (``MAX_ARG_STRLEN``, execve(2)).
 MOST_BYTES = 128 * 1024
+#: Variables with the addresses of all tasks.
+_OF_ALL = ("TF_CONFIG", "CLUSTER_SPEC")
 #: A port with the most digits.
 _LONG_PORT = 65535
 
@@ -59,31 +61,30 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
     return Plan(tuple(tasks), cluster.addresses, sidecars)
 
 
-def preloads(job: JobSpec, placement: Placement, host: str) -> Iterator[Preload]:
+def preloads(job: JobSpec, on_host: Iterable[Placed]) -> Iterator[Preload]:
     """The processes of a host that import the modules of ``--preload``.
 
     The tasks of one have the same Python and venv, and the same values of `_READ_EARLY`; the process has the
     variables that all of them have.
+
+    Args:
+        job: of the tasks.
+        on_host: all tasks of the host.
     """
     groups: dict[tuple[object, ...], list[TaskPlan]] = {}
-    for placed in placement.tasks if job.preload else ():
+    for placed in on_host if job.preload else ():
         task = _task_plan(job, placed, _LONG_PORT)
-        if task.host == host and len(task.argv) > 1:  # else its program is not Python
+        if len(task.argv) > 1:  # else its program is not Python
             early = ((name, value) for name, value in task.env.items() if name.startswith(_READ_EARLY))
             groups.setdefault((task.argv[0], task.venv, frozenset(early)), []).append(task)
     for tasks in groups.values():
         env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
         names = tuple(task.task for task in tasks)
-        yield Preload(host, names, tasks[0].argv[0], tasks[0].venv, job.preload, env)
+        yield Preload(tasks[0].host, names, tasks[0].argv[0], tasks[0].venv, job.preload, env)
 
 
-def completed(plan: Plan) -> Iterator[TaskPlan]:
-    """The tasks as their agents complete them; one at a time, as each may contain the whole ClusterSpec."""
-    cluster = ClusterSpec(plan.cluster, plan.sidecars)
-    return (_completed(task, cluster) for task in plan.tasks)
-
-
-def _completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
+def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
+    """The task as its agent completes it; it may contain the whole ClusterSpec."""
     words, env = complete(cluster, task.task, task.args, task.flags, task.templates)
     return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
@@ -183,7 +184,7 @@ def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
     for placed in placement.tasks:
         if placed.task.index:
             continue
-        plan = _completed(_task_plan(job, placed, _LONG_PORT), cluster)
+        plan = completed(_task_plan(job, placed, _LONG_PORT), cluster)
         strings = {name: f"{name}={value}" for name, value in plan.env.items()}
         words = enumerate(plan.argv)
         strings.update((f"argument {number} of {placed.task.role}", word) for number, word in words)
@@ -192,4 +193,5 @@ def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
             if size > MOST_BYTES and label not in found:
                 found.add(label)
                 problem = f"{label} takes {size:,} bytes in a job of {tasks}"
-                yield Fault("", problem, f"expected at most {MOST_BYTES:,}, the limit of Linux")
+                advice = "; short `address:` entries of the hosts make it shorter" if label in _OF_ALL else ""
+                yield Fault("", problem, f"expected at most {MOST_BYTES:,}, the limit of Linux{advice}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -11,9 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.events import Tell
+from launcher.job import Host, JobSpec, Program, Role
 from launcher.job_run import interrupts
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices
+from launcher.job_run.plan import plan_as_dict
+from launcher.scheduler.placement import place
+from launcher.scheduler.plan import make_plan
 
 
 @pytest.fixture
@@ -95,3 +100,21 @@ def test_messages_wait_for_the_console_of_a_job(capsys: pytest.CaptureFixture[st
             notices("late\x1b[2J")
         assert not select.select([notices.fd], [], [], 0)[0]
     assert capsys.readouterr().err == "launch: before\nlaunch: late\\x1b[2J\n"
+
+
+def test_the_plan_of_many_tasks_lists_their_addresses_once():
+    args = ["{worker_hosts}", "{cluster_spec}", "{tf_config}", "{rank} of {num_ps}"]
+    program = Program.of(["train.py", *args])
+    roles = (Role("worker", 3990, program, env=(("ALL", "{worker_hosts}"),)), Role("ps", 10, program))
+    job = JobSpec(roles, flags=True)
+    placement = place(job, tuple(Host(f"node{n:04}", slots=4) for n in range(1000)))
+    ports = {placed.task: 40000 + n for n, placed in enumerate(placement.tasks)}
+    text = json.dumps(plan_as_dict(make_plan(job, placement, ports), "job", 0))
+    assert len(text) < 2_000_000
+    last = json.loads(text)["tasks"][-1]
+    assert text.count(f'"{last["address"]}"') == 3, "in the cluster, and twice in its own entry"
+    assert last["argv"] == [
+        "python3", "train.py", "{worker_hosts}", "{cluster_spec}",
+        '{"cluster":{cluster},"task":{"type":"ps","index":9}}', "3999 of 10",
+        "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}", "--job_name=ps", "--task_index=9",
+    ]  # fmt: skip

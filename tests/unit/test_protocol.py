@@ -61,6 +61,14 @@ def test_messages_come_out_as_they_went_in_whatever_the_pieces(cut: int):
         assert [type(message) for message in found] == [type(message) for message in messages * 2]
 
 
+def test_a_message_to_many_hosts_is_encoded_once():
+    message = events.SetCluster("", {"worker": ("node1:1",)}, ())
+    frames = [encode(message)[0] for _ in range(1000)]
+    assert len(set(map(id, frames))) == 1
+    assert Decoder(False).feed(bytes(frames[0])) == [message]
+    assert encode(events.SetCluster("", {"ps": ()}, ())) != frames[:1]
+
+
 EXITED = {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "signal": None, "peak_rss": 0, "cpu_s": 0}
 STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
 

@@ -25,7 +25,8 @@ def plan(job: JobSpec, *hosts: Host) -> Plan:
     """The plan with ports 5000, 5001, ... in the order of the table."""
     placement = place(job, hosts)
     made = make_plan(job, placement, {placed.task: 5000 + n for n, placed in enumerate(placement.tasks)})
-    return made._replace(tasks=tuple(completed(made)))
+    cluster = ClusterSpec(made.cluster, made.sidecars)
+    return made._replace(tasks=tuple(completed(task, cluster) for task in made.tasks))
 
 
 def roles(**counts: int) -> tuple[Role, ...]:
@@ -261,6 +262,7 @@ def test_variables_that_are_too_long_for_the_kernel():
         place(JobSpec(roles(worker=6000, ps=10)), (host,))
     assert [fault.problem.split()[0] for fault in caught.value.faults] == ["TF_CONFIG", "CLUSTER_SPEC"]
     assert "in a job of 6,010 tasks; expected at most 131,072" in str(caught.value)
+    assert str(caught.value).count("short `address:` entries") == 2
     for size, fits in ((MOST_BYTES - 3, True), (MOST_BYTES - 2, False)):
         spec = JobSpec(roles(worker=1), env=(("A", "x" * size),))
         if fits:
@@ -282,7 +284,7 @@ def test_one_template_for_each_python_and_environment_that_is_read_early():
     hosts = (Host("n1", slots=5, venv="/venv"), Host("n2", python="/usr/bin/python3"))
     job = JobSpec(roles, env=(("ALL", "a"),), preload=("tensorflow", "numpy"))
     placement = place(job, hosts)
-    found = [preload for host in hosts for preload in preloads(job, placement, host.name)]
+    found = [preload for host in hosts for preload in preloads(job, placement.by_host()[host.name])]
     shown = [(each.host, sorted(each.tasks), each.python, each.venv, dict(each.env)) for each in found]
     assert shown == [
         (
@@ -296,4 +298,4 @@ def test_one_template_for_each_python_and_environment_that_is_read_early():
         ("n2", ["other/0"], "/usr/bin/python3", None, {"ALL": "a"}),
     ]
     assert {each.modules for each in found} == {("tensorflow", "numpy")}
-    assert not list(preloads(job._replace(preload=()), placement, "n1"))
+    assert not list(preloads(job._replace(preload=()), placement.tasks))

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -334,7 +334,7 @@ class Orchestrator:
             connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT
             self._lost.append(connection)
             return
-        for message in messages:
+        for message in _joined(messages):
             self._machine.verify(message)
             if isinstance(message, events.Measured):
                 self._control.measured(message)
@@ -495,6 +495,20 @@ class Orchestrator:
 
     def _finish(self, _: events.Finish) -> None:
         self._finished = True
+
+
+def _joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
+    """The messages of a host; what a task has printed between two other events is one message."""
+    printed: dict[tuple[TaskId, int], list[events.TaskOutput]] = {}
+    for message in (*messages, None):
+        if isinstance(message, events.TaskOutput):
+            printed.setdefault((message.task, message.attempt), []).append(message)
+            continue
+        for first, *more in printed.values():
+            yield first._replace(data=b"".join(each.data for each in (first, *more))) if more else first
+        printed.clear()
+        if message is not None:
+            yield message
 
 
 def _left(deadline: float) -> float:

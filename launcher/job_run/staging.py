@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
@@ -101,7 +101,7 @@ class Staging:
         Raises:
             TransportError: the disk of a host is full, or a host is lost; ``--timeout`` is over.
         """
-        names = {host: self._tasks_for(host) for host in self._output_hosts}
+        names = self._tasks_for(self._output_hosts)
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
             copying, standby = self._copying(self._timeout), {host.name for host in self._placement.standby}
@@ -118,16 +118,20 @@ class Staging:
         Raises:
             TransportError: that is not possible now.
         """
-        names = {host: self._tasks_for(host)} if host in self._output_hosts else {}
+        names = self._tasks_for([host] if host in self._output_hosts else [])
         with self._bringing:
             self._brought = Copying(self._commands, 1, seconds=self._timeout)
             if (self._trees or names) and not self._over:
                 sync(self._brought, [host], self._trees, self._job, names, self._other_user)
 
-    def _tasks_for(self, host: str) -> list[str]:
-        """The names of folders for the tasks that may run on a host."""
+    def _tasks_for(self, hosts: Iterable[str]) -> dict[str, list[str]]:
+        """The names of folders for the tasks that may run on each of these hosts."""
+        on_hosts, tasks = self._placement.by_host(), self._placement.tasks
         may_move = bool(self._options.job.policy.restarts)
-        return [p.task.file_stem for p in self._placement.tasks if may_move or p.host.name == host]
+        return {
+            host: [placed.task.file_stem for placed in (tasks if may_move else on_hosts.get(host, ()))]
+            for host in hosts
+        }
 
     def settled(self, placement: Placement) -> Placement:
         """A placement of this launch with the folders of its tasks on other machines."""

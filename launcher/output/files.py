@@ -22,9 +22,9 @@ from launcher.runs.logs import attempt_mark
 from launcher.task_id import TaskId
 from launcher.text import listed
 
-#: Largest number of open files, and the same as a part of the limit for descriptors. To open one more file,
-#: the file that was opened first is closed.
-_MOST_OPEN, _PART = 256, 4
+#: Largest number of open files; how many of the descriptors that are left others may need. To open one more
+#: file, the file that was opened first is closed.
+_MOST_OPEN, _SPARE = 10_000, 128
 # The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -44,7 +44,7 @@ class Files:
         self._warn = warn
         self._clock = clock
         self._paths: RunPaths
-        self._most_open = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART)
+        self._most_open = 1
         #: Open files by path, in the order in which they were opened.
         self._fds: dict[str, int] = {}
         #: Tasks whose log does not end with a whole line.
@@ -59,6 +59,8 @@ class Files:
     def begin(self, opening: Opening) -> None:
         """Create every file, so that other programs can open a log before its first line."""
         self._paths = paths = opening.paths
+        left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
+        self._most_open = min(_MOST_OPEN, max(1, left // 4, left - _SPARE))
         with contextlib.suppress(OSError):  # creating the first file fails for the same reason
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in opening.placement.tasks)):

@@ -63,11 +63,10 @@ def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
     if len(report.tasks) <= MANY:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
-    notable = [task for task in report.tasks if task.state not in _EXPECTED or task.task == first]
-    notable.sort(key=lambda task: task.task != first)
-    shown = notable[:MANY]
+    ranked = sorted(report.tasks, key=lambda task: (task.task != first, task.state in _EXPECTED))
+    shown = [task for task in ranked[:MANY] if task.state not in _EXPECTED or task.task == first]
     groups: dict[tuple[str, TaskState], list[TaskReport]] = {}
-    for task in (*notable[MANY:], *(task for task in report.tasks if task not in notable)):
+    for task in ranked[len(shown) :]:
         groups.setdefault((task.task.role, task.state), []).append(task)
     return shown, [_group(role, state, group) for (role, state), group in groups.items()]
 

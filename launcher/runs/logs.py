@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 import sys
 import time
 from typing import BinaryIO
@@ -67,7 +68,7 @@ def shown_lines(text: str, count: int) -> list[str]:
 
 
 class GrowingLog:
-    """A log that grows, and may not exist yet.
+    """A log that grows, and may not exist yet. It is open only while it is read, as a run may have many.
 
     Without a label it is copied byte for byte into a file or pipe. With a label, and to a terminal, it is
     written in lines as on the console.
@@ -82,7 +83,8 @@ class GrowingLog:
     def __init__(self, path: str, label: str = "", lines: int | None = None, terminal: bool = False) -> None:
         self._path = path
         self._lines = lines
-        self._file: BinaryIO | None = None
+        #: How many bytes of it were read.
+        self._at = 0
         first, later = (f"{label}{mark}".encode(errors="surrogateescape") for mark in (" | ", " + "))
         self._cutter = LineCutter(first if label else b"", later if label else b"", terminal)
         self._raw = not label and not terminal
@@ -110,24 +112,26 @@ class GrowingLog:
         while self.write(out):
             pass
         self.write_line(out)
-        if self._file is not None:
-            self._file.close()
 
     def write_line(self, out: BinaryIO) -> None:
         """Write the last line of a log that is complete, if it has no newline."""
         out.write(self._cutter.end())
 
     def _read(self) -> bytes:
-        if self._file is None:
-            try:
-                self._file = open_regular(self._path, links=False)
-            except FileNotFoundError:
-                return b""
-            except OSError as error:
-                raise LaunchError(f"can't read {self._path!r}: {error.strerror}") from error
-            if self._lines is not None:
-                self._file.seek(_start_of_last(self._lines, self._file))
-        return self._file.read(_CHUNK)
+        try:
+            status, data = os.lstat(self._path), b""
+            if status.st_size > self._at or not stat.S_ISREG(status.st_mode):
+                with open_regular(self._path, links=False) as file:
+                    start = self._at if self._lines is None else _start_of_last(self._lines, file)
+                    file.seek(start)
+                    data = file.read(_CHUNK)
+                self._at = start + len(data)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise LaunchError(f"can't read {self._path!r}: {error.strerror}") from error
+        self._lines = None
+        return data
 
 
 def _start_of_last(lines: int, file: BinaryIO) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from launcher.errors import Fault, JobError, PlacementError
-from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
+from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
 from launcher.record import Record
 from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
 from launcher.text import counted
@@ -140,18 +140,17 @@ def containers(
         raise JobError(faults)
     same = Container("", docker.image, job.python or "python3", tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
-    users = {placed.host.name for placed in placement.tasks if placed.gpus}
     made = []
-    for host in placement.hosts():
+    for host, tasks in placement.by_host().items():
         options = []
-        if (cpus := _limit(docker.cpus, placement, host)) is not None:
+        if (cpus := _limit(docker.cpus, tasks)) is not None:
             options.append(f"--cpus={cpus:g}")
-        if host.name in users:
-            options.append("--gpus=" + _csv(f"device={','.join(gpus[host.name])}"))
+        if any(placed.gpus for placed in tasks):
+            options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
             options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
-        memory = _limit(docker.memory, placement, host)
-        made.append(same._replace(host=host.name, memory=memory, options=tuple(options)))
+        memory = _limit(docker.memory, tasks)
+        made.append(same._replace(host=host, memory=memory, options=tuple(options)))
     return made
 
 
@@ -162,9 +161,9 @@ def with_folders(container: Container, folders: Iterable[str], read_only: bool) 
     return container._replace(mounts=tuple(by_target.values()))
 
 
-def with_output_mounts(container: Container, placement: Placement) -> Container:
+def with_output_mounts(container: Container, tasks: Iterable[Placed]) -> Container:
     """The container with the output folders of its tasks mounted."""
-    mine = (dict(placed.env) for placed in placement.tasks if placed.host.name == container.host)
+    mine = (dict(placed.env) for placed in tasks)
     return with_folders(container, (env[OUTPUT_DIR] for env in mine if OUTPUT_DIR in env), read_only=False)
 
 
@@ -190,10 +189,10 @@ def _mount(text: str, here: bool) -> Mount | None:
     return Mount(source, os.path.normpath(target), mode == "ro")
 
 
-def _limit(limits: Sequence[tuple[str, _N]], placement: Placement, host: Host) -> _N | None:
+def _limit(limits: Sequence[tuple[str, _N]], tasks: Iterable[Placed]) -> _N | None:
     """The sum of the limits of a container's tasks; a role's own limit comes before that of every role."""
     by_role = dict(limits)
-    roles = [placed.role.name for placed in placement.tasks if placed.host.name == host.name]
+    roles = [placed.role.name for placed in tasks]
     found = [limit for role in roles if (limit := by_role.get(role, by_role.get(""))) is not None]
     return sum(found[1:], found[0]) if found and len(found) == len(roles) else None
 

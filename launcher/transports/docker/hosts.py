@@ -186,8 +186,8 @@ class DockerHosts:
             stack.callback(self._end)
             if self._machines is None:
                 stack.callback(self._launch.ignore_signals)  # while they are removed
-            for host, container in self._containers.items():
-                self._containers[host] = with_output_mounts(container, placement)
+            for host, tasks in placement.by_host().items():
+                self._containers[host] = with_output_mounts(self._containers[host], tasks)
             if self._machines is None:
                 self._start_here()
             else:

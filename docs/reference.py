@@ -110,8 +110,7 @@ def jobfile_page() -> str:
 def _keys(keys: Iterable[Key]) -> Iterator[str]:
     """A definition of each key."""
     for key in keys:
-        synonym = f" (synonym of `{key.same_as}`)" if key.same_as else ""
-        yield f"`{key.name}`\n:   {key.help}{synonym}"
+        yield f"`{key.name}`\n:   {key.help}"
 
 
 # ---------------------------------------------------------------------- Python

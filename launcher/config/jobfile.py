@@ -81,20 +81,16 @@ def _logdir(text: str) -> str | None:
 _FLAG, _DURATION, _PATH = single(values.flag), single(_duration), single(values.one_line)
 _COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
 _COMMAND = Key("command", _COMMAND_HELP, _program)
-_PROGRAM = Key("program", "The same as command.", _program, "command")
 _WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
 _GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
 _ROLE_RESTART = single(values.choice(*ROLE_RESTART_CHOICES))
-_RESOURCES = schema.mapping(table(_GPUS), "expected gpus: and a count")
 
 ROLE = table(
     Key("count", "The number of tasks. Default: 1.", single(values.whole(0, MOST_TASKS))),
     _COMMAND,
-    _PROGRAM,
     ENV,
     _GPUS,
-    Key("resources", "The same as gpus, in the form of Kubernetes: {gpus: 1}.", _RESOURCES),
     Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
     Key("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
@@ -137,7 +133,6 @@ _SETTINGS = table(
 _INVENTORY = Key("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile.")
 JOB = table(
     _COMMAND,
-    _PROGRAM,
     Key("roles", "The roles: a number of tasks, or a mapping."),
     _INVENTORY,
     *_SETTINGS.values(),
@@ -343,7 +338,7 @@ class _Reader:
         return roles
 
     def _role(self, name: str, line: int, keys: Values) -> Role:
-        count, sidecar, resources = keys.get("count", 1), keys.get("sidecar"), keys.get("resources", {})
+        count, sidecar = keys.get("count", 1), keys.get("sidecar")
         owner = keys if "command" in keys.nodes else self.top
         if "command" not in owner.nodes and count and not (keys.misspelt or self.top.misspelt):
             expected = "expected command: in the role, or once for all roles"
@@ -353,8 +348,6 @@ class _Reader:
         self._note_name(name, line)
         if count > 1 and name in SINGLE_ROLES:
             keys.add("count", f'{name} is "{count}"', "expected at most 1: TensorFlow takes no more")
-        if "gpus" in keys and "gpus" in resources:
-            keys.add("resources", '"gpus" and "resources" both', "expected one of them")
         if sidecar and name in TENSORFLOW_ROLES:
             expected = "expected a role with a name of your own: the job needs this one"
             keys.add("sidecar", f"{name} as a sidecar", expected)
@@ -368,7 +361,7 @@ class _Reader:
             name,
             count,
             owner.get("command", _NO_PROGRAM),
-            gpus=keys.get("gpus", resources.get("gpus")),
+            gpus=keys.get("gpus"),
             hosts=tuple(dict.fromkeys(host for names in keys.get("hosts", ()) for host in names)),
             service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
             source=self.faults.where(line),
@@ -404,19 +397,16 @@ def _overlaid(node: Node, roles: Mapping[str, Any]) -> Node:
     old = node.value.get("roles", Node({}))
     if not isinstance(old.value, dict):  # a fault, which `_Reader` reports
         return node
-    commands = {"command", "program"}
     new_program = any(isinstance(role, dict) and "command" in role for role in roles.values())
     merged = {
         name: role
         for name, role in old.value.items()
-        if name in roles or not new_program or (isinstance(role.value, dict) and commands & role.value.keys())
+        if name in roles or not new_program or (isinstance(role.value, dict) and "command" in role.value)
     }
     for name, role in roles.items():
         keys = role if isinstance(role, dict) else {"count": role}
         before = _role_mapping(merged.get(name, Node({})))
         if isinstance(before.value, dict):
-            replaced = commands if "command" in keys else set()
-            kept = {key: value for key, value in before.value.items() if key not in replaced}
-            before = before._replace(value={**kept, **schema.node_of(keys).value})
+            before = before._replace(value={**before.value, **schema.node_of(keys).value})
         merged[name] = before
     return node._replace(value={**node.value, "roles": old._replace(value=merged)})

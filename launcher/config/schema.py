@@ -136,8 +136,6 @@ class Key(Record):
     #: The description in the reference documentation.
     help: str
     read: Read = as_written
-    #: Name of another key, of which this one is a synonym.
-    same_as: str = ""
 
 
 Keys = dict[str, Key]
@@ -146,9 +144,9 @@ Keys = dict[str, Key]
 _OTHER_NAMES = {
     other: name
     for name, others in {
-        "command": "cmd script entrypoint executable run main",
+        "command": "program cmd script entrypoint executable run main",
         "count": "replicas num number instances nprocs size num_tasks",
-        "gpus": "num_gpus gpu_count gpus_per_task accelerators",
+        "gpus": "num_gpus gpu_count gpus_per_task accelerators resources",
         "env": "environment envs environ variables",
         "workdir": "cwd wdir chdir working_dir working_directory directory",
         "hosts": "hostfile nodes machines inventory",
@@ -226,16 +224,10 @@ def read_mapping(
             faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
             continue
-        key = keys[name].same_as or name
-        if key in values.nodes:
-            both = " and ".join(
-                quoted(each.name) for each in keys.values() if key in (each.name, each.same_as)
-            )
-            faults.add(value.key_line, f"{both} both", "expected one of them")
-        values.nodes[key] = value
+        values.nodes[name] = value
         found = keys[name].read(value, f"{name} {owner}".rstrip(), faults)
         if found is not None:
-            values[key] = found
+            values[name] = found
     return values
 
 

@@ -178,11 +178,11 @@ def test_bad_input(launch: Launch, args: str, why: str):
     ("text", "why"),
     [
         (
-            "roles:\n  worker: {program: [echo, x]}\ndocker: {image: x, memory: {wroker: 1g}}\n",
+            "roles:\n  worker: {command: [echo, x]}\ndocker: {image: x, memory: {wroker: 1g}}\n",
             "job.yaml:3: memory: there is no role 'wroker'",
         ),
         (
-            "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
+            "roles:\n  a_b: {command: [echo, x]}\n  a-b: {command: [echo, x]}\n",
             "role 'a-b': its containers would have the same names as those of another role",
         ),
     ],

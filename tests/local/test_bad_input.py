@@ -98,7 +98,7 @@ def test_all_faults_of_a_hostfile(launch: Launch, tmp_path: Path):
 
 def test_all_faults_of_a_job_file(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
-    roles = "roles:\n  worker:\n    count: -2\n    program: [true]\n  ps: {conut: 1, program: x}\n"
+    roles = "roles:\n  worker:\n    count: -2\n    command: [true]\n  ps: {conut: 1, command: x}\n"
     job.write_text(f"{roles}grase: 3\n")
     ended = _refused(launch, job, "-x", "NO_SUCH_A")
     assert "NO_SUCH_A" in ended.err
@@ -159,16 +159,16 @@ def test_this_machine_by_its_own_name(launch: Launch):
 
 def test_roles_that_a_job_file_has_not(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
-    job.write_text("roles: {worker: {count: 2, program: [true]}}\n")
+    job.write_text("roles: {worker: {count: 2, command: [true]}}\n")
     ended = _refused(launch, job, "--ps", "2", "--evaluator")
     assert 'role "ps" has no program' in ended.err and 'role "evaluator" has no program' in ended.err
-    job.write_text("roles: {worker: 2}\nprogram: [true]\n")
+    job.write_text("roles: {worker: 2}\ncommand: [true]\n")
     assert re.search(r"chief +0 +succeeded", launch(job, "--chief", "--workers", "1").out)
 
 
 def test_words_after_a_job_file_are_options(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
-    job.write_text("roles: {worker: 2}\nprogram: [sh, -c, 'echo one of {num_workers}']\n")
+    job.write_text("roles: {worker: 2}\ncommand: [sh, -c, 'echo one of {num_workers}']\n")
     ended = launch(job, "--workers", "3", "--quiet")
     assert (ended.code, ended.out) == (0, "")
     assert "--wrokers" in _refused(launch, job, "--wrokers", "3").err

@@ -145,7 +145,7 @@ def test_roles_are_laid_over_those_of_a_job_file(driven: Any, tmp_path: Path):
         """
 command: sleep 60
 roles:
-  worker: {count: 7, workdir: sub, program: [never, this]}
+  worker: {count: 7, workdir: sub, command: [never, this]}
   ps: 3
   own: {sidecar: true, command: sleep 50}
 """

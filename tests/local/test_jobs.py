@@ -42,8 +42,8 @@ def test_roles_of_the_user(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text(
         "roles:\n"
-        "  reader:\n    count: 2\n    program: sh -c 'echo read; exec sleep 60'\n    service: true\n"
-        "  trainer:\n    count: 2\n    program: [sh, -c, 'echo \"train {reader_hosts} $EXTRA\"']\n"
+        "  reader:\n    count: 2\n    command: sh -c 'echo read; exec sleep 60'\n    service: true\n"
+        "  trainer:\n    count: 2\n    command: [sh, -c, 'echo \"train {reader_hosts} $EXTRA\"']\n"
         "    env: {EXTRA: more}\n"
     )
     ended = launch(job)
@@ -66,7 +66,7 @@ def test_paths_in_a_job_file_are_relative_to_it(launch: Launch, tmp_path: Path):
     (tmp_path / "here/hosts").write_text("localhost slots=2\n")
     job = tmp_path / "here/job.yaml"
     job.write_text(
-        "program: [where.py]\nworkdir: main\npython: bin/python\nrun_dir: run\nhosts: hosts\n"
+        "command: [where.py]\nworkdir: main\npython: bin/python\nrun_dir: run\nhosts: hosts\n"
         "roles: {worker: 1, other: {workdir: sub}}\n"
     )
     environment = {"PYTHONPATH": str(ROOT)}

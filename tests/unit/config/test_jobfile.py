@@ -20,7 +20,7 @@ from launcher.transports.docker.options import DockerOptions
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
 
 FULL = r"""
-program: train.py --lr '0.1 x'
+command: train.py --lr '0.1 x'
 roles:
   chief: 1
   ps: 2
@@ -35,7 +35,7 @@ roles:
   data:
     command: [-m, data.serve, 1e3, ""]
     service: yes
-    resources: {gpus: 0}
+    gpus: 0
     hosts: [h1, "[fe80::1]"]
   evaluator: 0
 hosts:
@@ -135,8 +135,8 @@ def test_short_forms():
     found = parsed("\ufeffcommand: hostname\nroles: {worker: 1}")
     assert (found.roles, found.sections, found.settings, found.notes) == (roles, {}, {}, ())
     for written in ("lab.yaml", "h1:2,h2", "no"):
-        assert parsed(f"program: a\nroles: {{worker: 1}}\nhosts: {written}").settings["hosts"] == written
-    assert parsed("program: a\nroles: {worker: 1}\ndocker: tf").sections == {"docker": DockerOptions("tf")}
+        assert parsed(f"command: a\nroles: {{worker: 1}}\nhosts: {written}").settings["hosts"] == written
+    assert parsed("command: a\nroles: {worker: 1}\ndocker: tf").sections == {"docker": DockerOptions("tf")}
 
 
 def test_services_drain_and_sidecars():
@@ -144,7 +144,7 @@ def test_services_drain_and_sidecars():
         "{chief: 1, worker: {drain: 0}, ps: {service: no}, evaluator: {drain: 1m}, x: {service: yes, drain: 5}, "
         "y: {drain: 2}, board: {sidecar: true}}"
     )
-    roles = parsed(f"program: a\nroles: {text}").roles
+    roles = parsed(f"command: a\nroles: {text}").roles
     assert [(role.name, role.service, role.drain, role.sidecar) for role in roles] == [
         ("chief", False, None, False),
         ("worker", False, 0.0, False),
@@ -161,7 +161,7 @@ def test_services_drain_and_sidecars():
     [("evaluater: 1", "evaluator"), ("cheif: 1", "chief"), ("workers: 1", "worker"), ("PS: 1", "ps"), ("worked: 1", "worker"), ("thief: 1", "chief")],
 )  # fmt: skip
 def test_a_name_near_one_of_tensorflows_is_only_noted(roles: str, meant: str):
-    found = parsed(f"program: a\nroles: {{{roles}, master: 1, worker_gpu: 1, worker1: 1, reader: 1}}")
+    found = parsed(f"command: a\nroles: {{{roles}, master: 1, worker_gpu: 1, worker1: 1, reader: 1}}")
     (note,) = found.notes
     assert note.startswith(f'j:2: role "{roles[:-3]}": did you mean "{meant}"? TensorFlow does not know it')
 
@@ -174,7 +174,7 @@ def test_a_variable_in_a_command_is_noted():
 
 
 def test_roles_laid_over_a_file():
-    text = "command: b\nroles: {worker: {count: 2, workdir: w, program: a}, ps: 1, board: {sidecar: true, command: t}}"
+    text = "command: b\nroles: {worker: {count: 2, workdir: w, command: a}, ps: 1, board: {sidecar: true, command: t}}"
     laid = {"worker": {"count": 3, "command": ["-c", "x"], "env": {"A": "1"}}, "chief": 1}
     found = parse_job(text, "j", laid)
     assert found.faults == ()
@@ -189,7 +189,7 @@ def test_roles_laid_over_a_file():
     assert str(fault) == 'COMMAND: count of worker is "x"; expected a whole number from 0 to 10000'
 
 
-START = "program: a.py\nroles: {worker: 1}\n"
+START = "command: a.py\nroles: {worker: 1}\n"
 DOCKER = "docker: {image: tf, "
 DURATION = "expected seconds, or a number and s, m, h or d, as in 90 or 5m"
 COUNT = "expected a whole number from 0 to 10000"
@@ -203,18 +203,18 @@ NO_TASK = "no task in any role; expected at least one below roles:, as in worker
 FAULTS = [
     ("", "j:1: the file has no value; expected a mapping, with roles:"),
     ("- a", "j:1: the file is a list; expected a mapping, with roles:"),
-    ("program: a\nroles: {worker: 0}", f"j:2: {NO_TASK}"),
-    ("program: a\nroles: [worker]", "j:2: roles is a list; expected a mapping, as in worker: 4"),
+    ("command: a\nroles: {worker: 0}", f"j:2: {NO_TASK}"),
+    ("command: a\nroles: [worker]", "j:2: roles is a list; expected a mapping, as in worker: 4"),
     ("roles: {worker: 1}", f'j:1: role "worker" has no program; {NO_PROGRAM}'),
-    ("program: 'a \"b'\nroles: {worker: 1}", 'j:1: program is "a "b"; expected quotes in pairs, as in a shell'),
+    ("command: 'a \"b'\nroles: {worker: 1}", 'j:1: command is "a "b"; expected quotes in pairs, as in a shell'),
     # what is missing because of a misspelt key is not a second fault
     ("comand: a\nroles: {worker: 1, ps: 1}", 'j:1: unknown key "comand"; did you mean "command"?'),
-    ("roles: {worker: {progam: a}}", 'j:1: unknown key "progam"; did you mean "program"?'),
-    ("program: a\nrols: {worker: 1}", 'j:2: unknown key "rols"; did you mean "roles"?'),
-    ("program: [-m]\nroles: {worker: 1}", 'j:1: program is "-m"; -m: expected the name of a module'),
-    ("program: a\ncommand: b\nroles: {worker: 1}", 'j:2: "command" and "program" both; expected one of them'),
+    ("roles: {worker: {comand: a}}", 'j:1: unknown key "comand"; did you mean "command"?'),
+    ("command: a\nrols: {worker: 1}", 'j:2: unknown key "rols"; did you mean "roles"?'),
+    ("command: [-m]\nroles: {worker: 1}", 'j:1: command is "-m"; -m: expected the name of a module'),
+    ("program: a\nroles: {worker: 1}", 'j:1: unknown key "program"; expected "command"'),
     (
-        "program: a\nroles:\n  ps: x\n  chief: 2\n  9a: 1\n  w:\n  v: 10001\n  u: {counts: 2}\n  t: [1]",
+        "command: a\nroles:\n  ps: x\n  chief: 2\n  9a: 1\n  w:\n  v: 10001\n  u: {counts: 2}\n  t: [1]",
         f'j:3: count of ps is "x"; {COUNT}',
         'j:4: chief is "2"; expected at most 1: TensorFlow takes no more',
         f'j:5: role is "9a"; {ROLE}',
@@ -224,30 +224,29 @@ FAULTS = [
         'j:9: role "t" is a list; expected a count, or a mapping with count:',
     ),
     (
-        "program: a\nroles:\n  w:\n    gpus: 1\n    resources:\n      gpus: 2\n    hosts: h,n[3-1],10.0.0.300\n    service: 1",
-        'j:5: "gpus" and "resources" both; expected one of them',
-        'j:7: hosts of w is "n[3-1]"; expected a range that goes up, as in [1-3]',
-        'j:7: hosts of w is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
-        'j:8: service of w is "1"; expected true or false',
+        "command: a\nroles:\n  w:\n    hosts: h,n[3-1],10.0.0.300\n    service: 1",
+        'j:4: hosts of w is "n[3-1]"; expected a range that goes up, as in [1-3]',
+        'j:4: hosts of w is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
+        'j:5: service of w is "1"; expected true or false',
     ),
     (START + "hosts:", "j:3: hosts has no value; expected a list of hosts, as in [node1, node2]"),
     (
-        START + "grace: -1\ntimeout: 1e3\non_failure: stp\nflags: 1\nprogams: x\nenv: {A B: c}",
+        START + "grace: -1\ntimeout: 1e3\non_failure: stp\nflags: 1\ncomands: x\nenv: {A B: c}",
         f'j:3: grace is "-1"; {DURATION}',
         f'j:4: timeout is "1e3"; {DURATION}',
         'j:5: on_failure is "stp"; expected stop or continue',
         'j:6: flags is "1"; expected true or false',
-        'j:7: unknown key "progams"; did you mean "program"?',
+        'j:7: unknown key "comands"; did you mean "command"?',
         'j:8: a name in env is "A B"; expected a variable\'s name: letters, digits and _, not beginning with a digit',
     ),
-    ("program: a\nworkers: 2\nps: 1\ngpus: 2\nworkdr: x", 'j:2: unknown key "workers"; expected it below roles:, as in worker: 1', 'j:3: unknown key "ps"; expected it below roles:, as in ps: 1', 'j:4: unknown key "gpus"; expected it in a role, below roles:', 'j:5: unknown key "workdr"; did you mean "workdir"?'),
+    ("command: a\nworkers: 2\nps: 1\ngpus: 2\nworkdr: x", 'j:2: unknown key "workers"; expected it below roles:, as in worker: 1', 'j:3: unknown key "ps"; expected it below roles:, as in ps: 1', 'j:4: unknown key "gpus"; expected it in a role, below roles:', 'j:5: unknown key "workdr"; did you mean "workdir"?'),
        # how roles end
-    ("program: a\nroles: {worker: 1, chief: {drain: 5}}", f'j:2: "drain" for "chief"; {WAITS}'),
-    ("program: a\nroles: {worker: 1, x: {sidecar: yes, drain: 5}}", f'j:2: "drain" and "sidecar" both; {SIDECAR}'),
-    ("program: a\nroles: {worker: 1, ps: {sidecar: yes}}", "j:2: ps as a sidecar; expected a role with a name of your own: the job needs this one"),
-    ("program: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}", f'j:2: "gpus" and "sidecar" both; {SIDECAR}'),
-    ("program: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, which decides when the job is done"),
-    ("program: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", f'j:4: "drain" for "worker"; {WAITS}'),
+    ("command: a\nroles: {worker: 1, chief: {drain: 5}}", f'j:2: "drain" for "chief"; {WAITS}'),
+    ("command: a\nroles: {worker: 1, x: {sidecar: yes, drain: 5}}", f'j:2: "drain" and "sidecar" both; {SIDECAR}'),
+    ("command: a\nroles: {worker: 1, ps: {sidecar: yes}}", "j:2: ps as a sidecar; expected a role with a name of your own: the job needs this one"),
+    ("command: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}", f'j:2: "gpus" and "sidecar" both; {SIDECAR}'),
+    ("command: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, which decides when the job is done"),
+    ("command: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", f'j:4: "drain" for "worker"; {WAITS}'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
     (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         for log in logs_of(found, names, args.lines):
             log.write_rest(out)
         out.flush()
-    chosen = selected(found.job, known, names) if (known := tasks(found)) else []
+    chosen = selected(known, names) if (known := tasks(found)) else []
     if not chosen:
         print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
@@ -175,7 +175,7 @@ def logs_of(
     if os.path.islink(run.paths.logs):
         raise LaunchError(f"can't read {run.paths.logs!r}: it is a link")
     hosts = tasks(run)
-    chosen = selected(run.job, hosts, names) if hosts else []
+    chosen = selected(hosts, names) if hosts else []
     shown = labels(hosts, chosen) if labelled or len(chosen) > 1 else {}
     terminal = sys.stdout.isatty()
     return [GrowingLog(run.paths.log(task), shown.get(task, ""), lines, terminal) for task in chosen]

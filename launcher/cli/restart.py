@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """
     found: Run = args.run
     before = {task.task: task.attempt for task in snapshot(found).report.tasks}
-    tasks = selected(found.job, before, args.tasks)
+    tasks = selected(before, args.tasks)
     try:
         ask(found, {"request": "restart", "tasks": args.tasks})
     except ConnectionError as error:

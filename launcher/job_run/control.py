@@ -153,7 +153,7 @@ class Control:
         """
         if self._machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
-        tasks = selected("", self._machine.tasks(), names)
+        tasks = selected(self._machine.tasks(), names)
         if lost := self._machine.stranded(tasks):
             raise LaunchError(f"the host of {listed(lost)} is lost")
         return tuple(tasks)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher import events
-from launcher.errors import HostsError, JobError, LaunchError, TransportError
+from launcher.errors import Fault, HostsError, JobError, LaunchError, TransportError
 from launcher.job import RELAY, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
@@ -60,9 +60,13 @@ def run_job(options: Options, detached: Detached | None = None) -> int:
         return _show_plan(options, planned, staging)
     show = None
     if options.show is not None:
-        from launcher.output.console import parse_selection
+        from launcher.runs.run import selected
 
-        show = parse_selection(options.show, planned.placement)
+        names = list(filter(None, map(str.strip, options.show.split(","))))
+        if not names:
+            problem = f"{options.show!r} names no task"
+            raise JobError([Fault("--show", problem, "expected names, as in worker,ps/0")])
+        show = frozenset(selected([placed.task for placed in planned.placement.tasks], names, "--show"))
     began = events.now()
     with Interrupts() as interrupts:
         try:

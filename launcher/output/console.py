@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from launcher import events
-from launcher.errors import Fault, JobError
 from launcher.events import Tell
 from launcher.job import Placement, RunPaths
 from launcher.output.base import Opening, Shown
@@ -20,7 +18,7 @@ from launcher.output.writer import Writer
 from launcher.record import Record
 from launcher.report import Report
 from launcher.task_id import TaskId
-from launcher.text import did_you_mean, duration, shortened
+from launcher.text import duration, shortened
 
 if TYPE_CHECKING:  # with many regular expressions
     from launcher.output.folding import Folding, TaskFolding
@@ -278,35 +276,3 @@ class _StatusLine:
             self._writer.write(self._fd, _ERASE + text.encode())
             self._drawn, self._drawn_at = text, now
         return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE
-
-
-def parse_selection(text: str, placement: Placement) -> frozenset[str]:
-    """The tasks that ``worker,ps/0,worker/2-5`` selects: roles, tasks and ranges of tasks, in any mixture.
-
-    Raises:
-        JobError: names that are neither a role nor a task of this job; all of them.
-    """
-    known: dict[str, list[TaskId]] = {}
-    for placed in placement.tasks:
-        known.setdefault(placed.task.role, []).append(placed.task)
-    chosen: set[str] = set()
-    faults: list[Fault] = []
-    for name in filter(None, (name.strip() for name in text.split(","))):
-        role, _, indexes = name.rpartition("/")
-        tasks = known.get(name, [])
-        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", indexes) if role in known else None
-        if found:
-            tasks = known[role][int(found[1]) : int(found[2] or found[1]) + 1]
-            tasks = tasks if tasks and tasks[-1].index == int(found[2] or found[1]) else []
-        chosen.update(tasks)
-        if not tasks:
-            names = [*known, *(task for tasks in known.values() for task in tasks[:100])]
-            near = did_you_mean(name.replace(":", "/"), names, f"expected one of {', '.join(known)}")
-            last = f"{role}/{len(known[role]) - 1}" if role in known else ""
-            expected = f"expected {role}/0 to {last}" if last else near
-            faults.append(Fault("--show", f"there is no task {name!r}", expected))
-    if not chosen and not faults:
-        faults.append(Fault("--show", f"{text!r} names no task", "expected names, as in worker,ps/0"))
-    if faults:
-        raise JobError(faults)
-    return frozenset(chosen)

@@ -3,6 +3,7 @@
 import enum
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +18,7 @@ from launcher.record import Record
 from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere
 from launcher.task_id import TaskId
-from launcher.text import duration, printable
+from launcher.text import did_you_mean, duration, printable
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS = "agents"
@@ -213,18 +214,38 @@ def listing(runs: Sequence[Run]) -> str:
     return "".join(f"\n  {age}: {command}" for age, command in zip(ages, commands, strict=True))
 
 
-def selected(job: str, known: Collection[TaskId], names: Collection[str]) -> list[TaskId]:
-    """The tasks of a run that these names select: tasks and roles; without names all.
+def selected(known: Collection[TaskId], names: Collection[str], where: str = "") -> list[TaskId]:
+    """The tasks that names select: ``worker``, ``ps/0``, ``worker/2-5``; without names all.
+
+    Args:
+        known: the tasks of the run.
+        names: of roles, tasks, and ranges of tasks.
+        where: the option, for messages.
 
     Raises:
-        InputError: names that are neither.
+        InputError: names that are none of these; all of them.
     """
-    unknown = [name for name in names if not any(name in (task, task.role) for task in known)]
-    if unknown:
-        roles = ", ".join(dict.fromkeys(task.role for task in known))
-        expected = f"expected ROLE or ROLE/INDEX of {roles}"
-        raise InputError(Fault("", f"run {job} has no task {name!r}", expected) for name in unknown)
-    return [task for task in known if not names or task in names or task.role in names]
+    by_role: dict[str, list[TaskId]] = {}
+    for task in known:
+        by_role.setdefault(task.role, []).append(task)
+    chosen: set[TaskId] = set()
+    faults: list[Fault] = []
+    for name in names:
+        role, _, indexes = name.rpartition("/")
+        tasks = by_role.get(name, [])
+        if role in by_role and (found := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", indexes)):
+            first, last = int(found[1]), int(found[2] or found[1])
+            tasks = by_role[role][first : last + 1] if last < len(by_role[role]) else []
+        chosen.update(tasks)
+        if not tasks:
+            near = [*by_role, *(task for tasks in by_role.values() for task in tasks[:100])]
+            expected = did_you_mean(name.replace(":", "/"), near, f"expected one of {', '.join(by_role)}")
+            if role in by_role:
+                expected = f"expected {role}/0 to {by_role[role][-1]}"
+            faults.append(Fault(where, f"there is no task {name!r}", expected))
+    if faults:
+        raise InputError(faults)
+    return [task for task in known if not names or task in chosen]
 
 
 def exit_code_of(report: Mapping[str, Any]) -> int | None:

@@ -304,7 +304,7 @@ def test_a_task_that_a_running_job_has_not(launch: Launch):
     assert launch("-d", "--workers", "2", "sleep", "60").code == 0
     ended = launch("restart", "latest", "wrker/0")
     assert launch("stop").code == 0
-    assert ended.code == 2 and "expected ROLE or ROLE/INDEX of worker" in ended.err
+    assert ended.code == 2 and "no task 'wrker/0'; did you mean \"worker/0\"?" in ended.err
 
 
 @pytest.mark.parametrize("words", [["run", "init"], ["--", "init"], ["./init"]])

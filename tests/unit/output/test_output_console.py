@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
 from launcher import events
-from launcher.errors import JobError
 from launcher.events import Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
-from launcher.output.console import Console, Options, parse_selection, wants_colour
+from launcher.output.console import Console, Options, wants_colour
 from launcher.output.writer import Writer
 from launcher.report import Failure, Reason
 from launcher.task_id import TaskId
@@ -115,39 +113,6 @@ def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
 )
 def test_wants_colour(tty: bool, environ: dict[str, str], expected: bool):
     assert wants_colour(tty, environ) is expected
-
-
-PLACED = placement(node1="worker/0 worker/1 worker/2 worker/3 ps/0 ps/1")
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("ps", "ps/0 ps/1"),
-        ("worker/1", "worker/1"),
-        ("worker/1-3, ps/0", "worker/1 worker/2 worker/3 ps/0"),
-        ("ps,ps/0", "ps/0 ps/1"),
-    ],
-)
-def test_selections(text: str, expected: str):
-    assert parse_selection(text, PLACED) == frozenset(expected.split())
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("wroker", "--show: there is no task 'wroker'; did you mean \"worker\"?"),
-        ("worker:1", 'did you mean "worker/1"?'),
-        ("worker/9", "expected worker/0 to worker/3"),
-        ("worker/2-4", "expected worker/0 to worker/3"),
-        ("worker/3-2", "expected worker/0 to worker/3"),
-        ("zzz", "expected one of worker, ps"),
-    ],
-)
-def test_selections_that_are_wrong(text: str, message: str):
-    with pytest.raises(JobError, match=re.escape(message)) as caught:
-        parse_selection(f"ps,x,{text}", PLACED)
-    assert len(caught.value.faults) == 2, "all faults at once"
 
 
 def test_notices_wait_while_tmux_covers_the_terminal(tmp_path):

@@ -141,9 +141,8 @@ class Control:
             return {}
         if measure:
             self._measure()
-        report, measuring = record_as_dict(self._report()), [*self._measuring]
-        known = {"report": report, "memory": self._memory, "measuring": measuring}
-        return {**known, "restarting": self._machine.tasks_to_restart()}
+        now = {"report": record_as_dict(self._report()), "memory": self._memory}
+        return {**now, "measuring": [*self._measuring], "restarting": self._machine.tasks_to_restart()}
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """The tasks to restart.

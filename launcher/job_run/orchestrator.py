@@ -21,9 +21,10 @@ from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
-from launcher.job_run.plan import write_plan
+from launcher.job_run.plan import plan_as_dict
 from launcher.job_run.tensorboard import PORTS, TASK, Board
 from launcher.output.base import Opening, Shown
+from launcher.output.files import write_json
 from launcher.record import Record
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
@@ -334,7 +335,7 @@ class Orchestrator:
             connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT
             self._lost.append(connection)
             return
-        for message in _joined(messages):
+        for message in joined(messages):
             self._machine.verify(message)
             if isinstance(message, events.Measured):
                 self._control.measured(message)
@@ -472,7 +473,8 @@ class Orchestrator:
                 connection.link.send(cluster)  # the same for all: it is encoded once
         self._execute(self._machine.planned(self.plan))
         try:
-            write_plan(self.plan, self._opening.paths, self._opening.job, self._job.policy.restarts)
+            fields = plan_as_dict(self.plan, self._opening.job, self._job.policy.restarts)
+            write_json(self._opening.paths.plan, fields)
         except OSError as error:
             self.plan_unwritten = True
             text = f"can't write {self._opening.paths.plan}: {error.strerror}"
@@ -497,7 +499,7 @@ class Orchestrator:
         self._finished = True
 
 
-def _joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
+def joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
     """The messages of a host; what a task has printed between two other events is one message."""
     printed: dict[tuple[TaskId, int], list[events.TaskOutput]] = {}
     for message in (*messages, None):

@@ -1,4 +1,4 @@
-"""Writes the plan of a job: ``plan.json``, and ``--dry-run``."""
+"""Shows the plan of a job: ``plan.json``, and ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, RunPaths, TaskPlan
-from launcher.output.files import write_json
+from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, TaskPlan
 from launcher.scheduler.cluster_spec import ClusterSpec
 from launcher.scheduler.plan import completed, make_plan
 from launcher.text import listed, printable, shortened
@@ -30,25 +29,15 @@ OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER
 _OF_ONE_TASK = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_OF_EACH_TASK)
 
 
-def write_plan(plan: Plan, paths: RunPaths, job: str, restarts: int) -> None:
-    """Write ``plan.json``.
+def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
+    """The content of ``plan.json``. It has only the variables that launch sets: others may be secret.
+
+    The addresses of all tasks are in it once: in commands they are placeholders.
 
     Args:
         plan: of the job.
-        paths: the files of the run.
         job: the run's name.
         restarts: how often failed tasks may start again.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    write_json(paths.plan, plan_as_dict(plan, job, restarts))
-
-
-def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
-    """A plan for JSON. It has only the variables that launch sets: others may be secret.
-
-    The addresses of all tasks are in it once: in commands they are placeholders.
     """
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]

@@ -9,7 +9,7 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.events import TaskOutput, TaskStarted, Tell
@@ -152,7 +152,7 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
     if regular:
         _replace(os.path.realpath(path), _json(value), 0o666)
     else:
-        _write_to_pipe(path, "".join(_json(value)).encode("utf-8", "backslashreplace"))
+        _write_to_pipe(path, _json(value).encode("utf-8", "backslashreplace"))
 
 
 def _write_to_pipe(path: str, data: bytes) -> None:
@@ -170,33 +170,29 @@ def _write_to_pipe(path: str, data: bytes) -> None:
         raise error
 
 
-def _json(value: Mapping[str, Any]) -> Iterator[str]:
-    """An object as JSON, in pieces: a line for each field, and for each item of a list."""
-    separator = "{"
-    for name, field in sorted(value.items()):
-        yield f"{separator}\n  {_compact(name)}: "
-        separator = ","
-        if not isinstance(field, (list, tuple)):
-            yield _compact(field)
-            continue
-        before = "["
-        for item in field:
-            yield f"{before}\n    {_compact(item)}"
-            before = ","
-        yield "[]" if before == "[" else "\n  ]"
-    yield "\n}\n"
+def _json(value: Mapping[str, Any]) -> str:
+    """An object as JSON: a line for each field, and for each item of a list."""
+    fields = ",".join(f"\n  {_compact(name)}: {_field(field)}" for name, field in sorted(value.items()))
+    return f"{{{fields}\n}}\n"
+
+
+def _field(field: object) -> str:
+    if not isinstance(field, (list, tuple)) or not field:
+        return _compact(field)
+    items = ",".join(f"\n    {_compact(item)}" for item in field)
+    return f"[{items}\n  ]"
 
 
 _compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _replace(path: str, pieces: Iterable[str], mode: int) -> None:
+def _replace(path: str, text: str, mode: int) -> None:
     new = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)  # of a process with the same pid that was killed
     try:
         with open(os.open(new, _NEW, mode), "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(pieces)
+            file.write(text)
         os.replace(new, path)
     except OSError:
         with contextlib.suppress(OSError):

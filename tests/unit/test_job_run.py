@@ -11,14 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.events import Tell
+from launcher.events import SignalSent, TaskOutput, Tell
 from launcher.job import Host, JobSpec, Program, Role
 from launcher.job_run import interrupts
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices
+from launcher.job_run.orchestrator import joined
 from launcher.job_run.plan import plan_as_dict
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
+from launcher.task_id import TaskId
 
 
 @pytest.fixture
@@ -117,4 +119,16 @@ def test_the_plan_of_many_tasks_lists_their_addresses_once():
         "python3", "train.py", "{worker_hosts}", "{cluster_spec}",
         '{"cluster":{cluster},"task":{"type":"ps","index":9}}', "3999 of 10",
         "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}", "--job_name=ps", "--task_index=9",
+    ]  # fmt: skip
+
+
+def test_what_a_task_prints_between_two_events_is_one_message():
+    def output(index: int, data: bytes, attempt: int = 1) -> TaskOutput:
+        return TaskOutput("node1", TaskId.of("worker", index), attempt, data)
+
+    event = SignalSent("node1", 1.0, TaskId("worker/0"), 15, "S")
+    before = [output(0, b"a"), output(1, b"b\n"), output(0, b"c"), output(0, b"d", attempt=2)]
+    after = [output(0, b"e\n"), output(0, b"f")]
+    assert [*joined([*before, event, *after])] == [
+        output(0, b"ac"), output(1, b"b\n"), output(0, b"d", attempt=2), event, output(0, b"e\nf")
     ]  # fmt: skip

@@ -82,7 +82,7 @@ def _print_tasks(run: Run, as_json: bool) -> int:
     now = snapshot(run, measure=True)
     waiting = Waiting()
     while now.measuring and waiting.seconds < _MEASURE_SECONDS:
-        time.sleep(_LOOK)
+        time.sleep(max(_LOOK, waiting.seconds / 2))  # each answer has all tasks
         now = snapshot(run)
     records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"]]
     if as_json:

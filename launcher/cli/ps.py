@@ -40,6 +40,8 @@ _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory",
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: Seconds for the hosts to measure memory; between two looks at whether they have.
 _MEASURE_SECONDS, _LOOK = 2.0, 0.05
+#: Bytes of each log in which its last line is looked for.
+_LAST = 8 * 1024
 #: The most hosts that are named; of more hosts their number is shown.
 _MOST_NAMED = 2
 
@@ -84,11 +86,12 @@ def _print_tasks(run: Run, as_json: bool) -> int:
     while now.measuring and waiting.seconds < _MEASURE_SECONDS:
         time.sleep(max(_LOOK, waiting.seconds / 2))  # each answer has all tasks
         now = snapshot(run)
+    if now.ended and not as_json:
+        print("\n".join(map(printable, result_table(now.report).splitlines())))
+        return 0
     records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"]]
     if as_json:
         print(json.dumps(records, indent=2))
-    elif now.ended:
-        print("\n".join(map(printable, result_table(now.report).splitlines())))
     else:
         print_table(_TASK_HEADERS, map(_task_row, records), crop=True)
         if now.report.tensorboard:
@@ -98,7 +101,7 @@ def _print_tasks(run: Run, as_json: bool) -> int:
 
 def _task_record(run: Run, now: Snapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """A task, as ``--json`` prints it: the fields of the report and more."""
-    last = last_of_program(last_lines(run.paths.root, task["task"]))
+    last = last_of_program(last_lines(run.paths.root, task["task"], size=_LAST))
     memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
     return {**task, "restarting": restarting, "memory": memory, "last_line": last}
 

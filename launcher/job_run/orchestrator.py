@@ -501,13 +501,13 @@ class Orchestrator:
 
 def joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:
     """The messages of a host; what a task has printed between two other events is one message."""
-    printed: dict[tuple[TaskId, int], list[events.TaskOutput]] = {}
+    printed: dict[tuple[str, TaskId, int], list[bytes]] = {}
     for message in (*messages, None):
         if isinstance(message, events.TaskOutput):
-            printed.setdefault((message.task, message.attempt), []).append(message)
+            printed.setdefault(message[:3], []).append(message.data)
             continue
-        for first, *more in printed.values():
-            yield first._replace(data=b"".join(each.data for each in (first, *more))) if more else first
+        for key, pieces in printed.items():
+            yield events.TaskOutput(*key, b"".join(pieces))
         printed.clear()
         if message is not None:
             yield message

@@ -60,9 +60,18 @@ def last_of_program(lines: Sequence[str]) -> str:
     Args:
         lines: of a task's output, in order.
     """
-    start_up = StartUp()
-    own = [line for line in lines if not (start_up.is_notice(line.encode()) or _MESSAGE.match(line))]
-    return (own or lines or [""])[-1]
+    at = len(lines) - 1
+    while at >= 0:
+        line = lines[at]
+        if line and not _ANY.search(line.encode()) and not _MESSAGE.match(line):
+            first = at
+            while first and _OPTION.match(lines[first].encode()):
+                first -= 1
+            if _OPTIONS not in lines[first].encode():
+                return line
+            at = first
+        at -= 1
+    return lines[-1] if lines else ""
 
 
 class StartUp:

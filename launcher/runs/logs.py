@@ -36,19 +36,19 @@ def content(path: str) -> bytes:
         return b""
 
 
-def tail(path: str) -> tuple[bytes, bool]:
-    """The last 64 KiB of the last attempt's output in a log, and whether there is more of it.
+def tail(path: str, size: int = _SIZE) -> tuple[bytes, bool]:
+    """The last bytes of the last attempt's output in a log, and whether there is more of it.
 
     Empty if the log can't be read.
     """
     try:
         with open_regular(path, links=False) as file:
-            start = max(0, os.fstat(file.fileno()).st_size - _SIZE)
+            start = max(0, os.fstat(file.fileno()).st_size - size)
             file.seek(start)
-            data = file.read(_SIZE)
+            data = file.read(size)
     except OSError:
         return b"", False
-    marks = list(re.finditer(_ATTEMPT, data))
+    marks = list(re.finditer(_ATTEMPT, data)) if b"launch: attempt" in data else []  # the search is slow
     return (data[marks[-1].end() :], False) if marks else (data, start > 0)
 
 
@@ -57,9 +57,9 @@ def attempt_mark(attempt: int) -> bytes:
     return b"launch: attempt %d starts here\n" % attempt
 
 
-def last_lines(root: str, task: str, count: int = sys.maxsize) -> list[str]:
+def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _SIZE) -> list[str]:
     """The last lines of a task of the run in ``root``, without control sequences, long lines shortened."""
-    return shown_lines(tail(RunPaths(root).log(TaskId(task)))[0].decode("utf-8", "replace"), count)
+    return shown_lines(tail(RunPaths(root).log(TaskId(task)), size)[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:

@@ -323,7 +323,7 @@ def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
         (
             ["restart", "latest", "worker/7", "master"],
             2,
-            "no task 'worker/7'; expected worker/0 to worker/0",
+            "no task 'worker/7'; expected worker/0 to worker/1",
         ),
         (["restart", "latest", "worker/7", "master"], 2, "no task 'master'"),
         (["restart", "no-such-run", "worker/0"], 2, "no run 'no-such-run'"),

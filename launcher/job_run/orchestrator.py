@@ -117,8 +117,7 @@ class Orchestrator:
         board: Board | None = None,
     ) -> None:
         self._job = job
-        self._placement = placement
-        self._on_hosts = placement.by_host()
+        self._place(placement)
         self._open_link = open_link
         self._display = display
         self._opening = opening
@@ -162,6 +161,11 @@ class Orchestrator:
             events.Restarting: self._show,
             events.Finish: self._finish,
         }
+
+    def _place(self, placement: Placement) -> None:
+        self._placement = placement
+        self._on_hosts = placement.by_host()
+        self._host_of = {placed.task: placed.host for placed in placement.tasks}
 
     def run(self) -> Report:
         """Run the job to its end.
@@ -295,8 +299,8 @@ class Orchestrator:
         *lines, self._partial_command = (self._partial_command + data).split(b"\n")
         for line in lines:
             fields = json.loads(line)
-            record = self._machine.records[TaskId(fields["task"])]
-            self._send(events.SignalTask(record.host, record.task, fields["signal"], fields["all"]))
+            task = TaskId(fields["task"])
+            self._send(events.SignalTask(self._host_of[task].name, task, fields["signal"], fields["all"]))
 
     # ------------------------------------------------------------------ connections
 
@@ -418,9 +422,9 @@ class Orchestrator:
         self._send(command._replace(preferred=preferred))
 
     def _check_network(self, command: events.CheckNetwork) -> None:
-        at = {placed.task: placed.host.at for placed in self._placement.tasks}
         for host, ports in command.peers.items():
-            self._send(events.TryPeers(host, tuple(at[task](port) for task, port in ports.items())))
+            addresses = tuple(self._host_of[task].at(port) for task, port in ports.items())
+            self._send(events.TryPeers(host, addresses))
 
     def _start(self, command: events.StartTask) -> None:
         self._send(command._replace(env={**command.env, **self._mark(command.task)}))
@@ -482,8 +486,7 @@ class Orchestrator:
 
     def _move_tasks(self, command: events.MoveTasks) -> None:
         assert self._moves is not None
-        self._placement = self._moves.settled(command.placement)
-        self._on_hosts = self._placement.by_host()
+        self._place(self._moves.settled(command.placement))
         for placed in self._placement.tasks:
             self._connections[placed.host.name].link.tasks.add(placed.task)
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
 import socket
 import threading
-import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence
 
 from launcher.task_id import TaskId
 
@@ -131,37 +129,52 @@ def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]
 #: Seconds for one connection, the number of connections, and seconds for the child. The kernel resends a lost
 #: first packet after 1 s, and reports "no route to host" when ARP gets no answer within 3 s.
 CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
-#: Names that are looked up, and addresses that are tried, at the same time.
-_AT_ONCE = 256
-_OPEN = (0, errno.ECONNREFUSED)
 _NO_ANSWER = "no answer: a firewall may be dropping packets"
 _REASONS = {
     errno.ENETUNREACH: "no route from this host",
     errno.EHOSTUNREACH: "no route from this host",
 }
-#: Results of `socket.getaddrinfo` for a host; empty: its name is unknown.
-_Resolved = Dict[str, List[Any]]
 
 
 def print_unreachable(addresses: Sequence[str]) -> None:
-    """In a child: print as JSON which addresses (``host:port``) can't be reached, and why.
+    """In a child: print as JSON which addresses (``host:port``) can't be reached, and why."""
+    found: Dict[str, str] = {}
+
+    def look(address: str) -> None:
+        found[address] = _why_unreachable(address)
+
+    threads = [threading.Thread(target=look, args=[address]) for address in addresses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.write(1, json.dumps({address: why for address, why in found.items() if why}).encode("ascii"))
+
+
+def _why_unreachable(address: str) -> str:
+    """Why an address can't be reached; empty: it can.
 
     A name may have several addresses: one that can be reached is enough, as for gRPC.
     """
-    resolved = _resolve({_host(address) for address in addresses})
-    answer: Dict[str, str] = {}
-    for start in range(0, len(addresses), _AT_ONCE):
-        left: Sequence[str] = addresses[start : start + _AT_ONCE]
-        for _ in range(ATTEMPTS):
-            for address, codes in _try(left, resolved).items():
-                if any(code in _OPEN for code in codes):
-                    answer.pop(address, None)
-                elif codes and codes[-1] != errno.EINPROGRESS:
-                    answer[address] = _REASONS.get(codes[-1]) or os.strerror(codes[-1])
-                else:
-                    answer.setdefault(address, _NO_ANSWER if codes else "its name is unknown here")
-            left = [address for address in left if address in answer]
-    os.write(1, json.dumps(answer).encode("ascii"))
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        return "its name is unknown here"
+    why = ""
+    for family, kind, _, _, where in found * ATTEMPTS:
+        try:
+            with socket.socket(family, kind) as made:
+                made.settimeout(CONNECT / len(found))
+                made.connect(where)
+            return ""
+        except ConnectionRefusedError:
+            return ""
+        except socket.timeout:
+            why = _NO_ANSWER
+        except OSError as error:
+            why = _REASONS.get(error.errno or 0) or error.strerror or str(error)
+    return why
 
 
 def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, str]:
@@ -171,68 +184,3 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     except ValueError:  # it was killed: its time was up
         return dict.fromkeys(addresses, f"no answer in {SECONDS:.0f}s")
     return {str(address): str(why) for address, why in found.items()}
-
-
-def _host(address: str) -> str:
-    """The host of ``host:port``; an IPv6 address is in brackets."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-def _resolve(hosts: Iterable[str]) -> _Resolved:
-    """Look up hosts: names in threads, as that may block; numbers at once."""
-    found: _Resolved = {}
-
-    def look_up(host: str, flags: int = 0) -> None:
-        try:
-            found[host] = socket.getaddrinfo(host, None, 0, socket.SOCK_STREAM, 0, flags)
-        except (socket.gaierror, UnicodeError):
-            if not flags:
-                found[host] = []
-
-    for host in hosts:
-        look_up(host, socket.AI_NUMERICHOST)
-    names = [host for host in hosts if host not in found]
-    for start in range(0, len(names), _AT_ONCE):
-        threads = [threading.Thread(target=look_up, args=[name]) for name in names[start : start + _AT_ONCE]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return found
-
-
-def _try(addresses: Iterable[str], resolved: _Resolved) -> Dict[str, List[int]]:
-    """Connect to all addresses at once.
-
-    Returns:
-        For each, the error numbers of its connections; EINPROGRESS: no answer within `CONNECT`.
-    """
-    codes: Dict[str, List[int]] = {}
-    connecting: Dict[int, Tuple[str, socket.socket]] = {}
-    poll = select.poll()
-    for address in addresses:
-        codes[address] = []
-        for family, kind, _, _, where in resolved[_host(address)]:
-            try:
-                made = socket.socket(family, kind)
-                made.setblocking(False)
-                code = made.connect_ex((where[0], int(address.rpartition(":")[2]), *where[2:]))
-            except OSError as error:  # no IPv6 here
-                codes[address].append(error.errno or errno.EAFNOSUPPORT)
-                continue
-            if code == errno.EINPROGRESS:
-                connecting[made.fileno()] = address, made
-                poll.register(made, select.POLLOUT)
-            else:
-                codes[address].append(code)
-                made.close()
-    until = time.monotonic() + CONNECT
-    while connecting:
-        ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
-        for fd in [fd for fd, _ in ready] or list(connecting):
-            address, made = connecting.pop(fd)
-            code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.EINPROGRESS
-            codes[address].append(code)
-            poll.unregister(fd)
-            made.close()
-    return codes

@@ -53,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
     """Measure.
 
     Returns:
-        1 if launch did what it must never do (a line lost or torn, a wrong exit code, a process left),
-        else 0: being slow is no fault.
+        1 if launch did what it must never do (a line lost or torn, a wrong exit code, a process left), or
+        if a floor was beaten; else 0: being slow is no fault.
     """
     args = _arguments(argv)
     processes.become_subreaper()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 #: Bytes of a pipe; of one read: what fits into the cache of a core; of a line that is printed in pieces.
-_PIPE, _READ, _LONG = 1 << 20, 256 * 1024, 64 * 1024
+_PIPE, _READ, _LONG = 1 << 20, 128 * 1024, 64 * 1024
 
 
 class Printer:

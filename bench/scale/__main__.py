@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.scale.cases import CASES, Fault, Late, Size, Values, simulation
+from bench.scale.cases import CASES
+from bench.scale.simulation import Fault, Late, Size, Values, simulation
 from bench.scale.table import show
 from bench.surroundings import clean_environment, commit, machine, scratch
 

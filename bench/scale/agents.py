@@ -4,7 +4,9 @@ It speaks the protocol of `launcher.protocol` and obeys every command of the lau
 What it receives it handles after LATENCY seconds. Its standard input has orders, a line each; the end of it
 ends the simulator:
 
-    print LINES TOTAL   each task prints so many lines a second, so many in all
+    print LINES TOTAL SINGLE
+                        each task prints so many lines a second, so many in all; SINGLE 1: it writes each by
+                        itself, 0: twice a second
     fail TASK           the task exits with `CODE`
     fail                all tasks do
     end                 all tasks exit with 0
@@ -71,7 +73,8 @@ class Task:
         """Print so many lines."""
         data = lines(self.id, self.printed, count)
         self.printed += count
-        self.agent.channel.send(events.TaskOutput("", self.id, self.attempt, data), bulk=True)
+        for piece in data.splitlines(keepends=True) if self.agent.simulator.single else [data]:
+            self.agent.channel.send(events.TaskOutput("", self.id, self.attempt, piece), bulk=True)
 
     def exit(self, code: int | None, signal: int | None = None) -> None:
         """Exit, and leave no process."""
@@ -138,6 +141,8 @@ class Simulator:
 
     def __init__(self, path: str, latency: float) -> None:
         self.facts = host_facts()
+        #: Tasks write each line by itself.
+        self.single = False
         self.stopped_at = 0.0
         self._failed_at = 0.0
         self._latency = latency
@@ -310,6 +315,7 @@ class Simulator:
         for order in orders:
             name, *words = order.decode().split()
             if name == "print":
+                self.single = words[2] == "1"
                 self._begin_print(float(words[0]), int(words[1]))
             elif name == "fail":
                 self._fail(*words)

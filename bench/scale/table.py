@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench import tables
-from bench.scale.cases import LINES, Values
+from bench.scale.cases import LINES, SINGLE_LINES
+from bench.scale.simulation import Values
 
 _MEGA = 1e6
 #: The rows: title, names of values, unit, digits.
@@ -20,6 +21,8 @@ _ROWS: Sequence[tuple[str, Sequence[str], float, int]] = (
     ("all fail to the end of launch, s: wall / CPU", ("all_fail_s", "all_fail_cpu_s"), 1, 2),
     (f"output, of {LINES:,} lines/s: lines/s", ("lines_per_s",), 1, 0),
     ("output, CPU us a line", ("us_per_line",), 1, 1),
+    (f"line by line, of {SINGLE_LINES:,} lines/s: lines/s", ("single_lines_per_s",), 1, 0),
+    ("line by line, CPU us a line", ("us_per_single_line",), 1, 1),
     ("idle, CPU % of a core", ("idle_percent",), 1, 2),
     ("memory, MB", ("rss_bytes",), _MEGA, 0),
     ("threads", ("threads",), 1, 0),

@@ -82,9 +82,10 @@ class Console:
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
-        #: What was folded; of each task.
+        #: What was folded; of each task; of the tasks whose lines may be held.
         self._folding: Folding | None = None
         self._folds: dict[TaskId, TaskFolding] = {}
+        self._holding: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
         self._look_at = 0.0
         self._hosts: dict[TaskId, str] = {}
@@ -133,13 +134,13 @@ class Console:
             for task, cutter in self._unfinished.items():
                 self._print(self._folded(task, cutter.snapshot(now)))
             self._unfinished = {t: cutter for t, cutter in self._unfinished.items() if cutter.unfinished}
-        holding = [fold for fold in self._folds.values() if fold.holds]
-        for fold in holding:
+        for fold in self._holding.values():
             self._print(fold.release(now))
+        self._holding = {task: fold for task, fold in self._holding.items() if fold.holds}
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
             waits.append(max(0.0, self._look_at - now))
-        if holding:
+        if self._holding:
             waits.append(_LOOK)
         return min(waits) if waits else None
 
@@ -187,7 +188,12 @@ class Console:
 
     def _folded(self, task: TaskId, lines: bytes) -> bytes:
         fold = self._folds.get(task)
-        return fold.feed(lines, self._clock()) if fold and lines else lines
+        if fold is None or not lines:
+            return lines
+        shown = fold.feed(lines, self._clock())
+        if fold.holds:
+            self._holding[task] = fold
+        return shown
 
     def _print(self, lines: bytes) -> None:
         if not lines:

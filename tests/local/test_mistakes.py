@@ -300,13 +300,6 @@ def test_all_faults_of_a_command_line(launch: Launch):
         assert any(line.startswith(start) for line in lines), start
 
 
-def test_a_task_that_a_running_job_has_not(launch: Launch):
-    assert launch("-d", "--workers", "2", "sleep", "60").code == 0
-    ended = launch("restart", "latest", "wrker/0")
-    assert launch("stop").code == 0
-    assert ended.code == 2 and "no task 'wrker/0'; did you mean \"worker/0\"?" in ended.err
-
-
 @pytest.mark.parametrize("words", [["run", "init"], ["--", "init"], ["./init"]])
 def test_a_program_that_is_called_as_a_command_of_others(launch: Launch, tmp_path: Path, words: list[str]):
     program = tmp_path / "init"

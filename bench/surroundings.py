@@ -6,10 +6,13 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from bench import peers
 
 _TOP = Path(__file__).resolve().parent.parent
 #: A tmpfs, and the room that measuring needs there, in bytes.
@@ -26,7 +29,12 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The last commit of the files of launch; ``+changes``: they differ from it."""
+    """The last commit of the files of launch; ``+changes``: they differ from it.
+
+    In an environment that `bench.peers.commit` has made, that commit.
+    """
+    if Path(sys.prefix).parent == peers.FOLDER:
+        return Path(sys.prefix).name.removeprefix("launch-")
     git = ["git", "-C", str(_TOP)]
     try:
         found = subprocess.run(

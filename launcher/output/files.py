@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launcher.events import TaskOutput, TaskStarted, Tell
+from launcher.events import TaskGone, TaskOutput, TaskStarted, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.jsonl import event_as_dict, record_as_dict
@@ -23,7 +23,7 @@ from launcher.task_id import TaskId
 from launcher.text import listed
 
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more
-#: file, the file that was opened first is closed.
+#: file, the one that was opened last is closed: tasks often print in turns, and all others stay open.
 _MOST_OPEN, _SPARE = 10_000, 128
 # The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -73,7 +73,9 @@ class Files:
             ended = event.data.endswith(b"\n")
             self._in_line.discard(event.task) if ended else self._in_line.add(event.task)
             return
-        if isinstance(event, TaskStarted) and event.attempt > 1:
+        if isinstance(event, TaskGone):
+            self._close(self._paths.log(event.task))
+        elif isinstance(event, TaskStarted) and event.attempt > 1:
             before = b"\n" if event.task in self._in_line else b""
             self._append(self._paths.log(event.task), before + attempt_mark(event.attempt))
         line = _compact(event_as_dict(event, self._clock())) + "\n"
@@ -108,7 +110,7 @@ class Files:
             fd = self._fds.get(path)
             if fd is None:
                 if len(self._fds) >= self._most_open:
-                    self._close(next(iter(self._fds)))
+                    self._close(next(reversed(self._fds)))
                 fd = self._fds[path] = os.open(path, flags, 0o600)
             written = os.write(fd, data)
             while written < len(data):

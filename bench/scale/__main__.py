@@ -93,7 +93,7 @@ def _measure(
                 try:
                     CASES[name](run, values)
                 finally:
-                    notes += run.notes
+                    notes += [*run.notes, *run.faults]
                     faults += [f"{size}: {fault}" for fault in run.faults]
         except Late as late:
             notes.append(f"{name}: {late}")

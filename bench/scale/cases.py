@@ -141,42 +141,51 @@ def _command(run: Simulation, name: str, words: Sequence[str], values: Values) -
     with path.open("wb") as output:
         began = time.monotonic()
         process = _launch([name, run.run, *words], output)
-        in_time = _watch(process, run.limit, name, values)
-        values[f"{name}_s"] = time.monotonic() - began
-        code = _finish(process, name, values)
-    text = path.read_text(errors="replace")
-    if not in_time:
+        memory = _watch(process, run.limit)
+        seconds = time.monotonic() - began
+        code, cpu = _finish(process)
+    if code == -signal.SIGKILL:
         run.notes.append(f"launch {name}: not in {run.limit:.0f} s")
-    elif code or text.count("worker/") < run.size.all_tasks:
-        run.faults.append(f"launch {name} exited with {code}: {(text.splitlines() or [''])[-1][:300]}")
+    elif _is_right(run, path, code, 0):
+        values |= {f"{name}_s": seconds, f"{name}_cpu_s": cpu, f"{name}_rss_bytes": memory}
 
 
 def _attach(run: Simulation, values: Values) -> None:
     """``launch attach`` for some seconds in which the tasks print nothing, then Ctrl-C."""
-    with (run.run.parent / "attach").open("wb") as output:
+    path = run.run.parent / "attach"
+    with path.open("wb") as output:
         process = _launch(["attach", run.run], output)
-        _watch(process, _IDLE, "attach", values)
+        memory = _watch(process, _IDLE)
         os.kill(process.pid, signal.SIGINT)
-        _watch(process, run.limit, "attach", values)
-        code = _finish(process, "attach", values)
-    if code != 130:
-        run.faults.append(f"launch attach exited with {code}, not 130")
+        memory = max(memory, _watch(process, run.limit))
+        code, cpu = _finish(process)
+    if _is_right(run, path, code, 130):
+        values |= {"attach_cpu_s": cpu, "attach_rss_bytes": memory}
 
 
-def _watch(process: subprocess.Popen[bytes], limit: float, name: str, values: Values) -> bool:
-    """Note the largest resident size of a command until it exits; whether it did within the limit."""
-    until, key = time.monotonic() + limit, f"{name}_rss_bytes"
+def _is_right(run: Simulation, output: Path, code: int, expected: int) -> bool:
+    """Whether a command has exited as it should and printed a line for each task; if not, note that."""
+    text = output.read_text(errors="replace")
+    right = code == expected and text.count("worker/") >= run.size.all_tasks
+    if not right:
+        last = (text.splitlines() or ["nothing"])[-1][:300]
+        run.faults.append(f"launch {output.name} exited with {code}, and printed last: {last}")
+    return right
+
+
+def _watch(process: subprocess.Popen[bytes], limit: float) -> int:
+    """Wait until a command exits, or for so many seconds; its largest resident size so far."""
+    until, memory = time.monotonic() + limit, 0
     while time.monotonic() < until:
-        values[key] = max(values.get(key, 0), status_of(process.pid)[0])
+        memory = max(memory, status_of(process.pid)[0])
         if processes.ended(process, LOOK):
-            return True
-    return False
+            break
+    return memory
 
 
-def _finish(process: subprocess.Popen[bytes], name: str, values: Values) -> int:
-    """End a command; its exit code."""
+def _finish(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """End a command; its exit code, and its CPU seconds."""
     os.kill(process.pid, signal.SIGKILL)  # `Popen.kill` would take its status
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    values[f"{name}_cpu_s"] = usage.ru_utime + usage.ru_stime
-    return process.returncode
+    return process.returncode, usage.ru_utime + usage.ru_stime

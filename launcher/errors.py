@@ -12,7 +12,8 @@
     ├── TransportError              125  a host or its agent can't be reached
     │   ├── HostsError                   some of several hosts; a line for each
     │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
-    │   └── ConnectionLost               the connection to a host broke: a new one may work
+    │   ├── ConnectionLost               the connection to a host broke: a new one may work
+    │   └── HostGone                     an agent, or its host, has gone for good
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
@@ -120,6 +121,10 @@ class OutOfTime(HostsError):
 
 class ConnectionLost(TransportError):
     """The connection to a host broke, or the host does not answer. A new connection may work."""
+
+
+class HostGone(TransportError):
+    """An agent, or its host (a container, a pod), has gone for good: nothing can connect to it."""
 
 
 class ProtocolError(LaunchError):

@@ -16,8 +16,9 @@ from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import read_trees
 from launcher.job import Host
+from launcher.loop import Loop
 from launcher.transports.base import RemoteCommand
-from launcher.transports.link import ReconnectingLink, ReconnectingTransport
+from launcher.transports.link import ReconnectingLink, open_link
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
 
@@ -34,13 +35,12 @@ class Agents:
 
 
 @contextmanager
-def agents(hosts: Sequence[str]) -> Iterator[Agents]:
-    """Agents on hosts."""
-    with SshHosts([Host(name) for name in hosts], SshSettings(), print) as connections:
+def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, Loop]]:
+    """Agents on hosts, and the loop of their links."""
+    with Loop() as loop, SshHosts([Host(name) for name in hosts], SshSettings(), print) as connections:
         connections.connect()
-        transport = ReconnectingTransport(connections, print)
-        links = {name: transport.open(Host(name)) for name in hosts}
-        yield Agents(links)
+        links = {name: open_link(loop, name, connections, print) for name in hosts}
+        yield Agents(links), loop
         for link in links.values():
             link.hang_up()
         for link in links.values():
@@ -51,14 +51,14 @@ def agents(hosts: Sequence[str]) -> Iterator[Agents]:
 def bring(job: str, text: str, *hosts: str) -> None:
     """Copy a folder to hosts."""
     trees, _ = read_trees(parse_syncs([text]), os.getcwd())
-    with agents(hosts) as commands:
-        sync(Copying(commands, 32, print), hosts, trees, job)
+    with agents(hosts) as (commands, loop):
+        sync(Copying(commands, 32, print, loop=loop), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:
     """Remove the folders of the run."""
-    with agents(hosts) as commands:
-        finish(Copying(commands, 32), hosts, job)
+    with agents(hosts) as (commands, loop):
+        finish(Copying(commands, 32, loop=loop), hosts, job)
 
 
 if __name__ == "__main__":

@@ -224,6 +224,8 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
         if data and len(answer) < _LONGEST:
             answer += data
         elif data is not None:
+            if error := command.why_ended():
+                raise error
             printed = last_line(command.stderr(), "it printed no error")
             raise TransportError(f"the check there failed: {printed}")
         elif time.monotonic() > until:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
+from launcher.loop import Loop
 from launcher.text import byte_size, last_line
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 
@@ -31,6 +32,7 @@ class Copying:
         fanout: how many hosts at once.
         report: gets a line for the user.
         seconds: the time limit.
+        loop: of the links to the hosts, see `for_each`.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class Copying:
         fanout: int,
         report: Callable[[str], None] = lambda text: None,
         seconds: float = math.inf,
+        loop: Loop | None = None,
     ) -> None:
-        self._commands, self._fanout, self.report = commands, fanout, report
+        self._commands, self._fanout, self.report, self._loop = commands, fanout, report, loop
         self._began = time.monotonic()
         self._deadline = self._began + seconds
         self._cancelled = False
@@ -82,7 +85,7 @@ class Copying:
             return f"{step}, {byte_size(self.moved)} of {byte_size(self.size)} so far" if self.size else step
 
         try:
-            done, failed = for_each(hosts, work, self.report, progress, self._fanout)
+            done, failed = for_each(hosts, work, self.report, progress, self._fanout, self._loop)
         finally:
             self._cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
@@ -168,6 +171,8 @@ class CommandStream(FileStream):
         if data is None:
             return b""
         if not data:
+            if error := self._command.why_ended():
+                raise error
             status = self._command.wait(2.0)
             printed = last_line(self._command.stderr())
             how = "was killed" if status is None else f"exited with {status}"

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -30,6 +29,7 @@ from typing import Any
 
 from launcher import events
 from launcher.errors import LaunchError, ProtocolError
+from launcher.loop import Loop
 from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.report import Report, report_from_json
@@ -49,7 +49,7 @@ class Control:
     """Serves the control socket of a job.
 
     Args:
-        selector: calls the functions that are registered with it.
+        loop: serves the socket.
         machine: supervises the job.
         report: gives the report of the job as it is now.
         send: sends a command to the agent of a host.
@@ -58,13 +58,13 @@ class Control:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        loop: Loop,
         machine: Machine,
         report: Callable[[], Report],
         send: Callable[[events.Measure], None],
         handle: Callable[[events.RestartAsked], None],
     ) -> None:
-        self._selector, self._machine = selector, machine
+        self._loop, self._machine = loop, machine
         self._report, self._send, self._handle = report, send, handle
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         #: The connections, the oldest first.
@@ -84,12 +84,14 @@ class Control:
         """
         self._listener.bind(_address(job))
         self._listener.listen(BACKLOG)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
         """Close the socket and all connections."""
         for client in tuple(self._clients):
             self._drop(client)
+        if self._listener.fileno() >= 0:
+            self._loop.watch(self._listener.fileno())
         self._listener.close()
 
     def measured(self, event: events.Measured) -> None:
@@ -105,7 +107,7 @@ class Control:
                 self._drop(self._clients[0])
             client.setblocking(False)
             self._clients.append(client)
-            self._selector.register(client, selectors.EVENT_READ, partial(self._read, client))
+            self._loop.watch(client.fileno(), partial(self._read, client))
 
     def _read(self, client: socket.socket) -> None:
         if client not in self._clients:  # dropped in the same turn
@@ -121,7 +123,7 @@ class Control:
         self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:
-        self._selector.unregister(client)
+        self._loop.watch(client.fileno())
         client.close()
         self._clients.remove(client)
 

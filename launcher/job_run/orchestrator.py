@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import os
-import selectors
 import signal
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +19,7 @@ from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import plan_as_dict
 from launcher.job_run.tensorboard import PORTS, TASK, Board
+from launcher.loop import Loop, Timer
 from launcher.output.base import Opening, Shown
 from launcher.output.files import write_json
 from launcher.record import Record
@@ -51,8 +48,6 @@ class _Connection:
         self.closed = False
         #: The agent runs on after the job; the link stays open.
         self.stays = False
-        #: The descriptor of `Link.writing` that the selector watches; -1: none.
-        self.watched = -1
         #: When the link ended without AgentClosed; and until when (monotonic) to wait for the reason.
         self.lost_at = 0.0
         #: The supervisor has given the agent up: it does not answer, or does not obey.
@@ -89,6 +84,7 @@ class Orchestrator:
     """Runs one job.
 
     Args:
+        loop: drives the links.
         job, placement: the tasks and their hosts.
         open_link: gives the link to the agent of a host.
         display: shows the job.
@@ -103,6 +99,7 @@ class Orchestrator:
 
     def __init__(
         self,
+        loop: Loop,
         job: JobSpec,
         placement: Placement,
         open_link: Callable[[Host], Link],
@@ -116,6 +113,7 @@ class Orchestrator:
         moves: Moves | None = None,
         board: Board | None = None,
     ) -> None:
+        self._loop = loop
         self._job = job
         self._place(placement)
         self._open_link = open_link
@@ -130,14 +128,10 @@ class Orchestrator:
         self._board = board
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
         self._machine = Machine(opening.job, JobState(job, planned, check, tasks_end=tasks_end))
-        self._selector = selectors.DefaultSelector()
-        self._control = Control(self._selector, self._machine, self._report, self._send, self._handle)
+        self._control = Control(loop, self._machine, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
-        #: Lost hosts that were to be reached, each with the reason why not: from other threads.
-        self._reached: deque[tuple[str, str]] = deque()
-        self._timers: dict[str, float] = {}
-        self._due: list[tuple[float, str]] = []
+        self._timers: dict[str, Timer] = {}
         self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
         self._held = False
@@ -174,11 +168,11 @@ class Orchestrator:
             The report; no process of the job is left.
         """
         with self._interrupts.queued(), self._notices.queued():
-            self._selector.register(self._interrupts.fd, selectors.EVENT_READ, self._on_signals)
-            self._selector.register(self._notices.fd, selectors.EVENT_READ, self._on_notices)
+            self._loop.watch(self._interrupts.fd, self._on_signals)
+            self._loop.watch(self._notices.fd, self._on_notices)
             if self._commands_fd is not None:
                 os.set_inheritable(self._commands_fd, False)
-                self._selector.register(self._commands_fd, selectors.EVENT_READ, self._on_commands)
+                self._loop.watch(self._commands_fd, self._on_commands)
             try:
                 for renderer in self._display.renderers:
                     renderer.begin(self._opening)
@@ -193,7 +187,9 @@ class Orchestrator:
             finally:
                 self._control.close()
                 self._close_connections()
-                self._selector.close()
+                for fd in (self._interrupts.fd, self._notices.fd, self._commands_fd, *self._blocked):
+                    if fd is not None:
+                        self._loop.watch(fd)
             return self._report()
 
     def _report(self) -> Report:
@@ -205,22 +201,13 @@ class Orchestrator:
     # ------------------------------------------------------------------ the loop
 
     def _turn(self) -> None:
-        for key, ready in self._selector.select(self._seconds_to_wait()):
-            key.data() if ready & selectors.EVENT_READ else key.data.flush()
+        self._loop.turn(self._seconds_to_wait())
         self._report_lost_agents()
-        now = time.monotonic()
-        while self._due and self._due[0][0] <= now:
-            due, timer = heapq.heappop(self._due)
-            if self._timers.get(timer) == due:
-                del self._timers[timer]
-                self._time_up(timer)
         self._display.writer.flush()
         stop = self._display.stop_asked()
         if stop is not None:
             self._handle(stop)
         self._hold_output()
-        for connection in self._connections.values():
-            self._watch_writing(connection)
 
     def _hold_output(self) -> None:
         """Let the agents keep the output while its reader is slow; events still arrive."""
@@ -234,12 +221,13 @@ class Orchestrator:
                 self._send(events.HoldOutput(host, held))
         blocked = set(writer.blocked())
         for fd in self._blocked - blocked:
-            self._selector.unregister(fd)
+            self._loop.watch(fd)
         for fd in blocked - self._blocked:
-            self._selector.register(fd, selectors.EVENT_WRITE, writer)
+            self._loop.watch(fd, write=writer.flush)
         self._blocked = blocked
 
     def _time_up(self, timer: str) -> None:
+        del self._timers[timer]
         event = events.TimeUp(events.now(), timer)
         if timer != SILENCE_TIMER:
             self._handle(event)
@@ -254,8 +242,7 @@ class Orchestrator:
 
     def _seconds_to_wait(self) -> float | None:
         now = time.monotonic()
-        waits = [self._due[0][0] - now] if self._due else []
-        waits += [_LOOK] if self._lost else []
+        waits = [_LOOK] if self._lost else []
         waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
         return max(0.0, min(waits)) if waits else None
 
@@ -287,15 +274,13 @@ class Orchestrator:
     def _on_notices(self) -> None:
         for message in self._notices.take():
             self._show(message)
-        while self._reached:
-            self._answer(*self._reached.popleft())
 
     def _on_commands(self) -> None:
         """Signal tasks for the program that started `launch`: a line of JSON for each `SignalTask`."""
         assert self._commands_fd is not None
         data = os.read(self._commands_fd, 65536)
         if not data:
-            self._selector.unregister(self._commands_fd)
+            self._loop.watch(self._commands_fd)
         *lines, self._partial_command = (self._partial_command + data).split(b"\n")
         for line in lines:
             fields = json.loads(line)
@@ -313,7 +298,7 @@ class Orchestrator:
         connection = _Connection(host.name, link)
         self._connections[host.name] = connection
         link.tasks.update(placed.task for placed in self._on_hosts.get(host.name, ()))
-        self._selector.register(link, selectors.EVENT_READ, lambda: self._receive(connection))
+        link.watch(self._loop, lambda: self._receive(connection))
 
     def _receive(self, connection: _Connection) -> None:
         try:
@@ -360,32 +345,18 @@ class Orchestrator:
     def _close(self, connection: _Connection, stays: bool = False) -> None:
         if not connection.closed:
             connection.closed, connection.stays = True, stays
-            self._selector.unregister(connection.link)
-            if connection.watched >= 0:
-                self._selector.unregister(connection.watched)
+            connection.link.unwatch()
             if stays:
                 connection.link.tasks.clear()
             else:
                 connection.link.hang_up()
-
-    def _watch_writing(self, connection: _Connection) -> None:
-        """Wait for the link to take bytes again, while some are unsent."""
-        if connection.closed:
-            return
-        writing = connection.link.writing
-        if writing == connection.watched:
-            return
-        if connection.watched >= 0:
-            self._selector.unregister(connection.watched)
-        if writing >= 0:
-            self._selector.register(writing, selectors.EVENT_WRITE, connection.link)
-        connection.watched = writing
 
     def _close_connections(self) -> None:
         """Close all connections, and wait for the agents on this machine to end."""
         for connection in self._connections.values():
             self._close(connection)
         connections = [connection for connection in self._connections.values() if not connection.stays]
+        connections.sort(key=lambda each: each.link.same_clock)  # the loop turns while it waits for others
         now, late = time.monotonic(), []
         for connection in connections:
             soon = self._machine.immediate or connection.given_up
@@ -441,18 +412,18 @@ class Orchestrator:
             self._lost = [each for each in self._lost if each is not connection]
 
     def _start_agent(self, command: events.StartAgent) -> None:
-        """Start a new agent on a lost host; a thread waits for the host."""
-        threading.Thread(target=self._reach, args=(command.host,), daemon=True).start()
-
-    def _reach(self, host: str) -> None:
+        """Start a new agent on a lost host; another thread waits for the host."""
         assert self._moves is not None
-        why = ""
-        try:
-            self._moves.reach(host)
-        except (LaunchError, OSError) as error:
-            why = str(error)
-        self._reached.append((host, why))
-        self._notices.wake()
+        reach, host = self._moves.reach, command.host
+
+        def why_not() -> str:
+            try:
+                reach(host)
+                return ""
+            except (LaunchError, OSError) as error:
+                return str(error)
+
+        self._loop.work(why_not, lambda why: self._answer(host, why.result()))
 
     def _answer(self, host: str, why: str) -> None:
         """A lost host can be used again, or not, and why."""
@@ -491,12 +462,14 @@ class Orchestrator:
             self._connections[placed.host.name].link.tasks.add(placed.task)
 
     def _set_timer(self, command: events.SetTimer) -> None:
+        timer = command.timer
+        self._cancel_timer(events.CancelTimer(timer))
         due = time.monotonic() + command.seconds
-        self._timers[command.timer] = due
-        heapq.heappush(self._due, (due, command.timer))
+        self._timers[timer] = self._loop.at(due, lambda: self._time_up(timer))
 
     def _cancel_timer(self, command: events.CancelTimer) -> None:
-        self._timers.pop(command.timer, None)
+        if timer := self._timers.pop(command.timer, None):
+            timer.cancel()
 
     def _finish(self, _: events.Finish) -> None:
         self._finished = True

@@ -22,6 +22,7 @@ from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.job_run.tensorboard import Board, with_output_folder
+from launcher.loop import Loop
 from launcher.text import counted, counted_roles, listed
 from launcher.transports.machines import Launch, LaunchHosts, Planned
 
@@ -114,6 +115,7 @@ def _launch(
     """Run a job whose options were checked."""
     began, job, placement = events.now(), _new_job_id(), planned.placement
     with ExitStack() as stack:
+        loop = stack.enter_context(Loop())
         notices = stack.enter_context(Notices())
         for text in () if staging is None else staging.notes:
             notices(text)
@@ -126,6 +128,7 @@ def _launch(
             options.request,
             planned,
             settings,
+            loop,
             notices,
             interrupts.ignore,
             commands=staging is not None,
@@ -140,7 +143,7 @@ def _launch(
         from launcher.output.jsonl import record_as_dict
 
         if staging is not None:
-            staging.begin(hosts, job, interrupts)
+            staging.begin(hosts, job, interrupts, loop)
             stack.callback(staging.remove)
             staging.send()
 
@@ -193,6 +196,7 @@ def _launch(
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()
         orchestrator = Orchestrator(
+            loop,
             planned.job,
             placement,
             hosts.open,

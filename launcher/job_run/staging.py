@@ -18,6 +18,7 @@ from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
+from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Hosts, with_tilde
@@ -75,7 +76,7 @@ class Staging:
 
     def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> Copying:
         report = (lambda text: None) if self._options.quiet or self._options.json else show
-        return Copying(self._commands, self._options.ssh.fanout, report, seconds)
+        return Copying(self._commands, self._options.ssh.fanout, report, seconds, self._loop)
 
     @property
     def _timeout(self) -> float:
@@ -85,15 +86,16 @@ class Staging:
 
     # ------------------------------------------------------------------ before the job
 
-    def begin(self, commands: Hosts, job: str, interrupts: Interrupts) -> None:
+    def begin(self, commands: Hosts, job: str, interrupts: Interrupts, loop: Loop) -> None:
         """The hosts are connected.
 
         Args:
             commands: run programs of ours on the hosts.
             job: the name of the run.
             interrupts: limit the work after the job.
+            loop: of the links to the hosts.
         """
-        self._commands, self._job, self._interrupts = commands, job, interrupts
+        self._commands, self._job, self._interrupts, self._loop = commands, job, interrupts, loop
 
     def send(self) -> None:
         """Copy the folders to all other machines, and make folders for results there.

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from launcher.errors import TransportError
 from launcher.events import Command
-from launcher.job import Host
+from launcher.loop import Loop
 from launcher.protocol import Message
 from launcher.text import listed
 
@@ -28,15 +28,14 @@ class Link(Protocol):
     tasks: set[str]
 
     @property
-    def writing(self) -> int:
-        """For select: writable when `flush` can send what waits; -1: nothing waits."""
-
-    @property
     def broken(self) -> bool:
         """Whether the connection is broken, or may be: nothing has come for seconds."""
 
-    def fileno(self) -> int:
-        """For select: readable when `receive` has something."""
+    def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
+        """Let the loop drive the link: it calls ``ready`` when `receive` has something, until `unwatch`."""
+
+    def unwatch(self) -> None:
+        """Call nothing any more."""
 
     def receive(self) -> Sequence[Message] | None:
         """The messages that have come; ``None`` at the end of the agent.
@@ -46,10 +45,7 @@ class Link(Protocol):
         """
 
     def send(self, command: Command) -> None:
-        """Queue a command, and write as much as the connection takes now."""
-
-    def flush(self) -> None:
-        """Write as much as the connection takes now."""
+        """Queue a command; it is written as soon as the connection takes it."""
 
     def wait(self, seconds: float) -> str | None:
         """After the end of the agent, or a `hang_up`: wait until no process of it is left.
@@ -68,28 +64,26 @@ class Link(Protocol):
         """Close the file descriptors."""
 
 
-class Opener(Protocol):
-    """Opens links. Opening never waits for the host: `Link.receive` reports success or failure."""
-
-    def open(self, host: Host) -> Link:
-        """Start an agent on ``host``.
-
-        Raises:
-            TransportError: it can't even be tried.
-        """
-
-
 class RemoteCommand(Protocol):
-    """A program of ours that runs on a host, with a byte pipe each way. Only `wait` blocks."""
+    """A program of ours that runs on a host, with a byte pipe each way.
+
+    Only `wait`, `why_ended` and `close` block, for seconds at most.
+    """
 
     def fileno(self) -> int:
-        """For select: readable when `recv` has something, or `send` takes more than it did."""
+        """For select: readable when `recv` has something; it may become writable when `send` takes more."""
 
     def recv(self, size: int) -> bytes | None:
         """Up to ``size`` bytes of its stdout; ``b""`` at the end; ``None`` when there is nothing yet.
 
         Raises:
             TransportError: it could not be started, or the connection broke; says which.
+        """
+
+    def why_ended(self) -> TransportError | None:
+        """After the end of its stdout: why it never ran; ``None``: it ran.
+
+        `HostGone` if nothing can connect to its host any more.
         """
 
     def send(self, data: bytes | memoryview) -> int:
@@ -113,7 +107,7 @@ class Hosts(Protocol):
     """Runs programs of ours on hosts."""
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """Start a program on a host.
+        """Start a program on a host. Blocks for a bounded time; any thread may call it.
 
         Args:
             host: its name.
@@ -132,7 +126,8 @@ class Connections(Hosts, Protocol):
         """Connect to a host anew: programs to come use the new connection. Blocks for a bounded time.
 
         Raises:
-            TransportError: the host can't be reached.
+            HostGone: it never can be reached again.
+            TransportError: the host can't be reached now.
         """
 
 
@@ -148,6 +143,7 @@ def for_each(
     notice: Callable[[str], None],
     step: str | Callable[[], str],
     fanout: int = 0,
+    loop: Loop | None = None,
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for all hosts at once, in threads.
 
@@ -157,6 +153,7 @@ def for_each(
         notice: gets a line for the user while some take long.
         step: what they do, for that line, or a function that returns this.
         fanout: how many hosts at once; 0: all.
+        loop: turns meanwhile; ``None``: none needs to, or another thread does that.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
@@ -168,7 +165,11 @@ def for_each(
     try:
         futures = {name: pool.submit(function, name) for name in names}
         seconds = _FIRST_NOTICE
-        while wait(futures.values(), seconds).not_done:
+        left = set(futures.values())
+        if loop is not None:
+            for future in futures.values():
+                future.add_done_callback(lambda future: loop.call(lambda: left.discard(future)))
+        while not loop.until(lambda: not left, seconds) if loop else wait(left, seconds).not_done:
             waiting = [name for name in names if not futures[name].done()]
             notice(f"waiting for {listed(waiting)}: {step if isinstance(step, str) else step()}")
             seconds *= 2

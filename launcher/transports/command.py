@@ -22,49 +22,33 @@ _ARRIVAL, _END = 60.0, 5.0
 
 
 class PipedProgram:
-    """A program of ours behind a socket of this process; see `launcher.transports.base.RemoteCommand`.
+    """A program of ours behind a pipe; see `launcher.transports.base.RemoteCommand`.
 
-    It drops output before the mark of `bootstrap`. One thread uses it.
+    It drops output before the mark of `bootstrap`. One thread uses it at a time.
 
     Args:
         host: for messages.
         python: the Python that runs the program, for messages.
         starter: the command that starts it, for messages: ``its login shell``.
-        sock: connected to the program.
     """
 
-    def __init__(self, host: str, python: str, starter: str, sock: socket.socket) -> None:
-        self._host, self._python, self._starter, self._socket = host, python, starter, sock
+    def __init__(self, host: str, python: str, starter: str) -> None:
+        self._host, self._python, self._starter = host, python, starter
         self._ready, self._early = False, b""
-        #: Why the pipe has ended too early; set before the end-of-file of the output.
-        self._failure: TransportError | None = None
-
-    def fileno(self) -> int:
-        """See `RemoteCommand.fileno`: writable when `send` takes more, as `ReconnectingLink` expects."""
-        return self._socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
         while not self._ready:
             data = self._receive(_PIECE)
-            if data is None:
-                return None
+            if not data:
+                return data
             self._await_mark(data)
         data, self._early = self._early[:size], self._early[size:]
         return data or self._receive(size)
 
     def _receive(self, size: int) -> bytes | None:
-        try:
-            data = self._socket.recv(size)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:  # it ended, and has not read all of its stdin
-            data = b""
-        except OSError as error:
-            raise self._fault("this program was closed") from error
-        if not data and self._failure is not None:
-            raise self._failure
-        return data
+        """As `recv`, before the mark, too."""
+        raise NotImplementedError
 
     def _await_mark(self, data: bytes) -> None:
         self._early += data
@@ -81,24 +65,27 @@ class PipedProgram:
                 f"{self._starter} printed more than {bootstrap.MAX_NOISE // 1024} KiB before the agent "
                 "started; its start-up files must print nothing when a command is run"
             )
-        elif not data:
-            status = self.wait(_END)
-            ended = f"{self._starter} exited" + (f" with {status}" if status is not None else "")
-            text = last_line(self.stderr() or self._early.decode("utf-8", "replace"))
-            printed = f" and printed: {text}" if text else ""
-            raise self._fault(f"the agent could not be started there: {ended}{printed}")
+
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`."""
+        if self._ready:
+            return None
+        status = self.wait(_END)
+        ended = f"{self._starter} exited" + (f" with {status}" if status is not None else "")
+        text = last_line(self.stderr() or self._early.decode("utf-8", "replace"))
+        printed = f" and printed: {text}" if text else ""
+        return self._fault(f"the agent could not be started there: {ended}{printed}")
 
     def _fault(self, text: str) -> TransportError:
         return TransportError(f"{self._host}: {text}")
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`; takes no bytes before the program runs."""
-        if self._failure is not None:
-            raise self._failure
-        try:
-            return self._socket.send(data) if self._ready else 0
-        except OSError:  # it takes nothing now, has ended, or was closed: `recv` reports which
-            return 0
+        return self._send(data) if self._ready else 0
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """As `send`, before the mark, too."""
+        raise NotImplementedError
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`."""
@@ -123,8 +110,8 @@ class CommandPipe(PipedProgram):
     """
 
     def __init__(self, host: str, argv: Sequence[str], startup: bytes, python: str) -> None:
-        ours, theirs = socket.socketpair()
-        super().__init__(host, python, argv[0], ours)
+        super().__init__(host, python, argv[0])
+        self._socket, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         try:
             with theirs:
@@ -136,17 +123,37 @@ class CommandPipe(PipedProgram):
                     start_new_session=True,
                 )
         except OSError as error:
-            ours.close()
+            self._socket.close()
             self._stderr.close()
             raise self._fault(f"{argv[0]} can't be started: {error.strerror}") from error
-        ours.settimeout(_ARRIVAL)
+        self._socket.settimeout(_ARRIVAL)
         try:
-            ours.sendall(startup)
+            self._socket.sendall(startup)
         except TimeoutError:  # it has read a part of the program only
             self._process.kill()
         except OSError:  # it has ended already: `recv` reports why
             pass
-        ours.setblocking(False)
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`."""
+        return self._socket.fileno()
+
+    def _receive(self, size: int) -> bytes | None:
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # it ended, and has not read all of its stdin
+            return b""
+        except OSError as error:
+            raise self._fault("this program was closed") from error
+
+    def _send(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except OSError:  # it takes nothing now, has ended, or was closed: `recv` reports which
+            return 0
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`."""
@@ -204,7 +211,8 @@ class CommandHosts:
         """Do nothing: each program has ended with its link."""
 
     def connect(self) -> None:
-        """Do nothing: each command line connects by itself."""
+        """Prepare what all hosts need: each command line connects by itself."""
+        bootstrap.packed(bootstrap.AGENT_MODULES)
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
         """See `Hosts.run`."""

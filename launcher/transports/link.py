@@ -1,8 +1,9 @@
 """The link to an agent on another machine, over connections that may break.
 
-A thread for each host sends and receives, notices silence, has the host connected to anew, and gives up
-when the lease is over. A connection is a program on the host (`launcher.agent.main.start` or ``connect``)
-with a byte pipe each way; what goes through it is a `launcher.protocol.Channel`.
+A link is a state machine that the loop of the launch drives: it sends and receives, notices silence, has the
+host connected to anew, and gives up when the lease is over. A connection is a program on the host
+(`launcher.agent.main.start` or ``connect``) with a byte pipe each way; what goes through it is a
+`launcher.protocol.Channel`. To connect blocks, so other threads do it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
-from launcher.errors import ConnectionLost, ProtocolError, TransportError
+from launcher.errors import ConnectionLost, HostGone, ProtocolError, TransportError
 from launcher.events import AgentClosed, CloseAgent, Command
-from launcher.job import Host
+from launcher.loop import Loop, Timer
 from launcher.protocol import (
     CREDIT,
     PING,
@@ -37,6 +38,9 @@ from launcher.protocol import (
 from launcher.text import last_line, nothing_started
 from launcher.transports.base import Connections, RemoteCommand
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 #: Entries of programs on the host.
 START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect", "launcher.agent.sweep:kill"
 #: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
@@ -46,50 +50,19 @@ SILENCE, FIRST_ANSWER = 5.0, 15.0
 _PAUSE = 0.2
 #: Seconds without an answer after which output may be delayed; pings are answered every 2 s.
 _BROKEN = 3.0
-#: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
-_LAST_ACK, _CLOSING = 1.0, 10.0
+#: Seconds for the last acknowledgement to be sent.
+_LAST_ACK = 1.0
 #: Seconds without a connection after which the host will hardly answer soon.
 _LONG_LOST = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
 _GRACE = 5.0
-_READ = 128 * 1024
-#: Seconds between two looks where no event tells of a change; the longest wait of the thread; a longer time
-#: between two of its turns means that this process was suspended.
-_LOOK, _LONGEST_WAIT, _SUSPENDED = 0.05, 2.0, 4.0
+#: Bytes of a read, and reads in a turn of the loop.
+_READ, _READS = 128 * 1024, 4
+#: Seconds until more is sent to a connection that took less than all: not all show that they take more.
+_LOOK = 0.05
 _OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)
-
-
-class Wake:
-    """A descriptor that one thread waits for and others make readable; safe to use after `close`."""
-
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.lock = threading.Lock()
-
-    def fileno(self) -> int:
-        """For select."""
-        return self._fd
-
-    def ring(self) -> None:
-        """Make it readable."""
-        with self.lock:
-            if self._fd >= 0:
-                os.eventfd_write(self._fd, 1)
-
-    def clear(self) -> None:
-        """Make it unreadable; call it before reading queues, so that nothing is missed."""
-        with self.lock, suppress(BlockingIOError):
-            if self._fd >= 0:
-                os.eventfd_read(self._fd)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        with self.lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
 
 
 def lease_there(lease: float) -> float:
@@ -112,28 +85,24 @@ class _Ended(Exception):
     """The end of a link; its text is for the user, empty after an orderly end."""
 
 
-class ReconnectingLink(threading.Thread):
+class ReconnectingLink:
     """See `launcher.transports.base.Link`.
 
     Args:
+        loop: drives it.
         host: its name.
         hosts: starts programs there.
         arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
-        notify: gets a line for the user when the connection is lost, and when it is back; called by the
-            thread.
+        notify: gets a line for the user when the connection is lost, and when it is back.
         stays: see `Link`.
         grace: seconds, at least, that the agent waits for a new connection after a closed one.
-
-    Raises:
-        TransportError: no descriptor, or no thread, is left.
     """
 
     same_clock = False
-    #: The thread writes, not the reader.
-    writing = -1
 
     def __init__(
         self,
+        loop: Loop,
         host: str,
         hosts: Connections,
         arguments: dict[str, Any],
@@ -141,25 +110,29 @@ class ReconnectingLink(threading.Thread):
         stays: bool = False,
         grace: float = 0.0,
     ) -> None:
-        super().__init__(name=f"link {host}", daemon=True)
-        now = time.monotonic()
-        self._host, self._hosts, self._notify = host, hosts, notify
+        self.loop, self.host, self._hosts, self._notify = loop, host, hosts, notify
         self._lease = float(arguments["lease"])
         self._arguments = {**arguments, "lease": lease_there(self._lease)}
         self.stays = stays
         self._grace = grace
         self.tasks: set[str] = set()
-        #: Guards the channel, the inbox and the remote commands.
-        self.lock = threading.Lock()
+        #: Guards the channel and the remote commands: other threads use these, too.
+        self.lock = threading.RLock()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True)
         self._inbox: list[Message] = []
         self._inbox_size = 0
+        #: Called when `receive` has something.
+        self._ready: Callable[[], object] = lambda: None
         self._commands: dict[int, LinkCommand] = {}
         self._numbers = 0
         self._program: RemoteCommand | None = None
+        #: Another thread makes a connection; or finds out why the present one has ended.
+        self._connecting = self._ending = False
         #: Bytes that the program took of more; ``None``: it took all.
         self._taken: int | None = None
-        self._began = self._received_at = self._tried_at = now
+        self._flush_asked = False
+        self._timer: Timer | None = None
+        self._began = self._received_at = self._tried_at = time.monotonic()
         self._attempts = 0
         self._why_not = "the network to it, or the host itself, is down"
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
@@ -168,88 +141,84 @@ class ReconnectingLink(threading.Thread):
         #: The agent has closed; the reader needs no more; the deadline of the end.
         self._closed_there = self._hung_up = False
         self._leave_at: float | None = None
-        #: A clock that also counts while the machine sleeps: to notice that this process was suspended.
-        self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        #: Seconds of the last suspension, and when it ended (monotonic).
-        self._suspended = self._resumed_at = 0.0
-        #: Set at the end of the link; and how it ended.
-        self.over = threading.Event()
-        self.reason = "the thread of its link failed"
+        #: Seconds of the last suspension of this process, and when it ended (monotonic).
+        self._suspended, self._resumed_at = 0.0, loop.resumed_at
+        #: How the link ended; ``None``: it has not.
+        self.reason: str | None = None
         self._fault: ProtocolError | None = None
-        try:
-            self._to_read, self._wake = Wake(), Wake()
-            self.start()
-        except (OSError, RuntimeError) as error:
-            raise TransportError(f"{host}: no link to it can be made: {error}") from error
+        self._connect()
+        self._schedule()
 
-    # ------------------------------------------------------------------ for the thread that reads
+    # ------------------------------------------------------------------ for its reader
+
+    @property
+    def over(self) -> bool:
+        """Whether the link has ended."""
+        return self.reason is not None
 
     @property
     def broken(self) -> bool:
         """See `Link.broken`."""
         return time.monotonic() > self._received_at + _BROKEN
 
-    def fileno(self) -> int:
-        """See `Link.fileno`."""
-        return self._to_read.fileno()
+    def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
+        """See `Link.watch`."""
+        self._ready = ready
+        if self._inbox or self.over:
+            loop.call(ready if self.over else lambda: self._step(ready))
+
+    def unwatch(self) -> None:
+        """See `Link.unwatch`."""
+        self._ready = lambda: None
 
     def receive(self) -> Sequence[Message] | None:
         """See `Link.receive`."""
-        self._to_read.clear()
-        over = self.over.is_set()  # then all earlier messages are in the inbox
         with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
             self._channel.took(len(messages), time.monotonic(), at_once=self._closed_there)
         if messages:
-            self._wake.ring()
-            if over:
-                self._to_read.ring()
+            if self.over:
+                self.loop.call(self._ready)
             return messages
-        if over and self._fault is not None:
+        if self.over and self._fault is not None:
             raise self._fault
-        return None if over else ()
+        return None if self.over else ()
 
     def send(self, command: Command | Message) -> None:
-        """See `Link.send`."""
+        """See `Link.send`; any thread may call it."""
         if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
             command = command._replace(stays=True)
         with self.lock:
             self._channel.send(command)
-        self._wake.ring()
-
-    def flush(self) -> None:
-        """See `Link.flush`: the thread does it."""
+            if not self._flush_asked:
+                self._flush_asked = True
+                self.loop.call(self._flush)
 
     def command(self, entry: str, arguments: object) -> LinkCommand:
         """Start a remote command: a program of ours in a child of the agent; see `Hosts.run`."""
         with self.lock:
             self._numbers += 1
             command = self._commands[self._numbers] = LinkCommand(self, self._numbers)
-            if self.over.is_set():
-                command.lost(f"{self._host}: {self.reason or 'its agent has exited'}")
-            self._channel.send(RunCommand(command.number, entry, arguments))
-        self._wake.ring()
+            if self.over:
+                command.lost(f"{self.host}: {self.reason or 'its agent has exited'}")
+            self.send(RunCommand(command.number, entry, arguments))
         return command
 
     def forget(self, number: int) -> None:
         """Close a remote command."""
         with self.lock:
             if self._commands.pop(number, None) is not None:
-                self._channel.send(CloseCommand(number))
-        self._wake.ring()
+                self.send(CloseCommand(number))
 
     def hang_up(self) -> None:
-        """See `Link.hang_up`."""
+        """See `Link.hang_up`; any thread may call it."""
         if not self._hung_up:
             self._hung_up = True
-            self.send(CloseAgent(self._host))
+            self.send(CloseAgent(self.host))
 
     def wait(self, seconds: float) -> str | None:
         """See `Link.wait`."""
-        until = time.monotonic() + seconds
-        while not self.over.wait(max(0.0, min(2 * _LOOK, until - time.monotonic()))):
-            if self._is_long_lost() or time.monotonic() >= until:
-                return None
+        self.loop.until(lambda: self.over or self._is_long_lost(), seconds)
         return self.reason
 
     def _is_long_lost(self) -> bool:
@@ -261,10 +230,10 @@ class ReconnectingLink(threading.Thread):
         """See `Link.kill`: all that the agent started, it and its watchdog carry its tag."""
         until = time.monotonic() + seconds
         self.hang_up()
-        if self._is_long_lost() and not self.over.is_set():
+        if self._is_long_lost() and not self.over:
             return None
         agent = {"agent": self._arguments["agent"]}
-        with suppress(TransportError), closing(self._hosts.run(self._host, KILL, agent)) as program:
+        with suppress(TransportError), closing(self._hosts.run(self.host, KILL, agent)) as program:
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
                     return "it was killed" if program.wait(left) == 0 else None
@@ -272,72 +241,86 @@ class ReconnectingLink(threading.Thread):
         return None
 
     def close(self) -> None:
-        """See `Link.close`. The thread sends the rest, and ends soon."""
+        """See `Link.close`: what an agent that still runs has not taken is lost."""
         self.hang_up()
-        self._leave_at = time.monotonic() + _CLOSING
-        self._to_read.close()
-        self._wake.ring()
+        self._flush()
+        if not self.over:
+            self._end("closed before its agent exited")
 
-    # ------------------------------------------------------------------ the thread
+    # ------------------------------------------------------------------ turns
 
-    def run(self) -> None:
-        """See `threading.Thread.run`."""
+    def _step(self, step: Callable[[], object]) -> None:
+        """Do something, then look at the time."""
+        if self.over:
+            return
         try:
-            self._serve()
-        except _Ended as end:
-            self.reason = str(end)
-        finally:
-            if self._program is not None:
-                self._program.close()
-            self.over.set()
-            with self.lock:
-                for command in self._commands.values():
-                    command.lost(f"{self._host}: {self.reason or 'its agent has exited'}")
-            self._to_read.ring()
-            self._wake.close()
-
-    def _serve(self) -> None:
-        """Move messages until the link ends.
-
-        Raises:
-            _Ended: always.
-        """
-        self._connect()
-        while True:
             try:
-                self._send_output()
-                self._wait()
-                self._notice_suspension()
-                self._receive()
-            except ProtocolError as error:
-                self._fault = error
-                raise _Ended(str(error)) from error
+                step()
             except TransportError as error:
-                self._notice_suspension()
                 self._broke(error)
-            self._look_at_time(time.monotonic())
+            if not self.over:
+                self._look_at_time(time.monotonic())
+        except ProtocolError as error:
+            self._fault = error
+            self._end(str(error))
+        except _Ended as end:
+            self._end(str(end))
+        if not self.over:
+            self._schedule()
 
-    def _wait(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
+    def _schedule(self) -> None:
+        """Look again when time alone changes something."""
         now = time.monotonic()
-        again = self._tried_at + _PAUSE
-        if self._program is not None:
-            poll.register(self._program, select.POLLIN | (select.POLLOUT if self._taken else 0))
-            again = max(again, self._silent_at())
-        with self.lock:
-            dues = [again, now + _LONGEST_WAIT, self._received_at + self._lease, self._channel.next_due()]
-        dues += [self._leave_at, now + _LOOK if self._taken == 0 else None]  # no event shows that it starts
+        dues = [self._received_at + self._lease, self._leave_at]
+        if self._taken is not None:
+            dues.append(now + _LOOK)
+        else:
+            with self.lock:
+                dues.append(self._channel.next_due())
+        if not self._connecting and not self._ending:
+            dues.append(self._tried_at + _PAUSE)
+            if self._program is not None:
+                dues[-1] = max(self._tried_at + _PAUSE, self._silent_at())
         due = min(due for due in dues if due is not None)
-        poll.poll(max(0.0, due - now) * 1000 + 1)
-        self._wake.clear()
+        if self._timer is None or due < self._timer.due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.at(due, self._time_up)
+
+    def _time_up(self) -> None:
+        self._timer = None
+        self._step(self._send_output)
+
+    def _flush(self) -> None:
+        self._flush_asked = False
+        self._step(self._send_output)
+
+    def _end(self, reason: str) -> None:
+        """The link has ended."""
+        self.reason = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop_program()
+        with self.lock:
+            for command in self._commands.values():
+                command.lost(f"{self.host}: {reason or 'its agent has exited'}")
+        self._ready()
 
     # ------------------------------------------------------------------ messages
 
+    def _readable(self) -> None:
+        self._step(self._receive)
+
     def _receive(self) -> None:
-        while self._program is not None and (data := self._program.recv(_READ)) is not None:
+        for _ in range(_READS):
+            program = self._program
+            data = None if program is None else program.recv(_READ)
+            if program is None or data is None:
+                return
             if not data:
-                raise TransportError(self._why_ended(self._program))
+                self._find_out_why(program)
+                return
+            self._resume()
             self._received_at = time.monotonic()
             with self.lock:
                 messages = self._channel.receive(data)
@@ -373,25 +356,28 @@ class ReconnectingLink(threading.Thread):
             if self._inbox_size > _MOST_WAITING:
                 raise ProtocolError("its agent sends more than was acknowledged")
         if others:
-            self._to_read.ring()
+            self._ready()
 
     def _send_output(self) -> None:
-        self._taken = None
-        while self._program is not None:
+        program, self._taken = self._program, None
+        while program is not None:
             with self.lock:
                 data = b"".join(self._channel.output(time.monotonic()))
             if not data:
-                return
-            count = self._program.send(data)
+                break
+            count = program.send(data)
             with self.lock:
                 self._channel.sent(count)
             if count < len(data):
                 self._taken = count
-                return
+                break
+        if program is not None and not self._ending:
+            self.loop.watch(program.fileno(), self._readable, self._flush if self._taken else None)
 
     # ------------------------------------------------------------------ time
 
     def _look_at_time(self, now: float) -> None:
+        self._resume()
         if self._hung_up:
             with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
@@ -403,7 +389,7 @@ class ReconnectingLink(threading.Thread):
             raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f}s: {self._why_not}{tasks}"))
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
             raise _Ended("" if self._closed_there else "closed before its agent exited")
-        if self._program is not None and now < self._silent_at():
+        if self._connecting or self._ending or (self._program is not None and now < self._silent_at()):
             return
         if self._program is not None and not self._met:
             self._why_not = nothing_started(FIRST_ANSWER)
@@ -411,11 +397,10 @@ class ReconnectingLink(threading.Thread):
         if now >= self._tried_at + _PAUSE:
             self._connect()
 
-    def _notice_suspension(self) -> None:
+    def _resume(self) -> None:
         """This process was suspended (SIGSTOP, a laptop's lid): the silence was not the network's."""
-        looked_at, self._looked_at = self._looked_at, time.clock_gettime(time.CLOCK_BOOTTIME)
-        if self._looked_at - looked_at > _SUSPENDED:
-            self._suspended, self._resumed_at = self._looked_at - looked_at, time.monotonic()
+        if self.loop.resumed_at != self._resumed_at:
+            self._suspended, self._resumed_at = self.loop.suspended, self.loop.resumed_at
             self._received_at = max(self._received_at, self._resumed_at - SILENCE)
 
     @property
@@ -441,37 +426,74 @@ class ReconnectingLink(threading.Thread):
     # ------------------------------------------------------------------ connections
 
     def _connect(self) -> None:
-        """Start the agent, or connect to it again; blocks for the time of a login."""
+        """Let another thread start the agent, or connect to it again."""
         self._attempts += 1
+        self._connecting = True
+        again, entry = self._attempts > 1, CONNECT if self._met else START
+
+        def connect() -> RemoteCommand:
+            if self.over:
+                raise TransportError("the link has ended")
+            if again:
+                self._hosts.reconnect(self.host)
+            return self._hosts.run(self.host, entry, self._arguments)
+
+        def done(made: Future[RemoteCommand]) -> None:
+            self._step(lambda: self._connected(made))
+            if made.exception() is None and made.result() is not self._program:  # the link has ended
+                self.loop.work(made.result().close, lambda closed: closed.result())
+
+        self.loop.work(connect, done)
+
+    def _connected(self, made: Future[RemoteCommand]) -> None:
+        """Another thread has connected, or has failed to."""
+        self._connecting, self._tried_at = False, time.monotonic()
         try:
-            if self._attempts > 1:
-                self._hosts.reconnect(self._host)
-            program = self._hosts.run(self._host, CONNECT if self._met else START, self._arguments)
+            program = made.result()
+        except HostGone as error:
+            raise _Ended(self._bare(error)) from error
         except TransportError as error:
-            if self._attempts == 1:
-                self._broke(error)
             self._why_not = self._bare(error)
-        else:
-            self._drop_program()
-            self._program = program
-            with self.lock:
-                self._channel.connect(self._attempts, time.monotonic())
-        self._tried_at = time.monotonic()
-        self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+            if self._attempts == 1:
+                raise
+            return
+        self._drop_program()
+        self._program = program
+        with self.lock:
+            self._channel.connect(self._attempts, time.monotonic())
+        self._send_output()
+        self._receive()
+
+    def _find_out_why(self, program: RemoteCommand) -> None:
+        """A connection has ended: let another thread wait for the reason."""
+        self._ending = True
+        self.loop.watch(program.fileno())
+
+        def known(why: Future[TransportError | None]) -> None:
+            self._ending = False
+            if self._program is program:
+                raise why.result() or TransportError(self._why_ended(program))
+
+        self.loop.work(program.why_ended, lambda why: self._step(lambda: known(why)))
 
     def _broke(self, error: TransportError) -> None:
         """The connection broke. Before the agent has answered, only one other connection is tried."""
         if self._closed_there:
             raise _Ended from error
-        if not self._met and not (isinstance(error, ConnectionLost) and self._attempts == 1):
+        if isinstance(error, HostGone):
+            raise _Ended(self._with_suspension(self._bare(error))) from error
+        other = self._connecting or (isinstance(error, ConnectionLost) and self._attempts == 1)
+        if not self._met and not other:
             raise _Ended(self._bare(error)) from error
         self._drop_program()
         self._lose(self._bare(error))
 
     def _drop_program(self) -> None:
         if self._program is not None:
-            self._program.close()
-            self._program = None
+            program, self._program = self._program, None
+            self.loop.watch(program.fileno())
+            self.loop.work(program.close, lambda closed: closed.result())
+            self._ending = False
             with self.lock:
                 self._channel.disconnect()
 
@@ -493,11 +515,11 @@ class ReconnectingLink(threading.Thread):
 
     def _report(self, text: str) -> None:
         if not self._hung_up:
-            self._notify(f"{self._host}: {text}")
+            self._notify(f"{self.host}: {text}")
 
     def _bare(self, error: object) -> str:
         """An error of this host, without its name."""
-        return str(error).removeprefix(f"{self._host}: ")
+        return str(error).removeprefix(f"{self.host}: ")
 
 
 class LinkCommand:
@@ -506,7 +528,7 @@ class LinkCommand:
     def __init__(self, link: ReconnectingLink, number: int) -> None:
         self._link = link
         self.number = number
-        self._wake = Wake()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = bytearray()
         self._output_ended = False
         self._credit = CREDIT
@@ -527,17 +549,17 @@ class LinkCommand:
             self._ended.set()
         if len(self._output) > CREDIT or self._credit > CREDIT:
             raise ProtocolError("a remote command sends or acknowledges more than there was")
-        self._wake.ring()
+        os.eventfd_write(self._wake, 1)
 
     def lost(self, why: str) -> None:
         """Called by the link, which holds its lock: no message follows."""
         self._lost = self._lost or why
         self._ended.set()
-        self._wake.ring()
+        os.eventfd_write(self._wake, 1)
 
     def fileno(self) -> int:
         """See `RemoteCommand.fileno`."""
-        return self._wake.fileno()
+        return self._wake
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
@@ -547,7 +569,8 @@ class LinkCommand:
             if not data and not self._output_ended:
                 if self._lost:
                     raise TransportError(self._lost)
-                self._wake.clear()
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
                 return None
         if data:
             self._link.send(CommandCredit(self.number, len(data)))
@@ -568,9 +591,14 @@ class LinkCommand:
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`. A program that was killed has no exit status."""
+        if self._link.loop.is_mine:
+            self._link.loop.until(self._ended.is_set, seconds)
         self._ended.wait(seconds)
         status = self._status
         return status if status is not None and status >= 0 else None
+
+    def why_ended(self) -> None:
+        """See `RemoteCommand.why_ended`: it ran; if the agent has exited, `recv` says so."""
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`; known after its end."""
@@ -578,33 +606,26 @@ class LinkCommand:
 
     def close(self) -> None:
         """See `RemoteCommand.close`."""
-        self._link.forget(self.number)
-        self._wake.close()
+        with self._link.lock:
+            self._link.forget(self.number)
+            os.close(self._wake)
 
 
-class ReconnectingTransport:
-    """Opens links to agents on other machines; see `launcher.transports.base.Opener`.
+def open_link(
+    loop: Loop,
+    host: str,
+    hosts: Connections,
+    notify: Callable[[str], None],
+    lease: float = 60.0,
+    job: str = "",
+    stays: bool = False,
+) -> ReconnectingLink:
+    """Start an agent on another machine. It never waits for the host: the link reports success or failure.
 
     Args:
-        hosts: starts programs there.
-        notify: gets a line for the user when a connection is lost or back; called by other threads.
-        lease: seconds that the tasks of a host outlive a lost connection.
-        job: the run whose files are brought to the hosts; empty: none are.
-        stays: see `Link`.
+        loop, host, hosts, notify, stays: see `ReconnectingLink`.
+        lease: seconds that the tasks of the host outlive a lost connection.
+        job: the run whose files are brought to the host; empty: none are.
     """
-
-    def __init__(
-        self,
-        hosts: Connections,
-        notify: Callable[[str], None],
-        lease: float = 60.0,
-        job: str = "",
-        stays: bool = False,
-    ) -> None:
-        self._hosts, self._notify, self._stays = hosts, notify, stays
-        self._arguments = {"lease": lease, **({"job": job} if job else {})}
-
-    def open(self, host: Host) -> ReconnectingLink:
-        """Start the agent of ``host``; see `Opener.open`."""
-        own = {"host": host.name, "agent": new_agent_number(), "token": os.urandom(16).hex()}
-        return ReconnectingLink(host.name, self._hosts, {**own, **self._arguments}, self._notify, self._stays)
+    own = {"host": host, "agent": new_agent_number(), "token": os.urandom(16).hex(), "lease": lease}
+    return ReconnectingLink(loop, host, hosts, {**own, **({"job": job} if job else {})}, notify, stays)

@@ -12,13 +12,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from launcher.agent import main, processes, sweep
 from launcher.errors import TransportError
 from launcher.events import Command
-from launcher.job import Host
+from launcher.loop import Loop
 from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
 from launcher.text import last_line, signal_name
 
@@ -45,6 +45,7 @@ class PipeLink:
         self.tasks: set[str] = set()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks, only=PIPED))
         self._reading, self._input = reading, writing
+        self._loop: Loop | None = None
         #: Why the agent ended, if it sent the reason.
         self._refusal = ""
         for fd in (reading, writing):
@@ -54,14 +55,18 @@ class PipeLink:
             except OSError:  # above this user's limit, or not a pipe: less works too
                 continue
 
-    def fileno(self) -> int:
-        """See `Link.fileno`."""
-        return self._reading
+    def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
+        """See `Link.watch`."""
+        self._loop = loop
+        loop.watch(self._reading, ready)
+        self._flush()
 
-    @property
-    def writing(self) -> int:
-        """See `Link.writing`."""
-        return self._input if self._channel.has_output else -1
+    def unwatch(self) -> None:
+        """See `Link.unwatch`."""
+        if self._loop is not None:
+            self._loop.watch(self._reading)
+            self._loop.watch(self._input)
+            self._loop = None
 
     def receive(self) -> Sequence[Message] | None:
         """See `Link.receive`."""
@@ -84,19 +89,25 @@ class PipeLink:
     def send(self, command: Command) -> None:
         """See `Link.send`."""
         self._channel.send(command)
-        self.flush()
+        self._flush()
 
-    def flush(self) -> None:
-        """See `Link.flush`."""
+    def _flush(self) -> None:
+        """Write as much as the pipe takes now."""
+        if self._input < 0:
+            return
         try:
-            if self._input >= 0:
-                self._channel.write(self._input, 0.0)
+            full = not self._channel.write(self._input, 0.0)
         except OSError:  # the agent has ended: reading reports it
             self.hang_up()
+            return
+        if self._loop is not None:
+            self._loop.watch(self._input, write=self._flush if full else None)
 
     def hang_up(self) -> None:
         """See `Link.hang_up`."""
         if self._input >= 0:
+            if self._loop is not None:
+                self._loop.watch(self._input)
             os.close(self._input)
             self._input = -1
 
@@ -181,29 +192,33 @@ class LocalLink(PipeLink):
         self._reading = self._stderr = -1
 
 
-class LocalTransport:
-    """Starts agents as forks of this process."""
+def fork_agent(host: str) -> LocalLink:
+    """Start the agent of this machine as a fork of this process.
 
-    def open(self, host: Host) -> LocalLink:
-        """Start the agent of ``host``; see `Opener.open`."""
-        number = processes.new_agent_number()
-        fds: list[int] = []
-        try:
-            for _ in range(3):
-                fds.extend(os.pipe())
-            commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
-            threads = len(os.listdir("/proc/self/task"))
-            if threads > 1:
-                raise RuntimeError(f"a process of {threads} threads can't be forked into an agent")
-            pid = os.fork()
-        except (OSError, RuntimeError) as error:
-            for fd in fds:
-                os.close(fd)
-            why = (isinstance(error, OSError) and error.strerror) or str(error)
-            raise TransportError(f"{host.name}: the agent can't be started: {why}") from error
-        if pid == 0:
-            agent = partial(main.run, {"host": host.name, "agent": number})
-            processes.become_function(agent, (commands_out, events_in, stderr_in))
-        for fd in (commands_out, events_in, stderr_in):
+    Args:
+        host: its name.
+
+    Raises:
+        TransportError: that is not possible.
+    """
+    number = processes.new_agent_number()
+    fds: list[int] = []
+    try:
+        for _ in range(3):
+            fds.extend(os.pipe())
+        commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
+        threads = len(os.listdir("/proc/self/task"))
+        if threads > 1:
+            raise RuntimeError(f"a process of {threads} threads can't be forked into an agent")
+        pid = os.fork()
+    except (OSError, RuntimeError) as error:
+        for fd in fds:
             os.close(fd)
-        return LocalLink(host.name, pid, number, events_out, commands_in, stderr_out)
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise TransportError(f"{host}: the agent can't be started: {why}") from error
+    if pid == 0:
+        agent = partial(main.run, {"host": host, "agent": number})
+        processes.become_function(agent, (commands_out, events_in, stderr_in))
+    for fd in (commands_out, events_in, stderr_in):
+        os.close(fd)
+    return LocalLink(host, pid, number, events_out, commands_in, stderr_out)

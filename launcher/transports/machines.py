@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.errors import Fault, HostsError, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
+from launcher.loop import Loop
 from launcher.record import Record
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.base import Connections, Hosts, Link, Opener, RemoteCommand
-from launcher.transports.local import LocalLink, LocalTransport
+from launcher.transports.base import Connections, Hosts, Link, RemoteCommand
+from launcher.transports.local import fork_agent
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
     from launcher.config.schema import Section
@@ -74,6 +75,8 @@ class Launch(Record):
     planned: Planned
     #: The settings of the transport.
     settings: Any
+    #: Drives the links to the hosts.
+    loop: Loop
     #: Gets lines for the user; any thread may call it.
     notice: Callable[[str], None]
     #: See `launcher.job_run.interrupts.Interrupts.ignore`.
@@ -344,11 +347,10 @@ class Machines:
         self._here = [host for host in hosts if host.name in launch.planned.local]
         self._remote = [host for host in hosts if host.name not in launch.planned.local]
         self.others = bool(self._remote)
-        self.agents: Sequence[tuple[int, int]] = []
+        self.agents: Sequence[tuple[int, int]] = ()
         self._links: dict[str, Link | TransportError] = {}
         self._reconnecting: dict[str, ReconnectingLink] = {}
         self._connections: Connecting | None = None
-        self._opener: Opener | None = None
         #: Runs programs without the agents of the hosts.
         self.programs = Programs(self._here, None)
         self._stack = ExitStack()
@@ -357,9 +359,12 @@ class Machines:
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # Forked first: a process with threads, as connections need them, can't be forked.
-            local = self._opened(LocalTransport(), self._here if self._agents else ())
-            self._links.update(local)
-            self.agents = [(link.number, link.pid) for link in local.values() if isinstance(link, LocalLink)]
+            for host in self._here if self._agents else ():
+                try:
+                    link = self._links[host.name] = fork_agent(host.name)
+                    self.agents = (*self.agents, (link.number, link.pid))
+                except TransportError as error:
+                    self._links[host.name] = error
             allow_descriptors(len(self._launch.planned.placement.tasks))  # their logs
             if self._remote:
                 self._connect_remote(stack)
@@ -379,23 +384,20 @@ class Machines:
             raise
         except HostsError as error:
             self._leave_out(error)
+        stack.callback(self._close_links)  # before the connections
+        for host in self._remote:
+            self._open_link(host.name, connections)
+
+    def _open_link(self, host: str, connections: Connections) -> None:
+        from launcher.transports.link import open_link
+
+        launch = self._launch
         # Other links to the same hosts (to containers) report a lost connection, too.
         notice = launch.notice if self._agents else lambda _: None
         brought = launch.name if launch.files else ""
         stays = launch.commands or not self._agents
-        from launcher.transports.link import ReconnectingTransport
-
-        self._opener = ReconnectingTransport(connections, notice, self._lease, brought, stays)
-        stack.callback(self._close_links)  # before the connections
-        self._open_links(self._opener, self._remote)
-
-    def _open_links(self, opener: Opener, hosts: Iterable[Host]) -> None:
-        from launcher.transports.link import ReconnectingLink
-
-        links = self._opened(opener, hosts)
-        self._links.update(links)
-        reconnecting = {host: link for host, link in links.items() if isinstance(link, ReconnectingLink)}
-        self._reconnecting.update(reconnecting)
+        link = open_link(launch.loop, host, connections, notice, self._lease, brought, stays)
+        self._links[host] = self._reconnecting[host] = link
 
     def _leave_out(self, error: HostsError) -> None:
         """Go on without hosts that can't be reached, if no task runs there.
@@ -411,15 +413,6 @@ class Machines:
 
     def __exit__(self, *details: Any) -> None:
         self._stack.__exit__(*details)
-
-    def _opened(self, opener: Opener, hosts: Iterable[Host]) -> dict[str, Link | TransportError]:
-        links: dict[str, Link | TransportError] = {}
-        for host in hosts:
-            try:
-                links[host.name] = opener.open(host)
-            except TransportError as error:
-                links[host.name] = error
-        return links
 
     def _close_links(self) -> None:
         """End the agents whose links the job has not used, and those that run on after the job."""
@@ -445,8 +438,8 @@ class Machines:
 
     def open(self, host: Host) -> Link:
         """See `LaunchHosts.open`."""
-        if host.name not in self._links and self._opener is not None:
-            self._open_links(self._opener, [host])
+        if host.name not in self._links and self._connections is not None:
+            self._open_link(host.name, self._connections)
         link = self._links[host.name]
         if isinstance(link, TransportError):
             raise link
@@ -469,7 +462,7 @@ class Machines:
         if isinstance(link, TransportError):
             raise link
         running = self._reconnecting.get(host)
-        if running is not None and not running.over.is_set():
+        if running is not None and not running.over:
             return running.command(entry, arguments)
         return self.programs.run(host, entry, arguments)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.loop import Loop
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site
@@ -82,19 +83,19 @@ def eyes(site: Site) -> Eyes:
 def open_agent(site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
     """Opens agents; each is over, and their links are closed, at the end of the test."""
     drivers: list[Driver] = []
+    with Loop() as loop:
 
-    def opened() -> Driver:
-        link = site.transport.open(site.host)
-        drivers.append(Driver(link, site.host.name, {MARK: nothing_left}))
-        drivers[-1].ready()
-        return drivers[-1]
+        def opened() -> Driver:
+            drivers.append(Driver(site.open(loop), site.host.name, {MARK: nothing_left}, loop))
+            drivers[-1].ready()
+            return drivers[-1]
 
-    yield opened
-    for driver in drivers:
-        driver.link.hang_up()
-    ends = [driver.to_the_end() for driver in drivers]
-    for driver in drivers:
-        driver.link.close()
+        yield opened
+        for driver in drivers:
+            driver.link.hang_up()
+        ends = [driver.to_the_end() for driver in drivers]
+        for driver in drivers:
+            driver.link.close()
     assert None not in ends, "an agent did not end"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher import events
 from launcher.events import StopSteps
+from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.transports.base import Link
 
@@ -31,10 +31,12 @@ class Driver:
         link: to it.
         host: the host's name.
         mark: goes into the environment of every task.
+        loop: drives the link.
     """
 
-    def __init__(self, link: Link, host: str, mark: Mapping[str, str]) -> None:
+    def __init__(self, link: Link, host: str, mark: Mapping[str, str], loop: Loop) -> None:
         self.link = link
+        self.loop = loop
         self.host = host
         self._mark = mark
         #: All facts but output, in order.
@@ -44,22 +46,25 @@ class Driver:
         self.ended = False
         #: How often nothing came of it while it was waited for.
         self.silent = 0
+        self._came = False
+        link.watch(loop, self._receive)
 
     # ------------------------------------------------------------------ the link
 
     def pump(self, seconds: float) -> None:
         """Wait so long for the link, at most, and take and send what it has and takes."""
-        poll = select.poll()
-        poll.register(self.link, select.POLLIN)
-        if self.link.writing >= 0:
-            poll.register(self.link.writing, select.POLLOUT)
-        came = poll.poll(max(0.0, seconds) * 1000)
-        self.silent += seconds > 0 and not came
-        self.link.flush()
-        if not came:
-            return
+        deadline, self._came = time.monotonic() + seconds, False
+        while True:
+            self.loop.turn(max(0.0, deadline - time.monotonic()))
+            if self._came or time.monotonic() >= deadline:
+                break
+        self.silent += seconds > 0 and not self._came
+
+    def _receive(self) -> None:
         messages = self.link.receive()
-        self.ended = messages is None
+        self._came, self.ended = True, messages is None
+        if self.ended:
+            self.link.unwatch()
         self._take(messages or ())
 
     def _take(self, messages: Sequence[object]) -> None:
@@ -102,8 +107,21 @@ class Driver:
         self.link.send(order)
         self.pump(0)
 
+    def send_unread(self, order: Any) -> None:
+        """Give an order, and take nothing that has come."""
+        self.link.unwatch()
+        self.link.send(order)
+        self.loop.turn(0)
+        self.link.watch(self.loop, self._receive)
+
+    def hang_up(self) -> None:
+        """Hang up; what has come counts no more."""
+        self.link.hang_up()
+        self.loop.turn(0)
+
     def vanish(self) -> None:
         """Close both ends of the link, as the end of the launcher does."""
+        self.link.unwatch()
         self.link.close()
         self.ended = True
 

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import pytest
 
 from launcher.job import Host
-from launcher.transports.base import Opener
-from launcher.transports.local import LocalTransport
+from launcher.loop import Loop
+from launcher.transports.base import Connections, Link
+from launcher.transports.local import fork_agent
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -31,13 +32,15 @@ class Site(Protocol):
     #: A Python 3 of the host, and a folder there for the test.
     python: str
     folder: str
-    transport: Opener
     #: Whether the kernel's log numbers its processes as they do themselves.
     kernel_pids: bool
     #: The end of the link when the watchdog is killed, when agent and watchdog are, and when it gets SIGTERM.
     watchdog_killed: str
     both_killed: str
     watchdog_asked: str
+
+    def open(self, loop: Loop) -> Link:
+        """Start an agent there."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """Run a command there to its end, and return what it printed.
@@ -56,13 +59,16 @@ class LocalSite:
     watchdog_killed = both_killed = "its watchdog was killed by SIGKILL"
     watchdog_asked = "its watchdog was killed by SIGTERM"
 
-    def __init__(self, transport: Opener, folder: Path) -> None:
-        self.transport = transport
+    def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """See `Site.run`."""
         return subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+
+    def open(self, loop: Loop) -> Link:
+        """See `Site.open`."""
+        return fork_agent(self.host.name)
 
 
 class SshSite:
@@ -72,8 +78,8 @@ class SshSite:
     watchdog_killed = watchdog_asked = "its watchdog was killed"
     both_killed = "the agent was killed"
 
-    def __init__(self, transport: Opener, host: LabHost) -> None:
-        self.transport = transport
+    def __init__(self, hosts: Connections, notices: list[str], host: LabHost) -> None:
+        self._hosts, self._notices = hosts, notices
         self.host = host.record()
         self.folder = str(host.home / "test")
         self._lab_host = host
@@ -83,17 +89,22 @@ class SshSite:
         """See `Site.run`."""
         return self._lab_host.run(argv, stdin, timeout=60).stdout
 
+    def open(self, loop: Loop) -> Link:
+        """See `Site.open`."""
+        from launcher.transports.link import open_link  # not on the path of the other transports
+
+        return open_link(loop, self.host.name, self._hosts, self._notices.append)
+
 
 @contextmanager
 def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
-    yield LocalSite(LocalTransport(), request.getfixturevalue("tmp_path"))
+    yield LocalSite(request.getfixturevalue("tmp_path"))
 
 
 @contextmanager
 def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
-    from launcher.transports.link import ReconnectingTransport
     from launcher.transports.ssh import SshSettings
     from launcher.transports.ssh.hosts import SshHosts
 
@@ -103,7 +114,7 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     lab.heal()
     with SshHosts([lab.hosts[0].record()], SshSettings(), notices.append) as fleet:
         fleet.connect()
-        site = SshSite(ReconnectingTransport(fleet, notices.append), lab.hosts[0])
+        site = SshSite(fleet, notices, lab.hosts[0])
         site.run(["mkdir", site.folder])
         yield site
         site.run(["rm", "-r", site.folder])
@@ -116,7 +127,6 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The transport of docs/extending.md: the ssh command."""
     from launcher.transports.command import CommandHosts
-    from launcher.transports.link import ReconnectingTransport
 
     lab: Lab = request.getfixturevalue("one_host")
     lab.heal()
@@ -126,7 +136,7 @@ def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     record, config = lab.hosts[0].record(), str(lab.ssh_config)
     hosts = CommandHosts(lambda name, entry: transport.start(record, config), lambda name: "python3")
     notices: list[str] = []
-    site = SshSite(ReconnectingTransport(hosts, notices.append), lab.hosts[0])
+    site = SshSite(hosts, notices, lab.hosts[0])
     site.run(["mkdir", site.folder])
     yield site
     site.run(["rm", "-r", site.folder])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher import events
+from launcher.loop import Loop
 from launcher.transports import bootstrap
 from launcher.transports.local import PipeLink
 from tests.conftest import MARK
@@ -50,7 +51,7 @@ class ProcessLink(PipeLink):
     def close(self) -> None:
         """See `launcher.transports.base.Link`."""
         self.hang_up()
-        os.close(self.fileno())
+        os.close(self._reading)
 
 
 @pytest.fixture(params=filter(None, (oldest_python(), sys.executable)), ids=lambda path: Path(path).name)
@@ -58,12 +59,13 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> 
     """An agent of which the host has only what travels."""
     startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": 7})
     argv = bootstrap.loader(request.param)
-    driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left})
-    driver.ready()
-    yield driver
-    driver.link.hang_up()
-    assert driver.to_the_end() == ""
-    driver.link.close()
+    with Loop() as loop:
+        driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
+        driver.ready()
+        yield driver
+        driver.link.hang_up()
+        assert driver.to_the_end() == ""
+        driver.link.close()
 
 
 def test_the_basics(agent: Driver):

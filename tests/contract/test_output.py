@@ -134,7 +134,7 @@ def test_memory_is_bounded_while_nothing_reads(open_agent: Callable[[], Driver],
 def test_a_stop_works_while_nothing_reads(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sh", "-c", "while echo line; do :; done"]).pid
     time.sleep(0.3)
-    agent.link.send(events.StopTasks(agent.host, (TaskId("worker/0"),), AT_ONCE))  # reads nothing
+    agent.send_unread(events.StopTasks(agent.host, (TaskId("worker/0"),), AT_ONCE))
     deadline = time.monotonic() + SOON
     while (left := eyes.alive(pid)) and time.monotonic() < deadline:
         time.sleep(0.02)

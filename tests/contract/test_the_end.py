@@ -41,10 +41,12 @@ class Household:
 
     def gone_within(self, seconds: float) -> None:
         """Nothing of it is left after so long."""
-        gone_within(self.eyes, seconds, self.all)
+        gone_within(self.eyes, seconds, self.all, lambda: self.agent.loop.turn(0))
 
 
-def gone_within(eyes: Eyes, seconds: float, pids: Sequence[int]) -> None:
+def gone_within(
+    eyes: Eyes, seconds: float, pids: Sequence[int], meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """Wait until these are gone; fails if that takes too long.
 
     What is counted are looks, and a pause before each: while the machine is too busy to let us look, no
@@ -56,6 +58,7 @@ def gone_within(eyes: Eyes, seconds: float, pids: Sequence[int]) -> None:
             print(f"gone in {time.monotonic() - since:.2f} s")
             return
         time.sleep(LOOK)
+        meanwhile()
     left = eyes.alive(*pids)
     assert not left, f"still there after {time.monotonic() - since:.2f} s: {left} of {pids}"
 
@@ -80,7 +83,7 @@ def test_closing_when_all_is_over(agent: Driver):
 
 
 def test_hanging_up(household: Household):
-    household.agent.link.hang_up()
+    household.agent.hang_up()
     household.gone_within(2.5)
     assert household.agent.to_the_end() == ""
 
@@ -90,7 +93,7 @@ def test_hanging_up_while_nothing_reads(household: Household):
     agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
     agent.wait(events.TaskStarted, "worker/9")
     time.sleep(0.3)
-    agent.link.hang_up()
+    agent.hang_up()
     gone_within(household.eyes, 2.5, household.tasks)
     assert agent.to_the_end() == ""
 
@@ -171,6 +174,6 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_started(
     task = agent.started("worker/0", ["sleep", "600"]).pid
     eyes.kill(signal.SIGSTOP, agent.ready().pid)
     assert agent.link.wait(0.3) is None
-    agent.link.hang_up()  # from here on its watchdog observes it, too
+    agent.hang_up()  # from here on its watchdog observes it, too
     assert agent.link.kill(SOON) is not None
     assert eyes.alive(task) == []

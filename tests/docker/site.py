@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host, JobSpec, Placement
-from launcher.transports.base import Link, Opener
+from launcher.loop import Loop
+from launcher.transports.base import Link
 from launcher.transports.docker.container import Container, Mount, container_name
 from launcher.transports.docker.hosts import DockerHosts, docker_hosts
 from launcher.transports.docker.options import DockerOptions
@@ -32,13 +33,13 @@ _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "
 
 
 def containers(
-    job: str, planned: Sequence[Container], notices: list[str]
+    job: str, planned: Sequence[Container], notices: list[str], loop: Loop
 ) -> AbstractContextManager[DockerHosts]:
     """The containers of a launch at the engine of this machine."""
     spec = JobSpec(())
     details = Planned(spec, Placement(()), details=planned)
     return docker_hosts(
-        Launch(job, Request(spec, ()), details, DockerOptions(BASE), notices.append, lambda: None)
+        Launch(job, Request(spec, ()), details, DockerOptions(BASE), loop, notices.append, lambda: None)
     )
 
 
@@ -53,7 +54,6 @@ class DockerSite:
     def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:
         self.host = Host("worker-0")
         self.folder = str(folder)
-        self.transport: Opener = self
         self.notices: list[str] = []
         self._lab = engine
         self._stack = stack
@@ -61,17 +61,17 @@ class DockerSite:
         environ.setenv("DOCKER_HOST", engine.host)
         self._inits: list[int] = []
 
-    def open(self, host: Host) -> Link:
-        """See `launcher.transports.base.Opener.open`."""
+    def open(self, loop: Loop) -> Link:
+        """See `tests.contract.sites.Site.open`."""
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
-        container = Container(host.name, BASE, self.python, (Mount(self.folder, self.folder),))
-        made = self._stack.enter_context(containers(job, [container], self.notices))
+        container = Container(self.host.name, BASE, self.python, (Mount(self.folder, self.folder),))
+        made = self._stack.enter_context(containers(job, [container], self.notices, loop))
         self._stack.enter_context(made.started(Placement(())))
-        found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, host.name))
+        found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, self.host.name))
         self._inits.append(int(found))
-        return made.open(host)
+        return made.open(self.host)
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """See `tests.contract.sites.Site.run`."""

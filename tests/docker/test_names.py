@@ -9,6 +9,7 @@ import pytest
 
 from launcher.errors import LaunchError
 from launcher.job import Placement
+from launcher.loop import Loop
 from launcher.transports.docker.container import Container, container_name, network_name
 from tests.docker.conftest import left_of
 from tests.docker.engine import BASE, Engine
@@ -32,7 +33,8 @@ def start() -> str:
     notices: list[str] = []
     with (
         pytest.raises(LaunchError) as caught,
-        containers(JOB, planned, notices) as made,
+        Loop() as loop,
+        containers(JOB, planned, notices, loop) as made,
         made.started(Placement(())),
     ):
         pass

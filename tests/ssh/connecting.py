@@ -93,6 +93,8 @@ def receive(program: RemoteCommand, until: int | None = None, seconds: float = T
     while until is None or len(received) < until:
         data = program.recv(1 << 20)
         if data == b"":
+            if error := program.why_ended():
+                raise error
             return received
         if data is not None:
             received += data

@@ -91,6 +91,9 @@ class PretendProgram:
         except subprocess.TimeoutExpired:
             return None
 
+    def why_ended(self) -> None:
+        """See `RemoteCommand.why_ended`."""
+
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
         return os.pread(self._errors, _PIECE, 0).decode(errors="replace")

@@ -14,10 +14,10 @@ import pytest
 from launcher import events
 from launcher.agent import processes, sweep
 from launcher.errors import TransportError
-from launcher.job import Host
+from launcher.loop import Loop
 from launcher.protocol import Channel, Decoder
 from launcher.transports import link as links
-from launcher.transports.link import ReconnectingTransport
+from launcher.transports.link import open_link
 from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
 from tests.local.seeing import named
@@ -39,10 +39,9 @@ class Reach:
 
     def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
         self.notices: list[str] = []
-        self.fleet = fleet
-        link = ReconnectingTransport(self.fleet, self.notices.append, lease).open(Host("node1"))
-        self.link = link
-        self.agent = Driver(link, "node1", {MARK: mark})
+        self.fleet, self.loop = fleet, Loop()
+        self.link = open_link(self.loop, "node1", self.fleet, self.notices.append, lease)
+        self.agent = Driver(self.link, "node1", {MARK: mark}, self.loop)
 
     def keepers(self) -> list[int]:
         """Pids of watchdog and agent."""
@@ -72,6 +71,7 @@ class Reach:
         self.fleet.thaw()
         self.link.close()
         assert self.link.wait(TIME_LIMIT) is not None
+        self.loop.__exit__()
         self.fleet.close()
 
 
@@ -257,11 +257,11 @@ def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
 def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, int]:
     """How a link ends whose agent never answers, and the number of notices."""
     notices: list[str] = []
-    link = ReconnectingTransport(fleet, notices.append, lease).open(Host("node1"))
-    message = link.over.wait(TIME_LIMIT) and link.wait(0.1)
-    link.close()
+    with Loop() as loop:
+        link = open_link(loop, "node1", fleet, notices.append, lease)
+        loop.until(lambda: link.over, TIME_LIMIT)
     fleet.close()
-    return message or None, len(notices)
+    return link.reason, len(notices)
 
 
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
@@ -277,8 +277,9 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
     for moment in (0.0, 0.02, 0.05, 0.2):
         here = opened()
         time.sleep(moment)
-        here.link.close()
+        here.link.hang_up()
         assert here.link.wait(TIME_LIMIT) is not None
+        here.link.close()
         assert here.fleet.programs[0].wait(TIME_LIMIT) is not None
         _gone_by_itself(lambda: set(leaks(nothing_left).processes) <= before)
         assert processes.look_at(os.getpid()) is not None

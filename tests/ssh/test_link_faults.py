@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher import events
-from launcher.transports.link import ReconnectingTransport
+from launcher.loop import Loop
+from launcher.transports.link import open_link
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
 from tests.contract.driver import Driver
@@ -27,8 +28,9 @@ class Reach:
         record = host.record()._replace(python=python)
         self.fleet = SshHosts([record], SshSettings(connect_timeout=3.0), self.notices.append)
         self.fleet.connect()
-        link = ReconnectingTransport(self.fleet, self.notices.append, lease).open(record)
-        self.agent = Driver(link, record.name, {})
+        self.loop = Loop()
+        link = open_link(self.loop, record.name, self.fleet, self.notices.append, lease)
+        self.agent = Driver(link, record.name, {}, self.loop)
         self.agent.ready()
 
     def named(self, *names: str) -> list[int]:
@@ -61,6 +63,7 @@ class Reach:
         self.agent.link.close()
         self.agent.link.wait(TIME_LIMIT)
         self.fleet.close()
+        self.loop.__exit__()
 
 
 @pytest.fixture
@@ -82,11 +85,11 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record, notices = hosts[0].record(), list[str]()
-    with SshHosts([record], SshSettings(), notices.append) as fleet:
+    with Loop() as loop, SshHosts([record], SshSettings(), notices.append) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
-        link = ReconnectingTransport(fleet, notices.append).open(record)
-        agent = Driver(link, record.name, {})
+        link = open_link(loop, record.name, fleet, notices.append)
+        agent = Driver(link, record.name, {}, loop)
         agent.ready()
         assert agent.close() == ""
         link.close()

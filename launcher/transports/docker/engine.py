@@ -149,6 +149,8 @@ class Engine:
                     return _late(seconds)
                 if data is None:
                     poll.poll(left * 1000 + 1)
+            if error := command.why_ended():
+                raise error
             code = command.wait(max(0.0, until - time.monotonic()))
             if code is None or code == LATE:
                 return _late(seconds)

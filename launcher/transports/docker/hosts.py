@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from launcher.agent.processes import new_agent_number
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host, Placed, Placement
+from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import listed
 from launcher.transports import bootstrap, ssh
@@ -51,14 +52,18 @@ _HURRY = 10.0
 
 
 def _for_all(
-    names: Iterable[str], function: Callable[[str], _T], notice: Callable[[str], None], step: str
+    names: Iterable[str],
+    function: Callable[[str], _T],
+    notice: Callable[[str], None],
+    step: str,
+    loop: Loop | None = None,
 ) -> dict[str, _T]:
     """The results of a function for all engines or hosts, called in threads; see `for_each`.
 
     Raises:
         HostsError: the faults of some of them, each fault once.
     """
-    results, failed = for_each(names, function, notice, step)
+    results, failed = for_each(names, function, notice, step, loop=loop)
     by_fault: dict[str, list[str]] = {}
     for name, fault in failed.items():
         by_fault.setdefault(fault, []).append(name)
@@ -134,7 +139,7 @@ class DockerHosts:
         self._starting = threading.Lock()
         self._over = False
         self._elsewhere: dict[str, _Elsewhere] = {}
-        _for_all(self._engines, self._prepare, self._notice, "its Docker engine")
+        _for_all(self._engines, self._prepare, self._notice, "its Docker engine", launch.loop)
 
     def _prepare(self, name: str) -> None:
         """Check that an engine responds and has the image; remove what killed launches left there."""
@@ -232,7 +237,7 @@ class DockerHosts:
             started.first.await_agent()
             return {placed.task: placed for placed in tasks}
 
-        found = _for_all(self._engines, start, self._notice, _STEP)
+        found = _for_all(self._engines, start, self._notice, _STEP, self._launch.loop)
         tasks = (found[placed.host.name][placed.task] for placed in settled.tasks)
         return settled._replace(tasks=tuple(tasks))
 
@@ -295,7 +300,8 @@ class DockerHosts:
         if host.name in self._links:
             return self._links[host.name]
         container = self._elsewhere[host.name]
-        return ReconnectingLink(host.name, container, container.arguments, self._notice, grace=_RECONNECT)
+        arguments, loop = container.arguments, self._launch.loop
+        return ReconnectingLink(loop, host.name, container, arguments, self._notice, grace=_RECONNECT)
 
 
 def _absolute(home: str, path: str) -> str:

@@ -24,8 +24,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.agent.children import LATE
-from launcher.errors import TransportError
-from launcher.protocol import Refused, encode
+from launcher.errors import HostGone, TransportError
 from launcher.text import byte_size, last_line, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
@@ -63,9 +62,8 @@ class ContainerCommand:
     ) -> None:
         self._command, self._container, self._is_run = command, container, is_run
         self._unsent, self._output = program, b""
-        #: All that follows on stdout is the agent's.
-        self.ready = False
-        self._refused = False
+        #: All that follows on stdout is the agent's; its stdout has ended before.
+        self.ready = self._ended = False
         self.fileno, self.wait, self.stderr = command.fileno, command.wait, command.stderr
         self.close = command.close
 
@@ -77,15 +75,14 @@ class ContainerCommand:
         Raises:
             TransportError: there will be no agent.
         """
-        while not self.ready:
+        while not self.ready and not self._ended:
             if self._unsent:
                 with suppress(TransportError):  # it has ended: reading shows why
                     self._unsent = self._unsent[self._command.send(self._unsent) :]
             data = self._command.recv(1)
             if data is None:
                 return False
-            if not data:
-                raise TransportError(self._end() or "its container exited at once")
+            self._ended = not data
             self._output += data
             found = bootstrap.find_mark(self._output)
             if found is not None:
@@ -98,7 +95,7 @@ class ContainerCommand:
                 raise TransportError(
                     f"its {self._container.python} printed too much before the agent started"
                 )
-        return True
+        return self.ready
 
     def await_agent(self) -> None:
         """Wait until the agent is up; `close` by another thread ends the wait.
@@ -110,6 +107,8 @@ class ContainerCommand:
         poll = select.poll()
         poll.register(self, select.POLLIN)
         while not self.arrive():
+            if self._ended and (error := self.why_ended()):
+                raise error
             if time.monotonic() > until:
                 raise TransportError(f"not started by the engine within {_START:.0f}s")
             poll.poll(_LOOK * 1000)
@@ -126,23 +125,19 @@ class ContainerCommand:
         return end_fault(code, self._container, self.ready, self._command.stderr())
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`; at the end of the container the last message is the reason."""
-        try:
-            if not self.arrive():
-                return None
-        except TransportError:
-            if self._is_run or not _GONE.search(self._command.stderr()):
-                raise
-            return self._refuse("its container exited while the connection was down")
-        data = self._command.recv(size)
-        if data == b"" and self._is_run and (why := self._end()):
-            return self._refuse(why)
-        return data
+        """See `RemoteCommand.recv`."""
+        if not self.arrive():
+            return b"" if self._ended else None
+        return self._command.recv(size)
 
-    def _refuse(self, why: str) -> bytes:
-        """The message that the agent is gone, once."""
-        self._refused, before = True, self._refused
-        return b"" if before else b"".join(encode(Refused(why)))
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`: why the container has ended."""
+        if not self._is_run and _GONE.search(self._command.stderr()):
+            return HostGone("its container exited while the connection was down")
+        if not self.ready:
+            return TransportError(self._end() or "its container exited at once")
+        why = self._end() if self._is_run else ""
+        return HostGone(why) if why else None
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`."""

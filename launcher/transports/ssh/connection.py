@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
+import os
+import select
 import socket
 import struct
 import threading
@@ -29,8 +32,10 @@ _CIPHER = "aes128-gcm@openssh.com"
 #: The name of paramiko's log, which is not shown.
 _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
-#: Seconds that a read of paramiko's thread blocks at least.
-_LOOK = 5.0
+#: Seconds that a read of paramiko's thread blocks; until it tries again to send through a gateway.
+_LOOK, _AGAIN = 5.0, 0.05
+#: Bytes of a read; bytes to be sent, above which forwarded connections wait.
+_READ, _MOST_UNSENT = 64 * 1024, 4 * 1024 * 1024
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
 PROHIBITED = 1
 #: Message numbers of RFC 4254: the confirmation of a channel, and messages on a channel.
@@ -184,7 +189,10 @@ def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
 
 
 class ClosingSocket:
-    """The socket that paramiko uses. `close` wakes the thread that reads it, so that it need not poll.
+    """The socket that paramiko uses, read by one thread.
+
+    `send` never blocks: what the other side does not take at once, that thread sends. `close` wakes it, so
+    that it need not poll.
 
     Args:
         under: a connected socket, or a channel of a gateway.
@@ -194,42 +202,114 @@ class ClosingSocket:
     def __init__(self, under: socket.socket | Channel, on_close: Callable[[], None] = lambda: None) -> None:
         self._under = under
         self._on_close = on_close
+        self._is_channel = isinstance(under, Channel)
         self._tcp = under if isinstance(under, socket.socket) and under.family != socket.AF_UNIX else None
         #: The other side closed the connection, or it broke.
         self.ended = False
         self._reader: threading.Thread | None = None
+        #: Bytes that were read, and are not taken yet; bytes that are to be sent; guards these.
+        self._received = memoryview(b"")
+        self._unsent = bytearray()
+        self._room = threading.Condition()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        under.settimeout(0.0)
+        self._fd = under.fileno()
         #: An attribute that paramiko reads.
         self._closed = False
 
     def settimeout(self, seconds: float) -> None:
-        """Set a longer timeout than the 0.1 s with which paramiko polls for `close`."""
-        self._under.settimeout(max(seconds, _LOOK))
+        """Do nothing: paramiko would poll for `close` each 0.1 s."""
 
     def recv(self, size: int) -> bytes:
         """See `socket.socket.recv`."""
         self._reader = threading.current_thread()
-        try:
-            data = self._under.recv(size)
-            if self._tcp is not None:  # the server's Nagle algorithm waits for a delayed ACK, up to 40 ms
-                self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        except OSError as error:
-            if isinstance(error, TimeoutError) and error.errno is None:
-                raise
-            self.ended = True
-            raise ConnectionAbortedError(error.errno, error.strerror) from error  # paramiko retries others
-        self.ended = self.ended or not data
-        return data
+        if not self._received:
+            try:
+                self._received = memoryview(self._read())
+            except (OSError, SSHException, EOFError) as error:
+                if isinstance(error, TimeoutError) and error.errno is None:
+                    raise
+                self.ended = True
+                number, text = getattr(error, "errno", None), getattr(error, "strerror", None)
+                raise ConnectionAbortedError(number, text) from error  # paramiko retries others
+            self.ended = self.ended or not self._received
+        data, self._received = self._received[:size], self._received[size:]
+        return bytes(data)
+
+    def _read(self) -> bytes:
+        """Wait for bytes; send what is to be sent meanwhile.
+
+        Raises:
+            TimeoutError: nothing has come for `_LOOK` seconds.
+        """
+        until = time.monotonic() + _LOOK
+        while not (self._closed and self._is_channel):
+            try:
+                data = self._under.recv(_READ)
+                if self._tcp is not None:  # the server's Nagle algorithm waits for a delayed ACK, up to 40 ms
+                    self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+                return data
+            except (BlockingIOError, TimeoutError) as error:
+                if error.errno == errno.ETIMEDOUT:
+                    raise
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._await(left)
+        return b""
+
+    def _await(self, seconds: float) -> None:
+        """Wait until the socket is readable, or takes more, or there is more to send, or it is closed."""
+        with self._room:
+            self._flush()
+            waits = bool(self._unsent)
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.register(self._fd, select.POLLIN | (select.POLLOUT if waits and not self._is_channel else 0))
+        poll.poll((min(seconds, _AGAIN) if waits and self._is_channel else seconds) * 1000 + 1)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
 
     def send(self, data: bytes) -> int:
-        """See `socket.socket.send`."""
-        return self._under.send(data)
+        """See `socket.socket.send`; takes all."""
+        with self._room:
+            if self._unsent:
+                self._unsent += data
+                return len(data)
+            self._unsent += data[self._send(data) :]
+            if self._unsent:
+                self._ring()
+        return len(data)
+
+    def _flush(self) -> None:
+        if self._unsent:
+            del self._unsent[: self._send(bytes(self._unsent))]
+            self._room.notify_all()
+
+    def _send(self, data: bytes) -> int:
+        if isinstance(self._under, Channel) and not self._under.get_transport().clear_to_send.is_set():
+            return 0  # its gateway renews keys, which would block
+        try:
+            return self._under.send(data)
+        except (BlockingIOError, TimeoutError):
+            return 0
+
+    def _ring(self) -> None:
+        """Wake the thread that reads."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def wait_for_room(self) -> None:
+        """Wait while much is to be sent."""
+        with self._room:
+            self._room.wait_for(lambda: len(self._unsent) < _MOST_UNSENT or self.ended or self._closed)
 
     def getpeername(self) -> object:
         """See `socket.socket.getpeername`."""
         return self._under.getpeername()
 
     def abort(self) -> None:
-        """Close the socket, and drop data that the kernel has not sent.
+        """Close the socket, and drop data that was not sent.
 
         After a break of the network the agent would take such data for the end of the launcher.
         """
@@ -244,10 +324,17 @@ class ClosingSocket:
         self._on_close()
         reader = self._reader
         unread = reader is None or reader is threading.current_thread() or not reader.is_alive()
+        with self._room:
+            self._unsent.clear()
+            self._ring()
+            if unread and self._wake >= 0:
+                os.close(self._wake)
+                self._wake = -1
+            self._room.notify_all()
         try:
-            if unread or isinstance(self._under, Channel):
+            if unread:
                 self._under.close()
-            else:
+            elif not self._is_channel:
                 self._under.shutdown(socket.SHUT_RDWR)
         except (OSError, EOFError, SSHException):  # it has ended, or its gateway has
             pass

@@ -1,8 +1,4 @@
-"""A program of ours on a host: its input and output by a socketpair, its stderr, its exit status.
-
-Two threads move the bytes of a channel, one in each direction; each blocks while its reader is slow. Bytes
-wait in the channel's window (2 MiB) and in the socket.
-"""
+"""A program of ours on a host: a channel of the connection to it."""
 
 from __future__ import annotations
 
@@ -11,23 +7,24 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.errors import ConnectionLost, TransportError
 from launcher.transports import bootstrap
 from launcher.transports.command import STDERR_LIMIT, PipedProgram
-from launcher.transports.ssh.connection import Connection
+from launcher.transports.ssh.connection import ClosingSocket, Connection
 from launcher.transports.ssh.options import unexpected
 
 #: Bytes of a read, of a packet, and of paramiko's window.
 _PIECE, _PACKET, _WINDOW = 128 * 1024, 32 * 1024 - 64, 2 * 1024 * 1024
-#: Seconds for the host to take the last bytes after the caller has closed its end.
-_LAST_BYTES = 5.0
+#: Seconds for the host to take our program; to take the last bytes after the caller has closed its end.
+_ARRIVAL, _LAST_BYTES = 60.0, 5.0
 
 
 class SshProgram(PipedProgram):
-    """A program that runs on a host. Reading its output raises the error if it could not be started.
+    """A program that runs on a host. To start it blocks; then no call but `wait` does.
 
     Args:
         connection: to the host.
@@ -35,55 +32,63 @@ class SshProgram(PipedProgram):
         startup: see `bootstrap.startup`.
 
     Raises:
-        TransportError: this machine has no descriptor or thread left.
+        TransportError: it can't be started; this machine has no descriptor left.
     """
 
     def __init__(self, connection: Connection, python: str, startup: bytes) -> None:
+        super().__init__(connection.host, python, "its login shell")
         self._connection = connection
-        self._status: int | None = None
         self._stderr = b""
-        self._over = threading.Event()
         try:
-            ours, theirs = socket.socketpair()
-            super().__init__(connection.host, python, "its login shell", ours)
-            ours.setblocking(False)
-            start_thread(f"ssh {connection.host} program", self._run, theirs, startup)
-        except (OSError, RuntimeError) as error:
-            raise TransportError(f"{connection.host}: {unexpected(error)}") from error
-
-    def _run(self, sock: socket.socket, startup: bytes) -> None:
-        """Start the program, then move its output to the end."""
-        try:
-            channel = self._connection.transport.open_session()
-            try:
-                channel.exec_command(bootstrap.COMMAND)
-                name = f"ssh {self._connection.host} input"
-                sender = start_thread(name, send_from, sock, channel, startup)
-                if receive_into(channel, sock, sender, self._keep_stderr):
-                    sock.shutdown(socket.SHUT_WR)
-                    status = channel.recv_exit_status()
-                    self._status = status if status >= 0 else None
-                else:
-                    self._failure = ConnectionLost(self._connection.why_broken())
-            finally:
-                close_channel(channel)
-        except ChannelException:
-            self._failure = self._fault(
+            self._channel = connection.transport.open_session()
+        except ChannelException as error:
+            raise self._fault(
                 "its ssh server gives no further session on this connection "
                 "(is MaxSessions very low, or does it only forward?)"
-            )
-        except (SSHException, EOFError, OSError, RuntimeError):
-            self._failure = ConnectionLost(self._connection.why_broken())
-        finally:
-            self._over.set()
-            close_socket(sock)
+            ) from error
+        except (SSHException, EOFError, OSError) as error:
+            raise ConnectionLost(connection.why_broken()) from error
+        try:
+            self._fd = self._channel.fileno()
+            self._channel.settimeout(_ARRIVAL)
+            self._channel.exec_command(bootstrap.COMMAND)
+            with suppress(OSError):  # it has ended: `recv` reports why
+                self._channel.sendall(startup)
+            self._channel.settimeout(0.0)
+        except BaseException as error:
+            close_channel(self._channel)
+            if isinstance(error, OSError):
+                raise TransportError(f"{connection.host}: {unexpected(error)}") from error
+            if isinstance(error, (SSHException, EOFError)):
+                raise ConnectionLost(connection.why_broken()) from error
+            raise
 
-    def _keep_stderr(self, data: bytes) -> None:
-        self._stderr = (self._stderr + data)[-STDERR_LIMIT:]
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`; it never becomes writable."""
+        return self._fd
+
+    def _receive(self, size: int) -> bytes | None:
+        channel = self._channel
+        ended = channel.eof_received or channel.closed  # read before the last bytes are
+        if channel.recv_stderr_ready():
+            self._stderr = (self._stderr + channel.recv_stderr(_WINDOW))[-STDERR_LIMIT:]
+        if channel.recv_ready():
+            return channel.recv(size)
+        if not ended:
+            return None
+        if not channel.eof_received:
+            raise ConnectionLost(self._connection.why_broken())
+        return b""
+
+    def _send(self, data: bytes | memoryview) -> int:
+        return send_now(self._channel, data)
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`. A program that was killed has no exit status."""
-        return self._status if self._over.wait(seconds) else None
+        if not self._channel.status_event.wait(seconds):
+            return None
+        status = self._channel.recv_exit_status()
+        return status if status >= 0 else None
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
@@ -91,32 +96,45 @@ class SshProgram(PipedProgram):
 
     def close(self) -> None:
         """See `RemoteCommand.close`."""
-        self._socket.close()
+        close_channel(self._channel)
 
 
-def send_from(sock: socket.socket, channel: Channel, first: bytes = b"") -> None:
+def send_now(channel: Channel, data: bytes | memoryview) -> int:
+    """Send as many bytes as the channel takes now, and return their number. Never blocks.
+
+    Args:
+        channel: with a timeout of 0.
+        data: the bytes.
+    """
+    view, transport = memoryview(data), channel.get_transport()
+    sent = 0
+    with suppress(SSHException, EOFError, OSError):  # it takes nothing now, or has ended: reading shows which
+        # While keys are renewed, paramiko waits in `send`.
+        while sent < len(view) and transport.clear_to_send.is_set():
+            count = channel.send(bytes(view[sent : sent + _PACKET]))
+            if not count:
+                break
+            sent += count
+    return sent
+
+
+def send_from(sock: socket.socket, channel: Channel) -> None:
     """Move bytes and the end-of-file from a socket to a channel.
 
     Args:
         sock: blocking.
         channel: open.
-        first: bytes to send before those of the socket.
     """
     with suppress(SSHException, EOFError, OSError):  # the channel or the socket has ended
         try:
-            channel.sendall(first)
             while data := sock.recv(_PACKET):
+                cast("ClosingSocket", channel.get_transport().sock).wait_for_room()
                 channel.sendall(data)
         finally:
             channel.shutdown_write()
 
 
-def receive_into(
-    channel: Channel,
-    sock: socket.socket,
-    sender: threading.Thread,
-    stderr: Callable[[bytes], None] = lambda _: None,
-) -> bool:
+def receive_into(channel: Channel, sock: socket.socket, sender: threading.Thread) -> bool:
     """Move bytes from a channel to a socket.
 
     Only the calling thread closes the channel: that frees the descriptor that this function polls.
@@ -125,7 +143,6 @@ def receive_into(
         channel: open.
         sock: blocking.
         sender: the thread of `send_from`; it has `_LAST_BYTES` to end when the socket is closed.
-        stderr: gets bytes of the command's stderr.
 
     Returns:
         Whether the end-of-file was reached; ``False``: the connection broke, or the socket was closed.
@@ -136,8 +153,6 @@ def receive_into(
     try:
         while True:
             ended = channel.eof_received or channel.closed  # read before the last bytes are
-            if channel.recv_stderr_ready():
-                stderr(channel.recv_stderr(_WINDOW))
             if channel.recv_ready():
                 sock.sendall(channel.recv(_PIECE))
             elif ended:

@@ -1,0 +1,180 @@
+"""The loop of a launch: it calls functions when descriptors are ready, at times, and for other threads."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # with logging and queue: 15 ms
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+_T = TypeVar("_T")
+_Function = Callable[[], object]
+#: Threads for work that blocks, at most. A thread may wait for a host that does not answer.
+_THREADS = 128
+#: A turn that takes so many seconds longer than it waits and works: this process was suspended meanwhile.
+_SUSPENDED = 4.0
+
+
+class Timer:
+    """A function that is called at a time (monotonic seconds)."""
+
+    __slots__ = ("due", "function")
+
+    def __init__(self, due: float, function: _Function) -> None:
+        self.due = due
+        self.function: _Function | None = function
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.due < other.due
+
+    def cancel(self) -> None:
+        """Do not call the function."""
+        self.function = None
+
+
+class Loop:
+    """Calls functions, one after the other, in the thread that made it. Other threads may use `call`.
+
+    A context; at its end work that has begun comes to its end.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        #: What is called when a descriptor is readable, and writable.
+        self._watched: dict[int, tuple[_Function | None, _Function | None]] = {}
+        self._timers: list[Timer] = []
+        self._calls: deque[_Function] = deque()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.watch(self._wake, lambda: os.eventfd_read(self._wake))
+        self._pool: ThreadPoolExecutor | None = None
+        #: Seconds of the last suspension of this process (SIGSTOP, a laptop's lid), and its end (monotonic).
+        self.suspended = self.resumed_at = 0.0
+        self._looked_at = self._clocks()
+
+    def __enter__(self) -> Loop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._selector.close()
+        with self._lock:
+            os.close(self._wake)
+            self._wake = -1
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller is the thread of the loop."""
+        return threading.get_ident() == self._thread
+
+    # ------------------------------------------------------------------ what is called
+
+    def watch(self, fd: int, read: _Function | None = None, write: _Function | None = None) -> None:
+        """Call functions while a descriptor is readable, and writable; without functions: not any more.
+
+        Call it before the descriptor is closed.
+        """
+        events = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
+        known = self._watched.pop(fd, None)
+        if events:
+            self._watched[fd] = read, write
+        if known is None and events:
+            self._selector.register(fd, events)
+        elif known is not None and not events:
+            self._selector.unregister(fd)
+        elif known is not None and [*map(bool, known)] != [bool(read), bool(write)]:
+            self._selector.modify(fd, events)
+
+    def at(self, due: float, function: _Function) -> Timer:
+        """Call a function at a time (monotonic seconds)."""
+        timer = Timer(due, function)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def call(self, function: _Function) -> None:
+        """Call a function in the next turn. Any thread may ask for that."""
+        self._calls.append(function)
+        if not self.is_mine:
+            with self._lock:
+                if self._wake >= 0:
+                    os.eventfd_write(self._wake, 1)
+
+    def work(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
+        """Call a function that blocks in another thread, then ``done`` in this one."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(_THREADS, "work")
+        future = self._pool.submit(function)
+        future.add_done_callback(lambda _: self.call(lambda: done(future)))
+
+    # ------------------------------------------------------------------ turns
+
+    def turn(self, seconds: float | None = None) -> None:
+        """Wait for so long at most, and call what is due.
+
+        Args:
+            seconds: ``None``: until something is due.
+        """
+        wait = self._seconds_to_wait(seconds)
+        ready = self._selector.select(wait)
+        self._notice_suspension(wait or 0.0)
+        for key, events in ready:  # a function may end the watching of another descriptor
+            read, write = self._watched.get(key.fd, (None, None))
+            if read is not None and events & selectors.EVENT_READ:
+                read()
+                read, write = self._watched.get(key.fd, (None, None))
+            if write is not None and events & selectors.EVENT_WRITE:
+                write()
+        for timer in self._due():
+            if timer.function is not None:
+                timer.function()
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Turn until a condition is true, for so long at most. Returns whether it is."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.turn(left)
+        return True
+
+    def _due(self) -> list[Timer]:
+        """Remove and return the timers whose time has come: a function may set another one."""
+        now, due = time.monotonic(), []
+        while self._timers and self._timers[0].due <= now:
+            due.append(heapq.heappop(self._timers))
+        return due
+
+    def _seconds_to_wait(self, seconds: float | None) -> float | None:
+        if self._calls:
+            return 0.0
+        while self._timers and self._timers[0].function is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return seconds
+        left = max(0.0, self._timers[0].due - time.monotonic())
+        return left if seconds is None else min(left, seconds)
+
+    def _notice_suspension(self, waited: float) -> None:
+        """Compare clocks: one goes on while the machine sleeps; our own work is no suspension."""
+        (clock, cpu), self._looked_at = self._looked_at, self._clocks()
+        late = self._looked_at[0] - clock - waited - (self._looked_at[1] - cpu)
+        if late > _SUSPENDED:
+            self.suspended, self.resumed_at = late, time.monotonic()
+
+    @staticmethod
+    def _clocks() -> tuple[float, float]:
+        return time.clock_gettime(time.CLOCK_BOOTTIME), time.process_time()

@@ -100,8 +100,12 @@ def _send_until_stuck(program: RemoteCommand, least: int = 0) -> int:
     while True:
         sent = _in_no_time(lambda: program.send(data))
         taken += sent
-        if not sent and taken > least and not _in_no_time(lambda: time.sleep(0.4) or program.send(data)):
-            return taken
+        if not sent:
+            time.sleep(0.4)
+            sent = _in_no_time(lambda: program.send(data))
+            if not sent and taken > least:
+                return taken
+            taken += sent
         assert time.monotonic() < deadline, f"{taken} bytes taken"
         assert not program.recv(1)
 

@@ -6,7 +6,7 @@
     keys         checks host keys, and logs in with the user's keys
     sockets      TCP connections and ProxyCommands
     connection   a socket or a gateway -> an authenticated connection
-    program      a program of ours on a host: its input and output, its stderr, its exit status
+    program      a program of ours on a host: a channel of the connection
     relay        ports on the hosts that are forwarded to a socket of this machine
     forward      a port of this machine that is forwarded to a port of a host
     hosts        the connections to all hosts of a launch, made in parallel
@@ -15,8 +15,9 @@ This package uses only the public interface of paramiko: `paramiko.Transport` wi
 `Packetizer` of ours, both documented parameters. It does not use fabric, whose ``Connection`` accepts any
 host key and whose ``run`` polls. The host key is checked after the key exchange and before the login.
 
-Threads move bytes between the channel of a program and a socketpair; the caller uses the other socket. Our
-code does not send in paramiko's own thread, which must receive while keys are renewed.
+paramiko has a thread for each connection, which receives; we add none. To send never blocks: what the kernel
+does not take at once, that thread sends. Only forwarded ports have threads, two for each connection through
+them.
 """
 
 import argparse

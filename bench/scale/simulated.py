@@ -54,6 +54,9 @@ class Program:
         """See `RemoteCommand.wait`: a simulated program ends well."""
         return 0
 
+    def why_ended(self) -> None:
+        """See `RemoteCommand.why_ended`."""
+
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
         return ""

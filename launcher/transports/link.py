@@ -289,7 +289,7 @@ class ReconnectingLink:
 
     def _time_up(self) -> None:
         self._timer = None
-        self._step(self._send_output)
+        self._step(self._move)
 
     def _flush(self) -> None:
         self._flush_asked = False
@@ -357,6 +357,12 @@ class ReconnectingLink:
                 raise ProtocolError("its agent sends more than was acknowledged")
         if others:
             self._ready()
+
+    def _move(self) -> None:
+        """Send and receive: a program that is just starting may take more without an event that says so."""
+        self._send_output()
+        if not self._ending:
+            self._receive()
 
     def _send_output(self) -> None:
         program, self._taken = self._program, None
@@ -461,8 +467,7 @@ class ReconnectingLink:
         self._program = program
         with self.lock:
             self._channel.connect(self._attempts, time.monotonic())
-        self._send_output()
-        self._receive()
+        self._move()
 
     def _find_out_why(self, program: RemoteCommand) -> None:
         """A connection has ended: let another thread wait for the reason."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher import events
 from launcher.report import Failure, Reason, TaskState
-from launcher.supervisor import restarting, returning
+from launcher.supervisor import moving, restarting
 from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.state import HOST_FAULT, JobState, Phase
@@ -33,7 +33,9 @@ def agent_ready(job: JobState, event: events.AgentReady) -> None:
     """The agent of a host runs."""
     host = job.hosts[event.host]
     if host.state is HostState.RETURNING:
-        returning.came_back(job, host, event)
+        moving.came_back(job, host, event)
+        if job.moving is not None:
+            restarting.start_if_due(job, job.moving)
         return
     host.ready = True
     if host.state is HostState.STARTING:
@@ -110,22 +112,22 @@ def lose_hosts(job: JobState, hosts: Iterable[str], why: str, at: float) -> None
 
 def agent_lost(job: JobState, event: events.AgentLost) -> None:
     """The launcher has no link to the agent any more, and gets no further event of its tasks."""
-    host, moving = job.hosts[event.host], job.moving
+    host, restart = job.hosts[event.host], job.moving
     again = host.state is HostState.RETURNING
     if again and (job.tasks_end or job.phase is not Phase.RUNNING):
-        returning.stays_lost(job, host, event)
+        moving.stays_lost(job, host, event)
         return
     lost = "can't be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
     lost = "can't be made again" if again else lost
     host.move(HostState.LOST, event)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
     job.do(events.HangUp(event.host))
-    returning.expect(job, event.host)
-    restarts = job.forget_restarts(record.task for record in host.tasks)
+    moving.expect_back(job, event.host)
+    others = job.forget_restarts(record.task for record in host.tasks)
     for record in host.tasks:
         if record.task in job.tasks.open:
             _lose_task(job, record, event, lost)
-    start_again, more = restarting.after_loss(job, host, moving, event.at)
+    start_again, more = restarting.after_loss(job, host, restart, event.at)
     text += more
     job.notify(text, urgent=True)
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more
@@ -133,14 +135,14 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
         return
     if start_again:
         return
-    if host.own and moving is not None:
+    if host.own and restart is not None:
         job.forget_restarts(job.tasks)
     _fail(job, Reason.HOST_LOST, host, event.at, text, host.own)
     _stop_if_failed(job) if job.phase is Phase.STARTUP else continue_or_stop(job)
     if job.placing:  # it may have been the last that held no ports
         _try_peers_if_held(job)
-    for restart in restarts:
-        restarting.start_if_due(job, restart)
+    for other in others:
+        restarting.start_if_due(job, other)
 
 
 def agent_closed(job: JobState, event: events.AgentClosed) -> None:

@@ -47,7 +47,7 @@ TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
 }
 
 
-class HostRecord(StateRecord[HostState]):
+class HostRecord(StateRecord):
     """The record of one host.
 
     Args:
@@ -55,6 +55,8 @@ class HostRecord(StateRecord[HostState]):
         number: its place in the table.
         counts: the number of hosts in each state.
     """
+
+    state: HostState
 
     def __init__(self, host: Host, number: int, counts: Counter[HostState]) -> None:
         super().__init__(host.name, HostState.STARTING, TRANSITIONS)

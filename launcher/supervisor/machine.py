@@ -28,7 +28,6 @@ from launcher.supervisor import (
     order,
     requests,
     restarting,
-    returning,
     stalls,
     task_events,
     waiting,
@@ -183,8 +182,8 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
     elif event.timer.startswith("restart"):
         late = restarting.time_up(job, event)
         host_events.lose_hosts(job, late, "its agent did not stop the tasks", event.at)
-    elif event.timer.startswith(returning.TIMER):
-        returning.time_up(job, event.timer)
+    elif event.timer.startswith(moving.RETURN):
+        moving.reach(job, event.timer)
     else:
         host_events.lose_hosts(job, *waiting.late_hosts(job, event.timer), event.at)
 

@@ -1,4 +1,7 @@
-"""The tasks of lost hosts move: where to, and how their new hosts prepare for them."""
+"""The tasks of lost hosts move: where to, and how their new hosts prepare for them.
+
+Lost hosts may come back: a new agent is started there, and later restarts may use the host.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from launcher.job import Placement
 from launcher.report import Failure, Reason
 from launcher.scheduler.placement import replace
 from launcher.supervisor.ending import continue_or_stop
-from launcher.supervisor.hosts import HostState
+from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.restarts import Restart
-from launcher.supervisor.state import HOST_FAULT, READY_LIMIT, JobState
+from launcher.supervisor.state import HOST_FAULT, READY_LIMIT, JobState, Phase
 from launcher.text import listed
 
+#: Begins the name of the timer of each host that may come back.
+RETURN = "return of "
+#: Seconds between two attempts to reach a lost host.
+_PAUSE = 30.0
 #: Hosts that are lost by one cause are lost within about this time: then look once for hosts for all tasks.
 LOOK = events.SetTimer("place", 1.0)
 
@@ -56,3 +63,41 @@ def _fail(job: JobState, restart: Restart) -> None:
     job.notify(text, urgent=True)
     job.fail(Failure(Reason.HOST_LOST, None, lost[0], restart.lost_at, text), HOST_FAULT)
     continue_or_stop(job)
+
+
+def expect_back(job: JobState, host: str) -> None:
+    """Try to reach a lost host later, when its tasks have ended for certain."""
+    if job.tasks_end and job.restarts.limit and _goes_on(job):
+        job.do(events.SetTimer(RETURN + host, max(job.tasks_end, _PAUSE)))
+
+
+def reach(job: JobState, timer: str) -> None:
+    """Try to reach a lost host; not before its tasks have moved to others, and not without a restart."""
+    if job.moving is not None or not job.restarts.left:
+        job.do(events.SetTimer(timer, _PAUSE))
+    elif _goes_on(job):
+        job.start_agent(job.hosts[timer.removeprefix(RETURN)])
+
+
+def came_back(job: JobState, host: HostRecord, event: events.AgentReady) -> None:
+    """A new agent runs on a lost host."""
+    if not _goes_on(job):  # the link is closed with the others
+        host.move(HostState.LOST, event)
+        return
+    host.move(HostState.READY, event)
+    host.ready = True
+    if not host.tasks and host.host not in job.placement.standby:
+        job.placement = job.placement._replace(standby=(*job.placement.standby, host.host))
+    if job.tasks_end:
+        job.notify(f"host {host.name} is back: it can take the tasks of a host that is lost")
+
+
+def stays_lost(job: JobState, host: HostRecord, event: events.AgentLost) -> None:
+    """No new agent could be started on a lost host: try it again."""
+    host.move(HostState.LOST, event)
+    if _goes_on(job):
+        job.do(events.SetTimer(RETURN + host.name, _PAUSE))
+
+
+def _goes_on(job: JobState) -> bool:
+    return job.phase in (Phase.STARTUP, Phase.RUNNING) and job.failure is None

@@ -21,14 +21,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
 from launcher.report import ExitStatus, Failure, Reason
+from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
-
-if TYPE_CHECKING:
-    from launcher.supervisor.tasks import TaskRecord
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED = 42

@@ -30,13 +30,15 @@ _OVER = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST)
 _TAIL, _MOST_EARLIER = 4000, 1000
 
 
-class TaskRecord(StateRecord[TaskState]):
+class TaskRecord(StateRecord):
     """The record of one task.
 
     Args:
         placed: the task and its host.
         number: its place in the table.
     """
+
+    state: TaskState
 
     def __init__(self, placed: Placed, number: int) -> None:
         super().__init__(placed.task, TaskState.PENDING, TRANSITIONS)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any
 
-S = TypeVar("S", bound=enum.Enum)
 #: Changes of a state that are kept.
 _MOST_CHANGES = 100
 
@@ -16,8 +14,8 @@ class InvalidTransition(Exception):
     """An impossible change of a state: a fault of the launcher. The text has the history of the record."""
 
 
-class StateRecord(Generic[S]):
-    """A record with a state.
+class StateRecord:
+    """A record with a state, which is a member of an enumeration.
 
     Args:
         name: of what it is the record, for messages.
@@ -25,12 +23,12 @@ class StateRecord(Generic[S]):
         transitions: every possible change of the state; any other is a fault of the launcher.
     """
 
-    def __init__(self, name: str, state: S, transitions: Mapping[S, Sequence[S]]) -> None:
+    def __init__(self, name: str, state: Any, transitions: Mapping[Any, Sequence[Any]]) -> None:
         self._name, self._transitions = name, transitions
-        self.state = state
-        self._history: deque[tuple[S, S, object]] = deque(maxlen=_MOST_CHANGES)
+        self.state: Any = state
+        self._history: deque[tuple[Any, Any, object]] = deque(maxlen=_MOST_CHANGES)
 
-    def move(self, state: S, cause: object) -> None:
+    def move(self, state: Any, cause: object) -> None:
         """Change to ``state``.
 
         Raises:
@@ -38,7 +36,7 @@ class StateRecord(Generic[S]):
         """
         self._move(state, self._transitions.get(self.state, ()), cause)
 
-    def _move(self, state: S, possible: Sequence[S], cause: object) -> None:
+    def _move(self, state: Any, possible: Sequence[Any], cause: object) -> None:
         self._history.append((self.state, state, cause))
         if state not in possible:
             changes = [f"{old.value} -> {new.value}: {why}" for old, new, why in self._history]

@@ -116,6 +116,19 @@ def test_other_files_in_the_place_of_a_log_are_not_written(paths, warnings, tmp_
     files.close(report())
 
 
+def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkeypatch):
+    monkeypatch.setattr(files_module, "_MOST_OPEN", 2)
+    files = begun(paths, warnings, node1="worker/0 worker/1 ps/0")
+    for data in (b"0\n", b"1\n", b"2\n"):
+        for task in (W0, W1, TaskId("ps/0")):
+            files.on(printed(task, data))
+    files.on(events.TaskGone("node1", 1.0, W1, 1))
+    files.on(events.TaskStarted("node1", 1.0, W1, 2, 7))
+    files.close(report())
+    assert content(paths.log(W0)) == content(paths.log(TaskId("ps/0"))) == b"0\n1\n2\n"
+    assert content(paths.log(W1)) == b"0\n1\n2\nlaunch: attempt 2 starts here\n"
+
+
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkeypatch, kind):

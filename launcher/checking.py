@@ -167,11 +167,11 @@ def _runs_its_agent(host: Host) -> bool:
 
 def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, ...]:
     """The worst first; a finding of several hosts stands once."""
-    order = [host.name for host in hosts]
+    order = {host.name: number for number, host in enumerate(hosts)}
     same: dict[Finding, set[str]] = defaultdict(set)
     for finding in found:
         same[finding._replace(hosts=())].update(finding.hosts)
-    merged = (finding._replace(hosts=tuple(sorted(same[finding], key=order.index))) for finding in same)
+    merged = (finding._replace(hosts=tuple(sorted(same[finding], key=order.__getitem__))) for finding in same)
     return tuple(sorted(merged, key=lambda finding: finding.severity != PROBLEM))
 
 

@@ -58,7 +58,9 @@ _ALIASES = {
 
 def split_entries(text: str) -> list[str]:
     """Cut at the commas and ends of lines that are not in brackets, and strip the entries."""
-    return [entry.strip() for entry in re.split(r"[,\n](?![^\[\]]*\])", text)]
+    kept = re.sub(r"\[[^\[\]]*\]", lambda found: found[0].translate({44: "\0", 10: "\1"}), text)
+    entries = [entry.strip() for entry in re.split("[,\n]", kept)]
+    return [entry.translate({0: ",", 1: "\n"}) for entry in entries]
 
 
 def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, Any]]:

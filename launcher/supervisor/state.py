@@ -186,11 +186,19 @@ class JobState:
         self.failure, self.exit_code = failure, exit_code
         return True
 
-    def forget_restarts(self, tasks: Iterable[TaskId]) -> list[Restart]:
-        """Do not start these tasks again. Returns the restarts whose other tasks do."""
+    def forget_restarts(self, tasks: Iterable[TaskId], tell: bool = True) -> dict[TaskId, Restart]:
+        """Do not start these tasks again.
+
+        Args:
+            tasks: not all need be waiting for a restart.
+            tell: tell programs.
+
+        Returns:
+            Those that were to start again, with their restarts.
+        """
         waiting = self.tasks.restarting
         forgotten = {task: waiting.pop(task) for task in [*tasks] if task in waiting}
-        self.tell_restarting(forgotten, on=False)
+        self.tell_restarting(forgotten if tell else (), on=False)
         for task, restart in forgotten.items():
             restart.tasks.discard(task)
             if not restart.tasks:
@@ -200,7 +208,7 @@ class JobState:
         if not waiting:
             self.withdraw()
             self.moving = None
-        return [restart for restart in dict.fromkeys(forgotten.values()) if restart.tasks]
+        return forgotten
 
     def end_restart(self, restart: Restart) -> None:
         """Record that no task waits for this restart."""

@@ -255,6 +255,7 @@ def test_the_wait_begins_anew_when_another_host_is_lost():
     assert replay.timers["restart 1"] == 80.0
     assert "ready" not in replay.timers
     assert len(replay.all(events.StartTask)) == 3
+    assert all(told.on for told in replay.all(events.Restarting))
 
 
 def test_100_hosts_that_are_lost_cost_few_commands():

@@ -135,9 +135,14 @@ class Loop:
                 read, write = self._watched.get(key.fd, (None, None))
             if write is not None and events & selectors.EVENT_WRITE:
                 write()
+            self._call()  # so that a command is not sent later because other hosts print much
         for timer in self._due():
             if timer.function is not None:
                 timer.function()
+        self._call()
+
+    def _call(self) -> None:
+        """Call what was asked for; what that asks for is called later."""
         for _ in range(len(self._calls)):
             self._calls.popleft()()
 

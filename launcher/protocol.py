@@ -197,6 +197,8 @@ Buffer = Union[bytes, memoryview]
 # ---------------------------------------------------------------------- one message
 
 
+#: Python makes an encoder for each call of `json.dumps` with separators.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 #: The last message without data, and its frame: the same message may go to thousands of hosts.
 _last: Tuple[Message, bytes] = (None, b"")
 
@@ -230,7 +232,7 @@ def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
     fields.pop("host", None)
     if "facts" in fields:
         fields["facts"] = fields["facts"]._asdict()
-    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+    return _compact(fields).encode("ascii")
 
 
 _cached_json: Callable[[Any, Tuple[Any, ...]], bytes] = lru_cache(maxsize=_CACHED)(_json)

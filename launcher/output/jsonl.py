@@ -18,6 +18,8 @@ from launcher.task_id import TaskId
 
 #: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
 _LIMIT = 1 << 20
+#: Types of values that are the same in JSON.
+_PLAIN = frozenset({str, TaskId, int, float, bool, type(None)})
 #: Seconds between two attempts to write to a full pipe of ``--events-fd``.
 _RETRY = 0.05
 
@@ -30,7 +32,8 @@ def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
 
 def record_as_dict(record: Any) -> dict[str, Any]:
     """A record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
-    return {name: _value(value) for name, value in zip(record._fields, record, strict=True)}
+    fields = zip(record._fields, record, strict=True)
+    return {name: value if type(value) in _PLAIN else _value(value) for name, value in fields}
 
 
 def _value(value: Any) -> Any:

@@ -39,8 +39,7 @@ class Feed:
 
     def __init__(self, state: FeedState, lock: threading.RLock) -> None:
         self.state = state
-        self.lock = lock
-        #: For the thread that waits for the end of the call, or takes results.
+        #: Something has happened for the thread that waits for the end of the call, or takes results.
         self.news = threading.Condition(lock)
         self.channels: dict[Link, Channel] = {}
         #: That thread; when it has taken results (infinity: it waits for some); its messages about waits.
@@ -51,7 +50,7 @@ class Feed:
     @contextmanager
     def event(self) -> Iterator[float]:
         """Tell the state something within this context, which has the time; then do what it decides."""
-        with self.lock:
+        with self.news:
             now = time.monotonic()
             yield now
             if self.state.is_ready():
@@ -84,7 +83,7 @@ class Channel:
         self._feed, self._link, self._sock = feed, link, sock
         #: What the sending thread is to do, one thing at a time.
         self._commands: SimpleQueue[Read | Make | Flush | Leave] = SimpleQueue()
-        name = link.task
+        name = link.task.name
         self._receiver = threading.Thread(target=self._receive, name=f"feed from {name}", daemon=True)
         self._sender = threading.Thread(target=self._serve, name=f"feed to {name}", daemon=True)
         self._receiver.start()
@@ -147,14 +146,14 @@ class Channel:
         """Tell the state what comes, until the connection ends."""
         failed = None
         try:
-            ahead = frames.ReadAhead(self._sock)
-            while (frame := frames.recv_frame(ahead)) is not None:
+            file = frames.reader(self._sock)
+            while (frame := frames.recv_frame(file)) is not None:
                 self._received(*frame)
         except Exception as error:  # noqa: BLE001 - an invalid frame: the task would send it again
             if isinstance(error, frames.FeedRefused) or not isinstance(error, OSError):
                 known = isinstance(error, FeedError)
                 text = str(error) if known else f"it sends an invalid frame: {error!r}"
-                failed = FeedError(f"{self._link.task}: {text}")
+                failed = FeedError(f"{self._link.task.name}: {text}")
                 failed.__cause__ = error.__cause__ or error
         with self._feed.event() as now:
             self._feed.state.broke(self._link, failed, now)

@@ -59,7 +59,6 @@ class Feeder:
         self._warn = warn
         self._last_lines = last_lines
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
         self._tasks = list(tasks)
         self._feeds = {
             name: Feed(FeedState(name, self._tasks, exactly_once, last_lines), self._lock) for name in feeds
@@ -119,7 +118,6 @@ class Feeder:
             for feed in self._feeds.values():
                 with feed.event():
                     feed.state.call.fail(error)
-            self._changed.notify_all()
 
     # Calls of the user.
 
@@ -196,7 +194,7 @@ class Feeder:
                     action = "takes results" if feed.state.call.inference else "feeds rows"
                     text = f"{begun} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"
                     self._notice(f"shutdown: {text} (at most {feed.state.call.timeout:g}s without any)")
-                self._changed.wait(LOOK)
+                going[0].news.wait(LOOK)
 
     def _is_going(self, feed: Feed) -> bool:
         """Whether there is a call; it is ended if no thread takes its results."""
@@ -211,7 +209,6 @@ class Feeder:
         """End all connections and threads. Unless `finish` was called, tasks get an error."""
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
             channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
             for feed in self._feeds.values():
                 with feed.event():
@@ -256,7 +253,6 @@ class Feeder:
                     feed.state.end()
                 if not call.reading:
                     call.source.close()  # ends the thread that reads ahead, if there is one
-                self._changed.notify_all()
 
     def _results(self, feed: Feed, call: Call) -> list[Any] | None:
         """The next results, in order; waits for some. ``None``: there are no more."""
@@ -280,12 +276,9 @@ class Feeder:
                 feed.state.check(now)
             missing = feed.state.missing(now)
             if missing and (begun := feed.waiting.due()):
-                lines = self._last_lines(missing[0])
-                hint = (
-                    f"last line of {missing[0]}: {lines[-1]}"
-                    if lines
-                    else "importing TensorFlow takes seconds"
-                )
+                hint = "importing TensorFlow takes seconds"
+                if lines := self._last_lines(missing[0]):
+                    hint = f"last line of {missing[0]}: {lines[-1]}"
                 what = f"{listed(missing)} to ask for rows of the feed {feed.state.name!r}"
                 self._notice(f"{begun} {what} ({hint})")
             feed.news.wait(LOOK)

@@ -12,23 +12,72 @@ from launcher.record import Record
 WINDOW = 4 << 20
 
 
+class Ended(Record):
+    """The end of a task: the number of its start, the reason, and the time."""
+
+    attempt: int
+    reason: str
+    at: float
+    #: It is to start again. (It may not have ended yet.)
+    again: bool = False
+
+
+class Task:
+    """A task that is fed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: The number of its last start, as far as it is known.
+        self.attempt = 1
+        self.ended: Ended | None = None
+        #: Its last connection, which may have broken.
+        self.link: Link | None = None
+        #: Whether it takes no more rows; because its function has returned.
+        self.refused = self.returned = False
+
+    @property
+    def restarts(self) -> bool:
+        """Whether it is to start again."""
+        return self.ended is not None and self.ended.again
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is to start."""
+        return self.ended is None or self.restarts
+
+    @property
+    def takes(self) -> bool:
+        """Whether it may take more rows."""
+        return self.alive and (self.restarts or not self.refused)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a connection."""
+        return self.link is not None and self.link.ended is None
+
+    @property
+    def late(self) -> bool:
+        """Whether it runs, and has rows or owes results."""
+        return self.ended is None and self.link is not None and self.link.ended is None and self.link.late
+
+
 class Link:
     """A connection of a task.
 
     Args:
-        task: ``worker/0``.
+        task: that has made it.
         attempt: the number of its start.
         now: the time.
     """
 
-    def __init__(self, task: str, attempt: int, now: float) -> None:
+    def __init__(self, task: Task, attempt: int, now: float) -> None:
         self.task = task
         self.attempt = attempt
         self.since = now
         #: Whether the task has sent a frame: by then it is known whether its function takes rows.
         self.opened = False
-        #: Whether the function waits for rows, and has all that were sent; whether it takes no more.
-        self.hungry = self.terminated = False
+        #: Whether the function waits for rows, and has all that were sent.
+        self.hungry = False
         #: Why no more rows are sent, the error for the task; empty: the feed has ended in an orderly way.
         self.reason: str | None = None
         #: When it ended; ``None``: it has not, and frames may come.
@@ -55,13 +104,13 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether the task could begin with another partition now."""
-        return not (self.sending or self.terminated or self.over) and self.window < WINDOW
+        return not (self.sending or self.task.refused or self.over) and self.window < WINDOW
 
     @property
     def late(self) -> bool:
         """Whether the task has rows, or owes results."""
         waits = self._sent > self._consumed and not self.hungry
-        return not self.terminated and (waits or any(it.missing > 0 for it in self._partitions[True]))
+        return not self.task.refused and (waits or any(it.missing > 0 for it in self._partitions[True]))
 
     def give(self, partition: Partition) -> None:
         """The next partition to be sent."""
@@ -122,52 +171,3 @@ class Link:
         self._partitions[False].clear()
         for partition in self._partitions[True]:
             partition.complete = True
-
-
-class Ended(Record):
-    """The end of a task: the number of its start, the reason, and the time."""
-
-    attempt: int
-    reason: str
-    at: float
-    #: It is to start again. (It may not have ended yet.)
-    again: bool = False
-
-
-class Task:
-    """A task that is fed."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        #: The number of its last start, as far as it is known.
-        self.attempt = 1
-        self.ended: Ended | None = None
-        #: Its last connection, which may have broken.
-        self.link: Link | None = None
-        #: Whether it takes no more rows; because its function has returned.
-        self.refused = self.returned = False
-
-    @property
-    def restarts(self) -> bool:
-        """Whether it is to start again."""
-        return self.ended is not None and self.ended.again
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs, or is to start."""
-        return self.ended is None or self.restarts
-
-    @property
-    def takes(self) -> bool:
-        """Whether it may take more rows."""
-        return self.alive and (self.restarts or not self.refused)
-
-    @property
-    def connected(self) -> bool:
-        """Whether it has a connection."""
-        return self.link is not None and self.link.ended is None
-
-    @property
-    def late(self) -> bool:
-        """Whether it runs, and has rows or owes results."""
-        return self.ended is None and self.link is not None and self.link.ended is None and self.link.late

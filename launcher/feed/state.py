@@ -99,9 +99,9 @@ class FeedState:
         Args:
             refusal: why it may not; empty: it may.
         """
-        known = self.tasks.get(task)
-        link = Link(task, attempt, now)
-        if refusal or known is None:
+        known = self.tasks.get(task) or Task(task)
+        link = Link(known, attempt, now)
+        if refusal or task not in self.tasks:
             link.reason = refusal or f"{task} is not fed; fed are {', '.join(self.tasks)}"
         elif known.ended is not None and attempt <= known.ended.attempt:
             link.reason = f"{task} has ended"
@@ -182,12 +182,10 @@ class FeedState:
         elif kind == Kind.COUNTED:
             link.counted(*unpack_numbers(content))
         elif kind == Kind.TERMINATE:
-            link.terminated = True
-            task = self.tasks.get(link.task)
-            if task is not None and task.link is link:
-                task.refused = True
-                task.returned |= b"".join(content) == RETURNED
-                self.call.drop_rows_of(link.task)
+            if link.task.link is link:
+                link.task.refused = True
+                link.task.returned |= b"".join(content) == RETURNED
+                self.call.drop_rows_of(link.task.name)
         else:
             raise FeedRefused(f"kind {kind}")
         self._finish(link)
@@ -274,7 +272,7 @@ class FeedState:
         for link in self.links:
             if link.ended is not None and now - link.ended > BROKEN:
                 self.close(link, "its connection broke")
-            if link.terminated or (link.ended is not None and link.reason is not None):
+            if link.task.refused or (link.ended is not None and link.reason is not None):
                 self._give_back(link)
         gathered = self._gathered(now)
         for link in sorted(self.links, key=lambda link: link.window):
@@ -285,7 +283,7 @@ class FeedState:
 
     def _give_back(self, link: Link) -> None:
         """Give the partitions back that a task will not finish."""
-        loss = "" if link.terminated else f"{link.task} is lost ({link.reason})"
+        loss = "" if link.task.refused else f"{link.task.name} is lost ({link.reason})"
         for partition in link.unfinished():
             self.call.give_back(partition, loss, self._exactly_once)
 
@@ -301,32 +299,32 @@ class FeedState:
         if link.sending is not None:
             has_room = link.window < WINDOW and call.permits(link.sending.number)
             return Make(link, link.sending) if has_room else None
-        if call.over or link.over or link.terminated or not link.opened:
+        if call.over or link.over or link.task.refused or not link.opened:
             return None
-        if not link.flushed and (call.inference or call.all_given(link.task)):
+        if not link.flushed and (call.inference or call.all_given(link.task.name)):
             link.flushed = True  # a batch of inference ends with its partition
             return Flush(link)
         if not self._may_begin(link, gathered):
             return None
-        if (partition := call.next_partition(link.task)) is None:
+        if (partition := call.next_partition(link.task.name)) is None:
             call.reading = True
             return Read(link, call)
-        call.served.add(link.task)
+        call.served.add(link.task.name)
         link.give(partition)
         return Make(link, partition)
 
     def _is_sending(self, link: Link) -> bool:
         """Whether more chunks of the partition that is being sent are wanted."""
-        stopped = link.over or link.terminated or self.call.error is not None
+        stopped = link.over or link.task.refused or self.call.error is not None
         return not stopped and self.call.has(link.sending)
 
     def _may_begin(self, link: Link, gathered: bool) -> bool:
         """Whether a task gets the next partition: it waits for rows, or has the fewest unread ones."""
         call = self.call
-        if call.error is not None or not link.has_room or not call.has_rows(link.task):
+        if call.error is not None or not link.has_room or not call.has_rows(link.task.name):
             return False
         if not (call.in_step or gathered):
-            return link.task not in call.served
+            return link.task.name not in call.served
         fewest = min(other.window for other in self.links if other.has_room)
         return call.in_step or link.hungry or link.window == fewest
 
@@ -345,9 +343,9 @@ class FeedState:
         return [task for task in self.tasks.values() if task.takes]
 
     def is_ready(self) -> bool:
-        """Whether the thread need not wait: the call has failed, is over, or has results."""
+        """Whether the thread need not wait: the call has failed, is finished, or has results."""
         call = self.call
-        if call.error is not None:
+        if call.over or call.error is not None:
             return True
         if call.inference:
             return call.has_results()

@@ -392,8 +392,8 @@ class Reader:
                     frames.send_frame(sock, frames.Kind.TERMINATE, [self._terminated])
                 else:
                     frames.send_frame(sock, frames.Kind.PROGRESS, [frames.pack_numbers(0, 0)])
-            ahead = frames.ReadAhead(sock)
-            while self._error is None and (frame := frames.recv_frame(ahead)) is not None:
+            file = frames.reader(sock)
+            while self._error is None and (frame := frames.recv_frame(file)) is not None:
                 if frame[0] == frames.Kind.GONE:
                     self._fail(b"".join(frame[1]).decode("utf-8", "replace"))
                 with self._changed:

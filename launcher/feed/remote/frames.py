@@ -7,10 +7,12 @@ copy.
 
 from __future__ import annotations
 
+import io
 import socket
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 from launcher.errors import FeedError
 
@@ -22,7 +24,7 @@ MOST_BUFFERS = 1 << 16
 _OWN = 1 << 16
 #: Buffers that one ``sendmsg`` takes (IOV_MAX).
 _AT_ONCE = 1024
-#: Bytes that `ReadAhead` reads at once of small frames.
+#: Bytes that are read at once of small frames.
 _AHEAD = 4096
 
 _HEAD = struct.Struct("<BI")
@@ -83,11 +85,11 @@ def send_frame(
     _send_all(sock, [memoryview(head), *views])
 
 
-def recv_frame(sock: socket.socket | ReadAhead) -> tuple[int, list[memoryview]] | None:
+def recv_frame(file: io.BufferedReader) -> tuple[int, list[memoryview]] | None:
     """Wait for one frame.
 
     Args:
-        sock: a socket, or a `ReadAhead` of it.
+        file: made by `reader`.
 
     Returns:
         Its kind and buffers (writable memory, contiguous bytes); ``None`` if the connection has ended between
@@ -97,17 +99,46 @@ def recv_frame(sock: socket.socket | ReadAhead) -> tuple[int, list[memoryview]] 
         FeedBroken: it ended within a frame. FeedRefused: the frame is invalid.
         OSError: the connection is gone, or its timeout is over.
     """
-    head = memoryview(bytearray(_HEAD.size))
-    if not (got := sock.recv_into(head, 0, socket.MSG_WAITALL)):
+    if not file.peek(1):
         return None
-    _fill(sock, head[got:])
-    kind, count = _HEAD.unpack(head)
+    kind, count = _HEAD.unpack(_received(file, _HEAD.size))
     if count > MOST_BUFFERS:
         raise FeedRefused(f"a frame of {count} buffers; at most {MOST_BUFFERS:,} are allowed")
-    sizes = struct.unpack(f"<{count}Q", _fill(sock, memoryview(bytearray(8 * count))))
+    sizes = struct.unpack(f"<{count}Q", _received(file, 8 * count))
     if sum(sizes) > MOST_BYTES:  # before memory is taken for them
         raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {MOST_BYTES:,} are allowed")
-    return kind, [_fill(sock, memoryview(bytearray(size))) for size in sizes]
+    return kind, [_received(file, size) for size in sizes]
+
+
+def _received(file: io.BufferedReader, size: int) -> memoryview:
+    view = memoryview(bytearray(size))
+    if file.readinto(view) < size:
+        raise FeedBroken("the connection closed within a frame")
+    return view
+
+
+def reader(sock: socket.socket) -> io.BufferedReader:
+    """For `recv_frame`: several small frames cost one system call, and so does a large buffer, uncopied.
+
+    Args:
+        sock: nothing else may receive from it.
+    """
+    return io.BufferedReader(_Received(sock), _AHEAD)
+
+
+class _Received(io.RawIOBase):
+    """The bytes that come."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def readable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+    def readinto(self, view: Any) -> int:
+        """See `io.RawIOBase`."""
+        return self._sock.recv_into(view, 0, socket.MSG_WAITALL if len(view) > _AHEAD else 0)
 
 
 def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> None:
@@ -141,30 +172,6 @@ def unpack_numbers(buffers: Sequence[memoryview]) -> tuple[int, int]:
     return first, second
 
 
-class ReadAhead:
-    """For `recv_frame` in a loop: several small frames cost one system call, not three each.
-
-    Args:
-        sock: nothing else may receive from it.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._buffer = memoryview(bytearray(_AHEAD))
-        self._at = self._end = 0
-
-    def recv_into(self, view: memoryview, nbytes: int, flags: int) -> int:
-        """See `socket.socket.recv_into`."""
-        if self._at == self._end:
-            if len(view) >= _AHEAD:
-                return self._sock.recv_into(view, nbytes, flags)
-            self._at, self._end = 0, self._sock.recv_into(self._buffer)
-        some = min(len(view), self._end - self._at)
-        view[:some] = self._buffer[self._at : self._at + some]
-        self._at += some
-        return some
-
-
 def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
     """``sendall`` for many buffers."""
     at = 0
@@ -175,17 +182,6 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
             at += 1
         if sent:
             views[at] = views[at][sent:]
-
-
-def _fill(sock: socket.socket | ReadAhead, view: memoryview) -> memoryview:
-    """The buffer, filled."""
-    at = 0
-    while at < len(view):
-        got = sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
-        if got == 0:
-            raise FeedBroken("the connection closed within a frame")
-        at += got
-    return view
 
 
 def hang_up(sock: socket.socket) -> None:

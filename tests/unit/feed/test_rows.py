@@ -20,7 +20,7 @@ from launcher.errors import FeedError
 from launcher.feed import partition
 from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode, is_own
-from launcher.feed.remote.frames import FeedBroken, ReadAhead, check_size, recv_frame, send_frame
+from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
 from tests.pythons import oldest_python
 
@@ -52,7 +52,7 @@ def test_frames_that_are_torn_or_too_large(
     pair[0].sendall(data)
     pair[0].shutdown(socket.SHUT_WR)
     with pytest.raises(FeedBroken, match=message):
-        recv_frame(pair[1])
+        recv_frame(reader(pair[1]))
     with pytest.raises(FeedError, match="rows would have 0 bytes in 70,000 pieces"):
         check_size([b""] * 70_000, "rows")
 
@@ -61,7 +61,7 @@ def test_a_frame_of_many_buffers(pair: tuple[socket.socket, socket.socket]):
     sent = [bytes([number % 256]) * (number % 4099) for number in range(3000)]
     thread = threading.Thread(target=send_frame, args=(pair[0], 7, sent))
     thread.start()
-    kind, buffers = recv_frame(ReadAhead(pair[1])) or (0, [])
+    kind, buffers = recv_frame(reader(pair[1])) or (0, [])
     assert (kind, list(map(bytes, buffers))) == (7, sent)
     thread.join()
 

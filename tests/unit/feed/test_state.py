@@ -58,11 +58,16 @@ def play(world: World, history: list[tuple[str, int]]) -> None:
 
 
 @anything
-@given(st.lists(st.integers(0, 90), max_size=9), st.integers(1, 4), st.booleans(), HISTORIES)
+@given(
+    st.lists(st.integers(0, 90), max_size=9),
+    st.sampled_from([list, iter, lambda part: lambda: part]),
+    *(st.integers(1, 4), st.booleans(), HISTORIES),
+)
 def test_every_row_is_fed_and_every_result_comes_in_order(
-    sizes: list[int], tasks: int, inference: bool, history: list[tuple[str, int]]
+    sizes: list[int], form: Any, tasks: int, inference: bool, history: list[tuple[str, int]]
 ):
-    world = World(tasks, parts(sizes), inference)
+    """Of lists, of iterators that give their rows once, of code that the tasks run."""
+    world = World(tasks, map(form, parts(sizes)), inference)
     play(world, history)
     world.go_on()
     rows = list(range(sum(sizes)))
@@ -100,26 +105,18 @@ def test_equal_batches_when_all_tasks_start_again(tasks: int, batch: int, rows: 
 
 
 def test_a_task_that_is_lost_in_equal_batches():
-    world = World(2, [range(100)], batch_size=5)
-    for player in world.tasks:
-        player.opens()
-    world.work()
+    world = World(2, [range(100)], batch_size=5).begins()
     world.tasks[1].takes()
     world.tasks[1].is_lost()
     with pytest.raises(FeedError, match=r"worker/1 is lost \(was killed\); equal batches"):
         world.passes(1.1)
-    world = World(2, [range(100)], batch_size=5)
-    for player in world.tasks:
-        player.opens()
+    world = World(2, [range(100)], batch_size=5).begins()
     world.state.restarting({"worker/1": 1}, world.now)
     assert "a restart of worker/1; equal batches" in str(world.call.error)
 
 
 def test_a_connection_that_breaks_within_equal_batches():
-    world = World(2, [range(100)], batch_size=5)
-    for player in world.tasks:
-        player.opens()
-    world.work()
+    world = World(2, [range(100)], batch_size=5).begins()
     world.tasks[1].breaks()
     world.passes(1.1)
     world.tasks[1].opens()
@@ -128,51 +125,29 @@ def test_a_connection_that_breaks_within_equal_batches():
 
 
 def test_equal_batches_after_a_task_has_terminated():
-    world = World(2, [range(100)], batch_size=5)
-    for player in world.tasks:
-        player.opens()
-    world.work()
+    world = World(2, [range(100)], batch_size=5).begins()
     world.tasks[1].terminates(returned=True)
     world.go_on()
     assert sum(map(len, world.tasks[0].batches)) == 50
     assert "worker/1 returned before reading all rows" in world.state.remains()
 
 
-@pytest.mark.parametrize("repeatable", [True, False])
-def test_partitions_of_a_lost_task_go_to_others_whole(repeatable: bool):
-    data: list[Any] = parts([500, 500])
-    world = World(2, data if repeatable else map(iter, data))
-    for player in world.tasks:
-        player.opens()
-    world.work()
-    world.tasks[0].takes()
-    world.tasks[0].is_lost()
-    world.go_on()
-    assert sorted(itertools.chain(*world.tasks[1].batches)) == list(range(1000))
-
-
 def test_a_partition_that_is_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(call_module, "MOST_KEPT", 100)
-    world = World(2, [iter(range(500))])
-    world.tasks[0].opens()
-    world.work()
+    world = World(2, [iter(range(500))]).begins(1)
     world.tasks[0].is_lost()
     assert re.search("worker/0 is lost .was killed.; partition 0 can't be fed again", str(world.call.error))
 
 
 def test_exactly_once():
-    world = World(2, parts([10, 10]), exactly_once=True)
-    world.tasks[0].opens()
-    world.work()
+    world = World(2, parts([10, 10]), exactly_once=True).begins(1)
     world.tasks[0].is_lost()
     assert "worker/0 is lost (was killed); it had not consumed all of its rows" in str(world.call.error)
 
 
 def test_results_of_a_lost_task_are_kept():
-    world = World(2, [range(100)], inference=True)
+    world = World(2, [range(100)], inference=True).begins(1)
     world.answer = lambda task, row: (task, row)
-    world.tasks[0].opens()
-    world.work()
     world.tasks[0].takes()
     known = len(world.results)
     world.tasks[0].is_lost()
@@ -181,16 +156,8 @@ def test_results_of_a_lost_task_are_kept():
     assert world.results == [(f"worker/{int(row >= known)}", row) for row in range(100)]
 
 
-def test_code_that_returns_rows():
-    world = World(2, [lambda n=n: range(n, n + 50) for n in (0, 50, 100)], inference=True)
-    world.go_on()
-    assert world.results == [-row for row in range(150)]
-
-
 def test_each_task_gets_a_partition_before_one_gets_two():
-    world = World(2, parts([1] * 6))
-    world.tasks[0].opens()
-    world.work()
+    world = World(2, parts([1] * 6)).begins(1)
     assert len([content for kind, content in world.tasks[0].coming if content]) == 1
     world.passes(11.0)
     world.work()
@@ -198,9 +165,7 @@ def test_each_task_gets_a_partition_before_one_gets_two():
 
 
 def test_a_task_that_takes_nothing_gets_a_window_of_rows():
-    world = World(1, ([LARGE] * 20 for _ in itertools.count()))
-    world.tasks[0].opens()
-    world.work()
+    world = World(1, ([LARGE] * 20 for _ in itertools.count())).begins()
     sent = sum(len(b"".join(content)) for _, content in world.tasks[0].coming)
     assert WINDOW <= sent < WINDOW + (2 << 20)
 
@@ -210,11 +175,9 @@ def test_results_that_nobody_takes_stop_the_rows(monkeypatch: pytest.MonkeyPatch
     """Beyond the limit only rows are sent whose results are the next."""
     monkeypatch.setattr(call_module, "MOST_RESULTS", 3000)
     data = [[number.to_bytes(2, "big") + LARGE for number in part] for part in parts([20] * 20)]
-    world = World(2, data, inference=True)
+    world = World(2, data, inference=True).begins()
     world.answer = lambda task, row: int.from_bytes(row[:2], "big")
     world.takes_results = False
-    for player in world.tasks:
-        player.opens()
     for _ in range(300):
         world.work()
         for player in world.tasks[0 if both else 1 :]:
@@ -227,19 +190,15 @@ def test_results_that_nobody_takes_stop_the_rows(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_task_that_takes_no_rows():
-    world = World(1, [range(10)], timeout=5.0)
-    world.tasks[0].opens()
-    world.work()
+    world = World(1, [range(10)], timeout=5.0).begins()
     world.passes(4.0)
     with pytest.raises(FeedTimeout, match=r"(?s)worker/0 has taken no rows for 5s.*last line of worker/0"):
         world.passes(1.1)
 
 
 def test_a_task_that_owes_results():
-    world = World(1, [range(10)], inference=True, timeout=5.0)
+    world = World(1, [range(10)], inference=True, timeout=5.0).begins()
     world.tasks[0].answers = False
-    world.tasks[0].opens()
-    world.work()
     while world.tasks[0].coming:
         world.tasks[0].takes()
     with pytest.raises(FeedError, match="worker/0 asked for more rows, and for 5s results are missing"):
@@ -288,27 +247,10 @@ def test_connections_that_are_refused():
     world = World(2, [range(10)])
     world.state.lost("worker/1", 2, "was killed", world.now)
     world.tasks[0].opens()
-    for task, attempt, reason in (
-        ("ps/0", 1, "is not fed"),
-        ("worker/1", 2, "has ended"),
-        ("worker/1", 1, "has"),
-    ):
+    for task, attempt, reason in (("ps/0", 1, "is not fed"), ("worker/1", 2, "has ended")):
         link = world.state.connected(task, attempt, world.now)
-        assert link is not None and link.reason is not None and reason in link.reason
-    assert (
-        world.state.connected("worker/0", 2, world.now) is None
-    )  # the end of its first attempt is not known
+        assert link is not None and reason in (link.reason or "")
+    assert world.state.connected("worker/0", 2, world.now) is None  # its first attempt may not have ended
     world.state.started("worker/0", 2)
     link = world.state.connected("worker/0", 1, world.now)
     assert link is not None and link.reason == "worker/0 has started again"
-
-
-def test_errors_of_the_program_that_reads_the_rows():
-    def rows() -> Any:
-        yield 1
-        raise ZeroDivisionError("the user's")
-
-    for data in ([rows()], ([10 // number] for number in (1, 0))):
-        world = World(1, data)
-        world.go_on()
-        assert isinstance(world.call.error, ZeroDivisionError)

@@ -203,6 +203,13 @@ class World:
         except Exception as error:  # noqa: BLE001 - the user's
             return None, error
 
+    def begins(self, tasks: int = 9) -> World:
+        """So many tasks connect, and our threads do all that they can."""
+        for player in self.tasks[:tasks]:
+            player.opens()
+        self.work()
+        return self
+
     def work(self) -> None:
         """Our threads do all that they can."""
         while self.threads:

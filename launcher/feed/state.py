@@ -266,7 +266,10 @@ class FeedState:
     # What is to be done.
 
     def commands(self, now: float) -> list[Command]:
-        """What is to be done now; at most one thing at a time for the thread of each connection."""
+        """What is to be done now; at most one thing at a time for the thread of each connection.
+
+        The task that has the fewest unread rows gets the next partition.
+        """
         found: list[Command] = [HangUp(link) for link in self._hang_up if link in self.links]
         self._hang_up.clear()
         for link in self.links:
@@ -319,14 +322,11 @@ class FeedState:
         return not stopped and self.call.has(link.sending)
 
     def _may_begin(self, link: Link, gathered: bool) -> bool:
-        """Whether a task gets the next partition: it waits for rows, or has the fewest unread ones."""
-        call = self.call
-        if call.error is not None or not link.has_room or not call.has_rows(link.task.name):
+        """Whether a task gets another partition."""
+        call, name = self.call, link.task.name
+        if call.error is not None or not link.has_room or not call.has_rows(name):
             return False
-        if not (call.in_step or gathered):
-            return link.task.name not in call.served
-        fewest = min(other.window for other in self.links if other.has_room)
-        return call.in_step or link.hungry or link.window == fewest
+        return call.in_step or gathered or name not in call.served
 
     def _gathered(self, now: float) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""

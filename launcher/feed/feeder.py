@@ -212,9 +212,7 @@ class Feeder:
             channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
             for feed in self._feeds.values():
                 with feed.event():
-                    feed.state.call.fail(FeedError("the feeder was closed"))
-                    for link in feed.state.links:
-                        feed.state.close(link, _OVER)
+                    feed.state.stop(_OVER)
         for channel in channels:
             channel.join(_THREAD)
 

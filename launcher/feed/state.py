@@ -263,6 +263,13 @@ class FeedState:
         for link in self.links:
             link.end_call()
 
+    def stop(self, reason: str) -> None:
+        """Close all connections; the reason is the error for tasks whose feed has not ended."""
+        reason = "" if self.finished and self.call.over else reason
+        self.call.fail(FeedError("the feeder was closed"))
+        for link in self.links:
+            self.close(link, reason)
+
     # What is to be done.
 
     def commands(self, now: float) -> list[Command]:

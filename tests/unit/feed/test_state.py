@@ -273,6 +273,19 @@ def test_no_task_is_left():
         world.passes(1.0)
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_end_of_a_feed_is_an_error_for_the_task_unless_all_is_fed(finished: bool):
+    """Even if a thread is still busy with the connection."""
+    world = World(1, [range(3)])
+    world.tasks[0].opens()
+    assert world.threads
+    world.state.end()
+    world.state.finished = finished
+    world.act()
+    world.state.stop("no more")
+    assert [link.reason for link in world.state.links] == ["" if finished else "no more"]
+
+
 def test_connections_that_are_refused():
     world = World(2, [range(10)])
     world.state.lost("worker/1", 2, "was killed", world.now)

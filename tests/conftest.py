@@ -372,6 +372,25 @@ def launch(tmp_path: Path, nothing_left: str) -> Iterator[Launch]:
         started.kill()
 
 
+def install(site: Path, name: str, source: str) -> dict[str, str]:
+    """Install a package with a transport into a folder.
+
+    Args:
+        site: the folder; it may exist.
+        name: of the package, its module and the transport.
+        source: of the module.
+
+    Returns:
+        The environment in which Python finds it.
+    """
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{name}.py").write_text(source)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[launch.transports]\n{name} = {name}\n")
+    return {"PYTHONPATH": str(site)}
+
+
 @pytest.fixture
 def weird_path(tmp_path: Path) -> Path:
     """A folder whose name breaks what does not quote, or quotes by hand."""

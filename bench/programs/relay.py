@@ -156,11 +156,11 @@ def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
     from launcher.job import Host
     from launcher.transports.ssh import SshSettings
-    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh.hosts import SshConnections
 
-    with SshHosts([Host(host)], SshSettings(), print) as fleet:
+    with SshConnections([Host(host)], SshSettings(), lambda line: print(line, file=sys.stderr)) as fleet:
         fleet.connect()
-        print(fleet.relay(path, lambda line: print(line, file=sys.stderr))[host], flush=True)
+        print(fleet.relay(path)[host], flush=True)
         sys.stdin.read()
 
 

@@ -20,24 +20,24 @@ from launcher.loop import Loop
 from launcher.transports.base import RemoteCommand
 from launcher.transports.link import ReconnectingLink, open_link
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.hosts import SshConnections
 
 
 class Agents:
-    """Runs remote commands in agents, as ``launch`` does; see `launcher.transports.base.Hosts`."""
+    """Runs remote commands in agents, as ``launch`` does; see `launcher.transports.base.Commands`."""
 
     def __init__(self, links: Mapping[str, ReconnectingLink]) -> None:
         self._links = links
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `Hosts.run`."""
+        """See `Commands.run`."""
         return self._links[host].command(entry, arguments)
 
 
 @contextmanager
 def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, Loop]]:
     """Agents on hosts, and the loop of their links."""
-    with Loop() as loop, SshHosts([Host(name) for name in hosts], SshSettings(), print) as connections:
+    with Loop() as loop, SshConnections([Host(name) for name in hosts], SshSettings(), print) as connections:
         connections.connect()
         links = {name: open_link(loop, name, connections, print) for name in hosts}
         yield Agents(links), loop

@@ -11,14 +11,15 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from launcher.__main__ import main
 from launcher.errors import TransportError
-from launcher.transports import TRANSPORTS
-from launcher.transports.command import CommandHosts
-from launcher.transports.machines import CommandTransport, Launch, Machines
+from launcher.job import Host
+from launcher.transports import TRANSPORTS, bootstrap
+from launcher.transports.base import Connected
+from launcher.transports.transport import Asked, Reaching, Transport
 
 #: Seconds for a simulator to accept a connection.
 _ACCEPTING = 30.0
@@ -66,14 +67,14 @@ class Program:
         self._socket.close()
 
 
-class SimulatedHosts(CommandHosts):
+class Simulators:
     """Connects to simulators; see `launcher.transports.base.Connections`."""
 
     def __init__(self, sockets: Sequence[str]) -> None:
         self._sockets = sockets
 
-    def run(self, host: str, entry: str, arguments: object) -> Program:  # type: ignore[override]
-        """See `Hosts.run`. The number in a host's name chooses its simulator."""
+    def run(self, host: str, entry: str, arguments: object) -> Program:
+        """See `Commands.run`. The number in a host's name chooses its simulator."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_ACCEPTING)
@@ -85,22 +86,28 @@ class SimulatedHosts(CommandHosts):
         sock.setblocking(False)
         return Program(host, sock)
 
+    def reconnect(self, host: str) -> None:
+        """Do nothing: each program has a connection of its own."""
 
-class Simulated(CommandTransport):
+
+class Simulated(Transport):
     """The transport; its settings are the sockets."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """See `Transport.add_options`."""
         parser.add_argument("--simulated", metavar="FOLDER", help="the hosts are simulated")
 
-    def settings(self, args: argparse.Namespace, section: Any, folder: str) -> list[str] | None:
+    def settings(self, asked: Asked) -> list[str] | None:
         """See `Transport.settings`."""
-        place = args.simulated
+        place = asked.args.simulated
         return None if place is None else sorted(f"{place}/{name}" for name in os.listdir(place))
 
-    def hosts(self, launch: Launch) -> Machines:
-        """See `Transport.hosts`."""
-        return Machines(launch, lambda _: SimulatedHosts(launch.settings))
+    def connections(
+        self, hosts: Sequence[Host], settings: list[str], reaching: Reaching, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Connected]:
+        """See `Transport.connections`."""
+        bootstrap.packed(bootstrap.AGENT_MODULES)
+        return nullcontext(Connected(Simulators(settings)))
 
 
 TRANSPORT = Simulated()

@@ -3,7 +3,7 @@
 ==============  ======================================================================================
 `run`           here: the agent with a pipe, our stdin and stdout; on the launcher's own machine, and in
                 containers of its engine
-`start`         on an SSH host: the agent as a daemon, then `connect`
+`start`         on another machine: the agent as a daemon, then `connect`
 `serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
                 first connection, and it listens like a daemon
 `connect`       a pump between our stdin and stdout and the agent that listens

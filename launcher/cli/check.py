@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
+from launcher.cli.connecting import add_connecting, commands
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import argument, positive_duration, program_path
@@ -25,8 +26,7 @@ from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, host_text, last_line, listed, printable
-from launcher.transports import ssh
-from launcher.transports.base import Hosts, RemoteCommand, for_each
+from launcher.transports.base import Commands, RemoteCommand, for_each
 from launcher.transports.machines import is_here, this_machine
 
 _T = TypeVar("_T")
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=argument(positive_duration), default=_TIMEOUT, metavar="S",
         help="for each question to a host (default: 20)",
     )  # fmt: skip
-    ssh.add_connecting(parser)
+    add_connecting(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,11 +86,8 @@ def run(args: argparse.Namespace) -> int:
     """
     text = args.where if args.hosts is None else args.hosts
     hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
-    with (
-        ssh.commands(hosts, ssh.ssh_settings(args), print_notice) as (commands, unreached),
-        ExitStack() as stack,
-    ):
-        asked = _ask(hosts, commands, unreached, args, stack)
+    with commands(hosts, args) as (programs, unreached), ExitStack() as stack:
+        asked = _ask(hosts, programs, unreached, args, stack)
     found = findings(hosts, asked.reports, asked.pairs)
     problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if asked.failed else int(problems)
@@ -141,7 +138,7 @@ class Asked(Record):
 
 def _ask(
     hosts: Sequence[Host],
-    commands: Hosts,
+    programs: Commands,
     unreached: Mapping[str, str],
     args: argparse.Namespace,
     stack: ExitStack,
@@ -150,7 +147,7 @@ def _ask(
 
     Args:
         hosts: the inventory.
-        commands: runs a remote command on each host.
+        programs: runs a remote command on each host.
         unreached: hosts that can't be reached, and why.
         args: ``timeout``: seconds a host may take for a question; ``python``: the Python of ``.py`` programs
             where the host names none; empty: here ours, else ``python3``.
@@ -166,7 +163,7 @@ def _ask(
         if name in unreached:
             raise TransportError(unreached[name])
         host = by_name[name]
-        command = running[name] = commands.run(name, _ENTRY, {})
+        command = running[name] = programs.run(name, _ENTRY, {})
         stack.callback(command.close)
         usual = args.python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {

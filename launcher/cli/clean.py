@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from launcher import transports
+from launcher.cli.connecting import add_connecting, commands
 from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError
 from launcher.job_run.notices import print_notice
-from launcher.transports import ssh, transports
 
 SUMMARY = "remove containers and networks that launches have left"
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch clean``."""
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
     parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
-    ssh.add_connecting(parser)
+    add_connecting(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,11 +35,12 @@ def run(args: argparse.Namespace) -> int:
     """
     hosts = () if args.hosts is None else read_hosts(args.hosts)
     found = False
-    with ssh.commands(hosts, ssh.ssh_settings(args), print_notice) as (commands, unreached):
+    transports.find_installed()
+    with commands(hosts, args) as (programs, unreached):
         if unreached:
             raise HostsError(f"{host}: {why}" for host, why in unreached.items())
-        for transport in transports().values():
-            for line in transport.cleanup(hosts, commands, print_notice, args.dry_run):
+        for transport in transports.transports().values():
+            for line in transport.cleanup(hosts, programs, print_notice, args.dry_run):
                 print(line)
                 found = True
     if not found:

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import transports
+from launcher.cli.connecting import reaching
 from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, carried_variables, roles_with_drain
 from launcher.config.values import duration
-from launcher.errors import Fault, InputError, JobError
+from launcher.errors import Fault, InputError, JobError, LaunchError
 from launcher.job import (
     OUTPUT_DIR,
     RELAY,
@@ -34,6 +35,7 @@ from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_placeholders
 from launcher.transports.machines import this_machine
+from launcher.transports.transport import Asked
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
@@ -108,23 +110,29 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     faults += check_placeholders(job, hosts, where.get("env", ""))
     faults += _path_faults(args)
     faults += _host_as_program(args, command)
-    faults += _conflicts(args, named or bool(file.faults or defaults.file.faults or args.faults))
-    chosen = {}
     sections = {**defaults.file.sections, **file.sections}
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
-    for name, transport in transports.transports().items():
-        chosen[name] = transport.settings(args, sections.get(name), folder)
-        faults += transport.faults(args, chosen[name])
-    name = transports.selected(chosen)
+    asked = {name: Asked(args, sections.get(name), folder, named, job) for name in transports.transports()}
+    chosen = {name: transport.settings(asked[name]) for name, transport in transports.transports().items()}
+    name, *others = transports.asked_for(chosen)
+    if others:
+        problem = f"{' and '.join([name, *others])} can't start the same tasks"
+        faults.append(Fault(COMMAND_LINE, problem, "expected one of them"))
     transport = transports.transports()[name]
+    other_machines = named or transport.brings_hosts
+    if not other_machines:
+        hosts = (this_machine(os.environ, print_notice),)
+    faults += _conflicts(args, other_machines or bool(file.faults or defaults.file.faults or args.faults))
     logdir = settings.get("tensorboard")
     if logdir is not None:
-        own_container = transport.in_containers and not named
+        own_container = transport.in_containers and not other_machines
         job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
-    if transport.in_containers and not named and "collect" in settings and not args.faults:
+    for each, found in transports.transports().items():
+        faults += found.faults(asked[each]._replace(job=job), chosen[each])
+    if transport.in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
-    if "sync" in file.settings and "sync" not in given and not named:
+    if "sync" in file.settings and "sync" not in given and not other_machines:
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
@@ -133,12 +141,12 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         hosts,
         hosts_text=args.hosts,
         hosts_named=named,
-        transport=transport,
         transport_name=name,
         settings=chosen,
+        reaching=reaching(args),
         check=not args.no_check,
         tensorboard=logdir,
-        sync=tuple(settings.get("sync", ())) if named else (),
+        sync=tuple(settings.get("sync", ())) if other_machines else (),
         collect=tuple(settings.get("collect", ())),
         run_dir=settings.get("run_dir"),
         last_lines=not args.no_last_lines,
@@ -234,11 +242,44 @@ def _job_file(path: str, args: argparse.Namespace) -> JobFile:
     if args.roles_fd is not None:
         with open(args.roles_fd, encoding="utf-8") as stream:
             roles.update(json.load(stream))
-    sections = transports.sections()
-    try:
+
+    def read() -> JobFile:
+        sections = transports.sections()
         return read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
+
+    try:
+        file = read()
+        unknown = any(fault.problem.startswith("unknown key") for fault in file.faults)
+        return read() if unknown and add_installed(argparse.ArgumentParser(), args) else file
     except InputError as error:
         return JobFile(faults=error.faults)
+
+
+def add_installed(parser: argparse.ArgumentParser, args: argparse.Namespace | None = None) -> bool:
+    """Add the options of transports of installed packages.
+
+    Args:
+        parser: gets the options.
+        args: gets the defaults of the options.
+
+    Returns:
+        Whether there are such transports.
+
+    Raises:
+        LaunchError: one can't be used.
+    """
+    found = transports.find_installed()
+    parser.conflict_handler = "error"
+    for name, transport in found.items():
+        try:
+            transport.add_options(parser)
+        except argparse.ArgumentError as error:
+            raise LaunchError(
+                f"the transport {name!r} has an option that launch has already: {error}"
+            ) from error
+    if args is not None:
+        parser.parse_args([], args)
+    return bool(found)
 
 
 def _roles(
@@ -340,17 +381,15 @@ def _absolute(path: str) -> str:
 
 
 def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault]) -> tuple[Host, ...]:
-    """The hosts of the launch.
+    """The hosts that the user names.
 
     Args:
-        given: hosts, a hostfile or a list; ``None``: this machine.
+        given: hosts, a hostfile or a list; ``None``: none.
         source: the option or ``file:line`` of it.
         faults: new faults are appended.
     """
-    if given is None:
-        return (this_machine(os.environ, print_notice),)
     if not isinstance(given, str):
-        return tuple(given)
+        return tuple(given or ())
     from launcher.config.hostfile import read_hosts
 
     try:

@@ -106,6 +106,8 @@ class Parser(argparse.ArgumentParser):
     #: In this attempt: the faults that actions have found, and unknown options.
     refused: list[str]
     unknown: list[str]
+    #: Adds options that are looked for only if one is not known; returns whether there are more.
+    add_more: Callable[[argparse.ArgumentParser], bool] = staticmethod(lambda parser: False)
 
     # ------------------------------------------------------------------ help
 
@@ -166,6 +168,9 @@ class Parser(argparse.ArgumentParser):
             unknown = [*self.unknown, *options]
             if not unknown:
                 break
+            if self.add_more(self):
+                self._refuse_one_dash()
+                continue
             self._add_unknown(unknown[0], words)
         else:
             faults.append(f"too many faults {self._hint()}")

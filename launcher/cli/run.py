@@ -8,7 +8,8 @@ import sys
 from typing import cast
 
 from launcher import __version__, transports
-from launcher.cli.launch_options import program_command, read_options
+from launcher.cli.connecting import add_lease, add_reaching
+from launcher.cli.launch_options import add_installed, program_command, read_options
 from launcher.cli.parser import Parser
 from launcher.config import values
 from launcher.config.values import argument, whole
@@ -56,6 +57,7 @@ def _descriptor(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch run``: the options, then the program and its arguments."""
     parser.set_defaults(parse=parser.parse_args)
+    cast(Parser, parser).add_more = add_installed
     _add_options(parser)
     program = parser.add_argument_group("program to run")
     program.add_argument(
@@ -164,6 +166,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--relay", metavar="SOCKET",
         help="forward a port of each host here; see LAUNCH_RELAY",
     )  # fmt: skip
+    add_lease(others)
+    add_reaching(others)
     for transport in transports.transports().values():
         transport.add_options(parser)
 

@@ -14,7 +14,7 @@ from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
 from launcher.loop import Loop
 from launcher.text import byte_size, last_line
-from launcher.transports.base import Hosts, RemoteCommand, for_each
+from launcher.transports.base import Commands, RemoteCommand, for_each
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Copying:
 
     def __init__(
         self,
-        commands: Hosts,
+        commands: Commands,
         fanout: int,
         report: Callable[[str], None] = lambda text: None,
         seconds: float = math.inf,

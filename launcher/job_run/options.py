@@ -5,8 +5,8 @@ from typing import Any
 
 from launcher.job import Host, JobSpec
 from launcher.record import Record
-from launcher.transports.machines import Request, Transport
-from launcher.transports.ssh import SshSettings, SshTransport
+from launcher.transports import default, transports
+from launcher.transports.transport import Reaching, Transport
 
 #: Source of faults of several options together, and of roles that options make.
 COMMAND_LINE = "command line"
@@ -29,12 +29,12 @@ class Options(Record):
     hosts: tuple[Host, ...]
     #: The text of ``--hosts``; ``None``: the option is not given.
     hosts_text: str | None = None
-    #: Whether ``--hosts`` or the job file names the hosts; else the job runs on this machine.
+    #: Whether ``--hosts`` or the job file names the hosts.
     hosts_named: bool = False
-    #: The transport for the hosts, its name, and the settings of all transports by name.
-    transport: Transport = SshTransport()
-    transport_name: str = "ssh"
-    settings: Mapping[str, Any] = {"ssh": SshSettings()}
+    #: The name of the transport for the hosts, and the settings of all transports by name.
+    transport_name: str = default()
+    settings: Mapping[str, Any] = {}
+    reaching: Reaching = Reaching()
     #: Whether the hosts connect to each other before the job starts.
     check: bool = True
     #: The folder of ``--tensorboard``; empty: the default; ``None``: the job runs no TensorBoard.
@@ -74,13 +74,16 @@ class Options(Record):
     defaults: tuple[str, ...] = ()
 
     @property
-    def ssh(self) -> SshSettings:
-        """How to connect to hosts over SSH."""
-        found: SshSettings = self.settings["ssh"]
-        return found
+    def transport(self) -> Transport:
+        """The transport for the hosts."""
+        return transports()[self.transport_name]
 
     @property
-    def request(self) -> Request:
-        """The part of the options that the transport's plan depends on."""
-        python, workdir = bool(self.sources.python), bool(self.sources.workdir)
-        return Request(self.job, self.hosts, self.hosts_named, self.settings, python, workdir)
+    def other_machines(self) -> bool:
+        """Whether there may be other machines among the hosts."""
+        return self.hosts_named or self.transport.brings_hosts
+
+    @property
+    def own_containers(self) -> bool:
+        """Whether each task has a container of its own on this machine."""
+        return self.transport.in_containers and not self.other_machines

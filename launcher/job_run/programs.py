@@ -4,15 +4,14 @@ Agents on other machines check them when a task starts, with the same messages a
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
-from launcher.job import Host, Placed, ProgramKind, Role
+from launcher.job import Host, Placed, Placement, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import listed
-from launcher.transports.machines import Planned
 
 _QUOTED = " (remove the quotes around the program and its arguments)"
 
@@ -28,15 +27,20 @@ class _Missing(Record):
     error: LaunchError
 
 
-def check_programs(options: Options, planned: Planned) -> None:
+def check_programs(options: Options, placement: Placement, names: Collection[str]) -> None:
     """Check the folders and the programs of all tasks on this machine.
+
+    Args:
+        options: of the launch.
+        placement: the tasks, each with its host.
+        names: of the hosts that are this machine.
 
     Raises:
         JobError: working folders do not exist; it names all of them.
         ProgramError, NotRunnableError: programs do not exist, or can't be run; it names all of them, and has
             the class of the first.
     """
-    here = [placed for placed in planned.placement.tasks if placed.host.name in planned.local]
+    here = [placed for placed in placement.tasks if placed.host.name in names]
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
     if here:
         folders[("", ".")] = None

@@ -11,20 +11,22 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from launcher import events
+from launcher import events, transports
 from launcher.errors import Fault, HostsError, JobError, LaunchError, TransportError
-from launcher.job import RELAY, Placement, RunPaths
+from launcher.job import RELAY, Host, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.loop import Loop
+from launcher.scheduler.placement import place
 from launcher.text import counted, counted_roles, listed
-from launcher.transports.machines import Launch, LaunchHosts, Planned
+from launcher.transports.base import Connected, Hosts
+from launcher.transports.transport import Inventory, Launch
 
 if TYPE_CHECKING:
     from launcher.job_run.detach import Detached
@@ -49,31 +51,15 @@ def run_job(options: Options, detached: Detached | None = None) -> int:
         InputError: the options are wrong; nothing was started.
         LaunchError: the job could not be started; no process of it is left.
     """
-    planned = options.transport.plan(options.request)
-    if not options.transport.in_containers:
-        check_programs(options, planned)
-    staging = None
-    if options.sync or options.collect or options.job.output_dirs:
-        from launcher.job_run.staging import Staging  # with compression and pathspec
-
-        staging = Staging(options, planned)
-    if options.dry_run:
-        return _show_plan(options, planned, staging)
-    show = None
-    if options.show is not None:
-        from launcher.runs.run import selected
-
-        names = list(filter(None, map(str.strip, options.show.split(","))))
-        if not names:
-            problem = f"{options.show!r} names no task"
-            raise JobError([Fault("--show", problem, "expected names, as in worker,ps/0")])
-        show = frozenset(selected([placed.task for placed in planned.placement.tasks], names, "--show"))
     began = events.now()
-    with Interrupts() as interrupts:
+    #: Known when the transport has the hosts.
+    placements: list[Placement] = []
+    with Interrupts() as interrupts, Notices() as notices:
         try:
-            return _launch(options, planned, staging, show, interrupts, detached)
+            return _with_inventory(options, placements, interrupts, notices, detached)
         except TransportError as error:
-            _report_unstarted(options, planned.placement, error, began)
+            if not options.dry_run:
+                _report_unstarted(options, placements, error, began)
             text = options.hosts_text or ""
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):
@@ -86,16 +72,82 @@ def run_job(options: Options, detached: Detached | None = None) -> int:
             raise
 
 
-def _show_plan(options: Options, planned: Planned, staging: Staging | None) -> int:
+def _with_inventory(
+    options: Options,
+    placements: list[Placement],
+    interrupts: Interrupts,
+    notices: Notices,
+    detached: Detached | None,
+) -> int:
+    """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
+    launch = _launch_of(options, interrupts, notices)
+    with options.transport.inventory(launch) as inventory:
+        placement = place(inventory.job, inventory.hosts)
+        if not inventory.standby:
+            placement = placement._replace(standby=())
+        placements.append(placement)
+        if not options.transport.in_containers:
+            check_programs(options, placement, inventory.here)
+        staging = None
+        if launch.commands:
+            from launcher.job_run.staging import Staging  # with compression and pathspec
+
+            staging = Staging(options, inventory, placement)
+        if options.dry_run:
+            return _show_plan(options, inventory, placement, staging)
+        show = _selection(options, placement)
+        return _launch(options, launch, inventory, placement, staging, show, interrupts, notices, detached)
+
+
+def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> Launch:
+    default = transports.default()
+
+    def connect(hosts: Sequence[Host]) -> AbstractContextManager[Connected]:
+        usual = transports.transports()[default]
+        return usual.connections(hosts, options.settings[default], options.reaching, notices)
+
+    return Launch(
+        "dry-run" if options.dry_run else _new_job_id(),
+        options.job,
+        options.hosts,
+        options.hosts_named,
+        options.settings[options.transport_name],
+        options.reaching,
+        connect,
+        notices,
+        interrupts.ignore,
+        options.dry_run,
+        python_given=bool(options.sources.python),
+        workdir_given=bool(options.sources.workdir),
+        commands=bool(options.sync or options.collect or options.job.output_dirs),
+        files=bool(options.sync or options.job.output_dirs),
+        relay=options.relay,
+    )
+
+
+def _selection(options: Options, placement: Placement) -> frozenset[str] | None:
+    """The tasks of ``--show``; ``None``: all."""
+    if options.show is None:
+        return None
+    from launcher.runs.run import selected
+
+    names = list(filter(None, map(str.strip, options.show.split(","))))
+    if not names:
+        problem = f"{options.show!r} names no task"
+        raise JobError([Fault("--show", problem, "expected names, as in worker,ps/0")])
+    return frozenset(selected([placed.task for placed in placement.tasks], names, "--show"))
+
+
+def _show_plan(options: Options, inventory: Inventory, placement: Placement, staging: Staging | None) -> int:
     from launcher.job_run.plan import show_plan
 
-    expected = planned.placement if staging is None else staging.expected()
+    expected = placement if staging is None else staging.expected()
     if options.tensorboard == "":
         expected = with_output_folder(expected)
     defaults = [f"default: {text}" for text in options.defaults]
     notes = [*defaults, *options.notes, *expected.notes]
-    files = [*planned.remarks, *([] if staging is None else staging.described())]
-    return show_plan(planned.job, planned.shown(expected)._replace(notes=tuple(notes)), options.json, files)
+    files = [*inventory.remarks, *([] if staging is None else staging.described())]
+    return show_plan(inventory.job, expected._replace(notes=tuple(notes)), options.json, files)
 
 
 def _new_job_id() -> str:
@@ -106,36 +158,24 @@ def _new_job_id() -> str:
 
 def _launch(
     options: Options,
-    planned: Planned,
+    launch: Launch,
+    inventory: Inventory,
+    placement: Placement,
     staging: Staging | None,
     show: frozenset[str] | None,
     interrupts: Interrupts,
+    notices: Notices,
     detached: Detached | None,
 ) -> int:
     """Run a job whose options were checked."""
-    began, job, placement = events.now(), _new_job_id(), planned.placement
+    began, job, planned = events.now(), launch.name, placement
     with ExitStack() as stack:
         loop = stack.enter_context(Loop())
-        notices = stack.enter_context(Notices())
         for text in () if staging is None else staging.notes:
             notices(text)
-        if options.hosts_named:
-            _name_idle_hosts(options, placement)
-        settings = options.settings[options.transport_name]
-        files = bool(options.sync or options.job.output_dirs)
-        launch = Launch(
-            job,
-            options.request,
-            planned,
-            settings,
-            loop,
-            notices,
-            interrupts.ignore,
-            commands=staging is not None,
-            files=files,
-            relay=options.relay,
-        )
-        hosts = stack.enter_context(options.transport.hosts(launch))
+        if options.other_machines:
+            _name_idle_hosts(inventory.hosts, placement)
+        hosts = stack.enter_context(options.transport.hosts(launch, inventory, placement, loop))
         from launcher.job_run.display import JobDisplay, tmux_session
         from launcher.job_run.orchestrator import Moves, Orchestrator
         from launcher.output.base import Opening
@@ -153,7 +193,11 @@ def _launch(
             detached.use_folder(paths, job)
         relays = _relays(hosts, options.relay)
 
-        board = None if options.tensorboard is None else Board(hosts.local_port)
+        board = (
+            None
+            if options.tensorboard is None
+            else Board(hosts.forwarding, inventory.here, options.own_containers)
+        )
 
         def settled(placement: Placement) -> Placement:
             """The placement with the folders and relays of its tasks on their hosts."""
@@ -165,7 +209,7 @@ def _launch(
                 placement = with_output_folder(placement)
             return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
 
-        placement = stack.enter_context(hosts.started(settled(placement)))
+        placement = hosts.located(stack.enter_context(hosts.started(settled(placement))))
 
         def reach(host: str) -> None:
             """Connect to a lost host again, and bring the files of the launch."""
@@ -176,10 +220,12 @@ def _launch(
                 staging.bring(host)
 
         moves = None
-        if planned.job.policy.restarts and hosts.tasks_end is not None:
-            moves = Moves(
-                planned.placement._replace(standby=placement.standby), settled, hosts.tasks_end, reach
-            )
+        if inventory.job.policy.restarts and hosts.tasks_end is not None:
+
+            def moved(placement: Placement) -> Placement:
+                return hosts.located(settled(placement))
+
+            moves = Moves(planned._replace(standby=placement.standby), moved, hosts.tasks_end, reach)
 
         display = JobDisplay(options, show, paths, tmux)
         if detached is not None:
@@ -197,7 +243,7 @@ def _launch(
         gc.enable()
         orchestrator = Orchestrator(
             loop,
-            planned.job,
+            inventory.job,
             placement,
             hosts.open,
             display,
@@ -231,18 +277,26 @@ def _launch(
     return code
 
 
-def _relays(hosts: LaunchHosts, socket: str | None) -> dict[str, dict[str, str]]:
-    """Forward a port of each other machine to a unix socket here; the variables of its tasks, by host."""
-    ports = hosts.relay(os.path.abspath(socket)) if socket is not None and hosts.others else {}
+def _relays(hosts: Hosts, socket: str | None) -> dict[str, dict[str, str]]:
+    """Forward a port of each other machine to a unix socket here; the variables of its tasks, by host.
+
+    Raises:
+        TransportError: the transport forwards no ports.
+    """
+    if socket is None or not hosts.others:
+        return {}
+    if hosts.forwarding is None:
+        raise TransportError("--relay: this transport forwards no ports")
+    ports = hosts.forwarding.relay(os.path.abspath(socket))
     return {host: {RELAY: f"127.0.0.1:{port}"} for host, port in ports.items()}
 
 
-def _name_idle_hosts(options: Options, placement: Placement) -> None:
+def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
     ready = [host.name for host in placement.standby]
     if ready:
         print_notice(f"no task runs on {listed(ready)} until a host is lost")
     used = {*ready, *(host.name for host in placement.hosts())}
-    idle = [host.name for host in options.hosts if host.name not in used and not host.spare]
+    idle = [host.name for host in hosts if host.name not in used and not host.spare]
     if idle:
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
@@ -311,8 +365,17 @@ def write_report(report: Report, path: str, show: Callable[[str], None] = print_
     return True
 
 
-def _report_unstarted(options: Options, placement: Placement, error: TransportError, began: float) -> None:
-    """Write the report for ``--report`` and ``--json`` of a job that was not started."""
+def _report_unstarted(
+    options: Options, placements: Sequence[Placement], error: TransportError, began: float
+) -> None:
+    """Write the report for ``--report`` and ``--json`` of a job that was not started.
+
+    Args:
+        options: of the launch.
+        placements: the placement; empty: there were no hosts.
+        error: why it was not started.
+        began: when, seconds.
+    """
     if options.report is None and not options.json:
         return
     from launcher.output.jsonl import record_as_dict
@@ -320,13 +383,13 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
 
     faults = error.faults if isinstance(error, HostsError) else (str(error),)
     name = faults[0].partition(": ")[0]
-    host = name if name in {host.name for host in placement.hosts()} else None
+    placed_tasks = [placed for placement in placements for placed in placement.tasks]
+    host = name if name in {placed.host.name for placed in placed_tasks} else None
     now = events.now()
     failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
     state, reason, unknown = TaskState.CANCELLED, Reason.NEVER_STARTED, ExitStatus(None, None)
     tasks = (
-        TaskReport(placed.task, placed.host.name, "", None, state, reason, unknown)
-        for placed in placement.tasks
+        TaskReport(placed.task, placed.host.name, "", None, state, reason, unknown) for placed in placed_tasks
     )
     report = Report(_new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
     if options.json:

@@ -21,8 +21,8 @@ from launcher.job_run.options import Options
 from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import byte_size, counted, listed
-from launcher.transports.base import Hosts, with_tilde
-from launcher.transports.machines import Planned
+from launcher.transports.base import Commands, with_tilde
+from launcher.transports.transport import Inventory
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"
@@ -38,15 +38,18 @@ class Staging:
     It is made before a host is connected to: all faults of the options are known then.
 
     Args:
-        options, planned: the launch.
+        options: of the launch.
+        inventory: the hosts.
+        placement: the tasks, each with its host.
 
     Raises:
         JobError: a file or folder is not there, or can't be read.
     """
 
-    def __init__(self, options: Options, planned: Planned) -> None:
-        self._options, self._placement, self._other_user = options, planned.placement, planned.other_user
-        self._remote = [host.name for host in self._placement.agent_hosts() if host.name not in planned.local]
+    def __init__(self, options: Options, inventory: Inventory, placement: Placement) -> None:
+        self._options, self._placement, self._other_user = options, placement, inventory.other_user
+        hosts = [host.name for host in placement.agent_hosts()]
+        self._remote = [host for host in hosts if host not in inventory.same_files]
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
@@ -57,7 +60,9 @@ class Staging:
         if self._syncs and self._remote:
             self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), options.run_dir)
         elif self._syncs:
-            self.notes.append("--sync: nothing is copied: all tasks run on this machine")
+            here = inventory.here.issuperset(hosts)
+            why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
+            self.notes.append(f"--sync: nothing is copied: {why}")
         #: Hosts whose tasks have their output folders there, not in the run's folder.
         self._output_hosts = self._remote if options.job.output_dirs else []
         #: Hosts with a folder of this run, and those with files that could not be collected.
@@ -76,7 +81,7 @@ class Staging:
 
     def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> Copying:
         report = (lambda text: None) if self._options.quiet or self._options.json else show
-        return Copying(self._commands, self._options.ssh.fanout, report, seconds, self._loop)
+        return Copying(self._commands, self._options.reaching.fanout, report, seconds, self._loop)
 
     @property
     def _timeout(self) -> float:
@@ -86,7 +91,7 @@ class Staging:
 
     # ------------------------------------------------------------------ before the job
 
-    def begin(self, commands: Hosts, job: str, interrupts: Interrupts, loop: Loop) -> None:
+    def begin(self, commands: Commands, job: str, interrupts: Interrupts, loop: Loop) -> None:
         """The hosts are connected.
 
         Args:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
 from launcher.errors import TransportError
 from launcher.events import AgentReady, Event, TaskOutput
-from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, Program, ProgramKind, Role
+from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, Program, ProgramKind, Role, TaskPlan
 from launcher.task_id import TaskId
+from launcher.transports.base import Forwarding
 
 ROLE = "tensorboard"
 TASK = TaskId.of(ROLE, 0)
@@ -63,11 +64,13 @@ class Board:
     """TensorBoard in a job.
 
     Args:
-        local_port: see `launcher.transports.machines.LaunchHosts.local_port`.
+        forwarding: forwards ports of other machines; ``None``: nothing does.
+        here: names of the hosts that are this machine.
+        own_address: see `tensorboard_role`.
     """
 
-    def __init__(self, local_port: Callable[[str, int, Sequence[int]], int | None]) -> None:
-        self._local_port = local_port
+    def __init__(self, forwarding: Forwarding | None, here: Collection[str], own_address: bool) -> None:
+        self._forwarding, self._here, self._own_address = forwarding, here, own_address
         #: Its URL for a browser on this machine; empty: not known yet, or there is none.
         self.url = ""
         self._addresses: dict[str, str] = {}
@@ -81,14 +84,22 @@ class Board:
         """
         before = self.url
         task = next(task for task in plan.tasks if task.task == TASK)
-        try:
-            port = self._local_port(task.host, task.port, PORTS)
-        except (TransportError, OSError) as error:
-            self.url = ""
-            return f"TensorBoard listens on {_LOOPBACK}:{task.port} of {task.host}: {error}"
-        address = self._addresses.get(task.host, task.host)
-        self.url = f"http://{address}:{task.port}/" if port is None else f"http://localhost:{port}/"
+        if self._own_address:
+            self.url = f"http://{self._addresses.get(task.host, task.host)}:{task.port}/"
+        else:
+            try:
+                self.url = f"http://localhost:{self._local_port(task)}/"
+            except (TransportError, OSError) as error:
+                self.url = ""
+                return f"TensorBoard listens on {_LOOPBACK}:{task.port} of {task.host}: {error}"
         return "" if self.url == before else f"TensorBoard: {self.url} (it takes some seconds to start)"
+
+    def _local_port(self, task: TaskPlan) -> int:
+        if task.host in self._here:
+            return task.port
+        if self._forwarding is None:
+            raise TransportError("this transport forwards no ports")
+        return self._forwarding.local_port(task.host, task.port, PORTS)
 
     def observe(self, event: Event) -> str:
         """Advice for the user if this event shows that the Python has no TensorBoard; else empty."""

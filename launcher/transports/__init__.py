@@ -1,6 +1,6 @@
 """The transports: how ``launch`` starts agents on hosts, and talks to them.
 
-A transport is a module, cheap to import, whose ``TRANSPORT`` is a `launcher.transports.machines.Transport`,
+A transport is a module, cheap to import, whose ``TRANSPORT`` is a `launcher.transports.transport.Transport`,
 and a line in this table. docs/extending.md shows one.
 """
 
@@ -10,12 +10,16 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from launcher.errors import LaunchError
+
 if TYPE_CHECKING:  # the modules of transports import this package
     from launcher.config.schema import Section
-    from launcher.transports.machines import Transport
+    from launcher.transports.transport import Transport
 
-#: Name -> module. The first one is the default; of others that a command line asks for, the last one counts.
+#: Name -> module. The first one is the default.
 TRANSPORTS = {"ssh": "launcher.transports.ssh", "docker": "launcher.transports.docker"}
+#: Entry points of installed packages: the name of a transport, and its module.
+_GROUP = "launch.transports"
 
 
 def transports() -> dict[str, Transport]:
@@ -23,15 +27,46 @@ def transports() -> dict[str, Transport]:
     return {name: importlib.import_module(module).TRANSPORT for name, module in TRANSPORTS.items()}
 
 
+def find_installed() -> dict[str, Transport]:
+    """Add the transports of installed packages, which takes time: for an option or key that is not known.
+
+    Returns:
+        The transports that are new.
+
+    Raises:
+        LaunchError: the module of one can't be imported.
+    """
+    from importlib import metadata
+
+    found = {}
+    for entry in metadata.entry_points(group=_GROUP):
+        if entry.name in TRANSPORTS:
+            continue
+        try:
+            found[entry.name] = entry.load().TRANSPORT
+        except (ImportError, AttributeError) as error:
+            raise LaunchError(
+                f"the transport {entry.name!r} ({entry.value}) can't be loaded: {error}"
+            ) from error
+        TRANSPORTS[entry.name] = entry.value
+    return found
+
+
 def sections() -> dict[str, Section]:
     """The keys of job files that transports read."""
     return {name: part for transport in transports().values() for name, part in transport.sections().items()}
 
 
-def selected(settings: Mapping[str, Any]) -> str:
-    """The name of the transport that is asked for.
+def default() -> str:
+    """The name of the transport that is used if the user asks for none."""
+    return next(iter(TRANSPORTS))
+
+
+def asked_for(settings: Mapping[str, Any]) -> list[str]:
+    """The names of the transports that the user asks for; if there is none, of the default one.
 
     Args:
-        settings: of each transport, by name; ``None``: it is not asked for.
+        settings: of each transport, by name; ``None``: the user does not ask for it.
     """
-    return [name for name, found in settings.items() if found is not None][-1]
+    names = [name for name, found in settings.items() if found is not None and name != default()]
+    return names or [default()]

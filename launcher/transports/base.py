@@ -1,15 +1,18 @@
-"""Interfaces of a transport: links to agents, and remote commands; and two helpers for all of them."""
+"""Interfaces of what transports make: hosts, links to agents, remote commands; and two helpers for all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from launcher.errors import TransportError
 from launcher.events import Command
+from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.protocol import Message
+from launcher.record import Record
 from launcher.text import listed
 
 _T = TypeVar("_T")
@@ -103,7 +106,7 @@ class RemoteCommand(Protocol):
         """Close its pipes: the program sees the end of its stdin."""
 
 
-class Hosts(Protocol):
+class Commands(Protocol):
     """Runs programs of ours on hosts."""
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
@@ -119,7 +122,7 @@ class Hosts(Protocol):
         """
 
 
-class Connections(Hosts, Protocol):
+class Connections(Commands, Protocol):
     """The same, directly over the connection to a host, which may break. Links use it."""
 
     def reconnect(self, host: str) -> None:
@@ -129,6 +132,94 @@ class Connections(Hosts, Protocol):
             HostGone: it never can be reached again.
             TransportError: the host can't be reached now.
         """
+
+
+class Forwarding(Protocol):
+    """Ports that lead through the connections to hosts."""
+
+    def relay(self, path: str) -> Mapping[str, int]:
+        """Forward a port on the loopback address of each host to a unix socket here.
+
+        Args:
+            path: of the socket.
+
+        Returns:
+            The ports, by host; without the hosts that have none, which a line for the user names.
+        """
+
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
+        """A port of this machine's loopback address that leads to a port of the host's loopback address.
+
+        A later call makes the same port lead to another host. Does not block.
+
+        Args:
+            host: its name.
+            port: there.
+            preferred: ports of this machine to try first.
+
+        Raises:
+            TransportError: this machine has no port.
+        """
+
+
+class Connected(Record):
+    """Connections to hosts that were made."""
+
+    connections: Connections
+    #: Host -> why it can't be reached.
+    failed: Mapping[str, str] = {}
+    #: ``None``: the connections forward no ports.
+    forwarding: Forwarding | None = None
+
+
+class Hosts(Protocol):
+    """The hosts of a launch, as a context: at its end no agent or task is left there."""
+
+    #: Number, and pid of the watchdog, of each agent on this machine.
+    agents: Sequence[tuple[int, int]]
+    #: Whether other machines are among the hosts.
+    others: bool
+
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """Forwards ports of other machines; ``None``: nothing does."""
+
+    @property
+    def tasks_end(self) -> float | None:
+        """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move.
+
+        0: `reach` ends them, and makes the host anew.
+        """
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """Run a remote command; see `Commands.run`."""
+
+    def started(self, placement: Placement) -> AbstractContextManager[Placement]:
+        """A context during which tasks can run, with the final placement.
+
+        Raises:
+            TransportError: on entering: a host can't be used.
+        """
+
+    def open(self, host: Host) -> Link:
+        """The link to the agent of a host; after `reach` to a new agent.
+
+        Raises:
+            TransportError: there is none.
+        """
+
+    def reach(self, host: str) -> None:
+        """Make a host usable again whose agent is lost. Blocks; any thread may call it.
+
+        Raises:
+            TransportError: it can't be used now.
+        """
+
+    def located(self, placement: Placement) -> Placement:
+        """The placement with the present addresses of its hosts; for each plan, after `started`."""
+
+    def kept(self) -> Sequence[str]:
+        """Lines about containers or files that stay after the job, at the user's request."""
 
 
 def with_tilde(path: str) -> str:

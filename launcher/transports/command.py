@@ -7,12 +7,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from typing import IO
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 from launcher.errors import TransportError
+from launcher.job import Host
 from launcher.text import last_line
 from launcher.transports import bootstrap
+from launcher.transports.link import START
+
+if TYPE_CHECKING:
+    from launcher.transports.transport import CommandTransport
 
 _PIECE = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
@@ -178,11 +183,11 @@ class CommandPipe(PipedProgram):
         self._stderr.close()
 
 
-class LocalHosts:
+class OwnPrograms:
     """Runs programs of ours in child processes here; see `launcher.transports.base.Connections`."""
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        """See `Hosts.run`."""
+        """See `Commands.run`."""
         argv = bootstrap.loader(sys.executable)
         return CommandPipe(host, argv, bootstrap.program(entry, arguments), sys.executable)
 
@@ -191,52 +196,27 @@ class LocalHosts:
         raise TransportError(f"{host}: nothing connects to this machine")
 
 
-class CommandHosts:
-    """Hosts that are reached by a command line for each program; see `launcher.transports.base.Connections`.
-
-    A context, as the connections of every transport.
+class CommandConnections:
+    """A command line for each program on a host; see `launcher.transports.base.Connections`.
 
     Args:
-        command: makes the command line that runs `bootstrap.COMMAND`, for the name of a host and an entry.
-        python: the Python that runs our programs on a host.
+        transport: makes the command lines.
+        hosts: the hosts.
+        settings: of the transport.
     """
 
-    def __init__(self, command: Callable[[str, str], Sequence[str]], python: Callable[[str], str]) -> None:
-        self._command, self._python = command, python
-
-    def __enter__(self) -> CommandHosts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: each program has ended with its link."""
-
-    def connect(self) -> None:
-        """Prepare what all hosts need: each command line connects by itself."""
-        bootstrap.packed(bootstrap.AGENT_MODULES)
+    def __init__(self, transport: CommandTransport, hosts: Iterable[Host], settings: Any) -> None:
+        self._transport, self._settings = transport, settings
+        self._hosts = {host.name: host for host in hosts}
+        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all hosts
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        """See `Hosts.run`."""
-        python = self._python(host)
+        """See `Commands.run`."""
+        transport, record = self._transport, self._hosts[host]
+        python = transport.python(record, self._settings)
+        command, entry = (transport.start, transport.agent) if entry == START else (transport.connect, entry)
         startup = bootstrap.startup(python, entry, arguments)
-        return CommandPipe(host, self._command(host, entry), startup, python)
+        return CommandPipe(host, command(record, self._settings), startup, python)
 
     def reconnect(self, host: str) -> None:
         """Do nothing: the next command line makes a new connection."""
-
-    def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
-        """See `launcher.transports.ssh.hosts.SshHosts.relay`.
-
-        Raises:
-            TransportError: a command line forwards no port.
-        """
-        raise TransportError("--relay: this transport forwards no ports; use SSH")
-
-    def local_port(
-        self, host: str, port: int, preferred: Sequence[int], notice: Callable[[str], None]
-    ) -> int:
-        """See `launcher.transports.ssh.hosts.SshHosts.local_port`.
-
-        Raises:
-            TransportError: a command line forwards no port.
-        """
-        raise TransportError("this transport forwards no ports")

@@ -195,7 +195,7 @@ class ReconnectingLink:
                 self.loop.call(self._flush)
 
     def command(self, entry: str, arguments: object) -> LinkCommand:
-        """Start a remote command: a program of ours in a child of the agent; see `Hosts.run`."""
+        """Start a remote command: a program of ours in a child of the agent; see `Commands.run`."""
         with self.lock:
             self._numbers += 1
             command = self._commands[self._numbers] = LinkCommand(self, self._numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def _is_in_docker(item: pytest.Item) -> bool:
 
 
 def _is_too_much(item: pytest.Item) -> bool:
-    return (_is_in_docker(item) or "[command" in item.name) and item.path.name not in BRIEF
+    slow = _is_in_docker(item) or re.search(r"\[(command|rooms)", item.name)
+    return bool(slow) and item.path.name not in BRIEF
 
 
 @pytest.fixture(params=ASKED_FOR or sorted(SITES))

@@ -9,14 +9,15 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from launcher.job import Host
+from launcher.job import Host, JobSpec
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
 from launcher.transports.local import fork_agent
@@ -106,13 +107,13 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
     from launcher.transports.ssh import SshSettings
-    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh.hosts import SshConnections
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
     notices: list[str] = []
     lab.heal()
-    with SshHosts([lab.hosts[0].record()], SshSettings(), notices.append) as fleet:
+    with SshConnections([lab.hosts[0].record()], SshSettings(), notices.append) as fleet:
         fleet.connect()
         site = SshSite(fleet, notices, lab.hosts[0])
         site.run(["mkdir", site.folder])
@@ -126,21 +127,62 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 @contextmanager
 def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The transport of docs/extending.md: the ssh command."""
-    from launcher.transports.command import CommandHosts
+    from launcher.transports.command import CommandConnections
 
     lab: Lab = request.getfixturevalue("one_host")
     lab.heal()
     module: dict[str, Any] = {}
     exec(compile(example_transport(), "docs/extending.md", "exec"), module)
     transport = module["TRANSPORT"]
-    record, config = lab.hosts[0].record(), str(lab.ssh_config)
-    hosts = CommandHosts(lambda name, entry: transport.start(record, config), lambda name: "python3")
+    hosts = CommandConnections(transport, [lab.hosts[0].record()], str(lab.ssh_config))
     notices: list[str] = []
     site = SshSite(hosts, notices, lab.hosts[0])
     site.run(["mkdir", site.folder])
     yield site
     site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
+    assert notices == [], notices
+
+
+class RoomSite(LocalSite):
+    """A room of `tests.stubs.rooms`, which exists while its launch runs."""
+
+    watchdog_killed = watchdog_asked = "its watchdog was killed"
+    both_killed = "the agent was killed"
+
+    def __init__(self, folder: Path, host: Host, hosts: Connections, notices: list[str]) -> None:
+        super().__init__(folder)
+        self.host, self._hosts, self._notices = host, hosts, notices
+
+    def open(self, loop: Loop) -> Link:
+        """See `Site.open`."""
+        from launcher.transports.link import open_link
+
+        return open_link(loop, self.host.name, self._hosts, self._notices.append)
+
+
+@contextmanager
+def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A host that is known when the launch runs, and an agent that is the main process of its command."""
+    from launcher.transports.transport import Launch, Reaching
+    from tests.stubs.rooms import TRANSPORT
+
+    folder: Path = request.getfixturevalue("tmp_path")
+    request.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
+    settings, reaching, notices = Namespace(count=1, shared=False), Reaching(), list[str]()
+    (folder / "test").mkdir()
+
+    def connect(hosts: Sequence[Host]) -> NoReturn:
+        raise AssertionError("no host has another transport")
+
+    launch = Launch("x", JobSpec(()), (), False, settings, reaching, connect, print, lambda: None)
+    with (
+        TRANSPORT.inventory(launch) as inventory,
+        TRANSPORT.connections(inventory.hosts, inventory.settings, reaching, print) as made,
+    ):
+        yield RoomSite(folder / "test", inventory.hosts[0], made.connections, notices)
+    # The agent is the program at the other end of the first connection.
+    notices = [line for line in notices if not line.startswith("room1: connection lost (it was closed")]
     assert notices == [], notices
 
 
@@ -163,6 +205,7 @@ SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]
     "local": _here,
     "ssh": _over_ssh,
     "command": _by_command,
+    "rooms": _in_a_room,
     "docker": _in_docker,
 }
 

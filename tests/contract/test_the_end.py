@@ -114,7 +114,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
 @pytest.mark.parametrize(
     ("processes", "number", "ends"),
     [
-        (["agent"], 9, ["the agent was killed"]),
+        (["agent"], 9, ["the agent was killed", "its agent exited while the connection was down"]),
         (["agent"], 15, ["the agent exited: it was sent SIGTERM"]),
         (["watchdog"], 9, ["watchdog_killed"]),
         (["watchdog"], 15, ["watchdog_asked"]),

@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,9 +16,9 @@ from launcher.job import Host, JobSpec, Placement
 from launcher.loop import Loop
 from launcher.transports.base import Link
 from launcher.transports.docker.container import Container, Mount, container_name
-from launcher.transports.docker.hosts import DockerHosts, docker_hosts
+from launcher.transports.docker.hosts import Containers
 from launcher.transports.docker.options import DockerOptions
-from launcher.transports.machines import Launch, Planned, Request
+from launcher.transports.transport import Inventory, Launch, Reaching
 from tests.docker.engine import BASE, Engine, at_engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
@@ -32,15 +33,17 @@ _ENTERED = ("--pid", "--mount", "--net", "--uts")
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 
 
+def _connect(hosts: Sequence[Host]) -> NoReturn:
+    raise AssertionError("containers of this machine need no connection")
+
+
 def containers(
     job: str, planned: Sequence[Container], notices: list[str], loop: Loop
-) -> AbstractContextManager[DockerHosts]:
+) -> AbstractContextManager[Containers]:
     """The containers of a launch at the engine of this machine."""
-    spec = JobSpec(())
-    details = Planned(spec, Placement(()), details=planned)
-    return docker_hosts(
-        Launch(job, Request(spec, ()), details, DockerOptions(BASE), loop, notices.append, lambda: None)
-    )
+    spec, options = JobSpec(()), DockerOptions(BASE)
+    launch = Launch(job, spec, (), False, options, Reaching(), _connect, notices.append, lambda: None)
+    return nullcontext(Containers(launch, Inventory((), spec, options), planned, loop))
 
 
 class DockerSite:

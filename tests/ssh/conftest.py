@@ -11,7 +11,7 @@ import pytest
 
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.hosts import SshConnections
 from tests.conftest import Launch
 from tests.ssh.connecting import Home
 from tests.ssh.host import LabHost
@@ -64,8 +64,19 @@ def caller(home: Home) -> Path:
 
 
 @pytest.fixture
-def fleet(lab: Lab, caller: Path) -> Iterator[SshHosts]:
+def notices() -> list[str]:
+    """The lines for the user from `fleet`, but for those that come on a busy machine."""
+    return []
+
+
+@pytest.fixture
+def fleet(lab: Lab, caller: Path, notices: list[str]) -> Iterator[SshConnections]:
     """Connections to all four, made by `caller`."""
-    with SshHosts([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
+
+    def notice(line: str) -> None:
+        if not line.startswith("waiting for "):
+            notices.append(line)
+
+    with SshConnections([Host(host.name) for host in lab.hosts], SshSettings(), notice) as fleet:
         fleet.connect()
         yield fleet

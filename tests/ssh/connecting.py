@@ -14,7 +14,7 @@ from launcher.job import Host
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.hosts import SshConnections
 from launcher.transports.ssh.program import SshProgram
 from tests.ssh.lab import Lab
 
@@ -51,7 +51,7 @@ class Home:
 def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     """That all can be connected to, and asked something; the notices meanwhile."""
     notices: list[str] = []
-    with SshHosts(hosts, settings, notices.append) as fleet:
+    with SshConnections(hosts, settings, notices.append) as fleet:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
@@ -64,7 +64,7 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
 
 def refusal(*hosts: Host, settings: SshSettings = ONCE, notice: Callable[[str], None] = print) -> str:
     """Why they can't be connected to."""
-    with SshHosts(hosts, settings, notice) as fleet, pytest.raises(HostsError) as caught:
+    with SshConnections(hosts, settings, notice) as fleet, pytest.raises(HostsError) as caught:
         fleet.connect()
     assert isinstance(caught.value, TransportError) and caught.value.exit_code == 125
     assert str(caught.value) == "\n".join(caught.value.faults)
@@ -79,7 +79,7 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshProgram:
+def start(hosts: SshConnections, host: str, function: str, arguments: object) -> SshProgram:
     """Start one of the functions there."""
     python = hosts.python(host)
     startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments, (_STUBS,))

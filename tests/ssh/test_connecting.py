@@ -16,7 +16,7 @@ import pytest
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.hosts import SshConnections
 from tests.ssh.connecting import ONCE, QUICK, Home, refusal, until, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -152,7 +152,7 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
     many = [Host(f"127.0.0.{number}", port=silent) for number in range(1, 9)]
     with (
         pytest.raises(KeyboardInterrupt),
-        SshHosts(
+        SshConnections(
             [Host(hosts[0].name), *many], SshSettings(connect_timeout=30, attempts=9, fanout=4), interrupt
         ) as fleet,
     ):
@@ -165,14 +165,14 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
     home: Home, hosts: list[LabHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     home.config(f"Host node1\n  ProxyCommand echo $$ > {tmp_path}/pid; exec sleep 600\n")
-    imported, original = threading.Event(), SshHosts._paramiko
+    imported, original = threading.Event(), SshConnections._paramiko
 
-    def import_slowly(fleet: SshHosts) -> object:
+    def import_slowly(fleet: SshConnections) -> object:
         imported.wait(60)
         return original(fleet)
 
-    monkeypatch.setattr(SshHosts, "_paramiko", import_slowly)
-    fleet = SshHosts([Host(hosts[0].name)], ONCE, print)
+    monkeypatch.setattr(SshConnections, "_paramiko", import_slowly)
+    fleet = SshConnections([Host(hosts[0].name)], ONCE, print)
     pid = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         connecting = pool.submit(fleet.connect)
@@ -185,7 +185,7 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
 
 
 def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHost]):
-    with SshHosts([Host(hosts[0].name)], ONCE, print) as fleet:
+    with SshConnections([Host(hosts[0].name)], ONCE, print) as fleet:
         fleet.connect()
         hosts[0].stop_sshd()
         with pytest.raises(TransportError, match="node1: .* refused the connection"):

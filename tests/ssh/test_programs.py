@@ -11,7 +11,7 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.hosts import SshConnections
 from tests.ssh.connecting import receive, send, start, until
 from tests.ssh.host import LabHost
 
@@ -22,14 +22,14 @@ class Runner:
     """Runs programs on hosts, each connected to when it is first needed."""
 
     def __init__(self) -> None:
-        self._fleets: dict[Host, SshHosts] = {}
+        self._fleets: dict[Host, SshConnections] = {}
         self._programs: list[RemoteCommand] = []
 
-    def fleet(self, host: LabHost, python: str | None = None) -> SshHosts:
+    def fleet(self, host: LabHost, python: str | None = None) -> SshConnections:
         """A fleet of this host alone."""
         record = Host(host.name, python=python)
         if record not in self._fleets:
-            self._fleets[record] = SshHosts([record], SshSettings(), print)
+            self._fleets[record] = SshConnections([record], SshSettings(), print)
             self._fleets[record].connect()
         return self._fleets[record]
 

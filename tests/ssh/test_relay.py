@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.hosts import SshConnections
 from launcher.transports.ssh.relay import MOST_CONNECTIONS
 from tests.conftest import Launch
 from tests.ssh.host import TIME_LIMIT, LabHost, until
@@ -175,27 +175,26 @@ def crowd_on(host: LabHost, port: int, count: int, seconds: float = 60.0) -> str
     return printed_on(host, CROWD, port, count, seconds)
 
 
-def test_all_hosts_reach_it(lab: Lab, fleet: SshHosts, echo: Echo):
-    notices: list[str] = []
-    ports = fleet.relay(echo.path, notices.append)
+def test_all_hosts_reach_it(lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo):
+    ports = fleet.relay(echo.path)
     assert sorted(ports) == [host.name for host in lab.hosts]
     talks = [host.start(["python3", "-c", TALK, str(ports[host.name]), "3000001"]) for host in lab.hosts]
     assert [talk.communicate(timeout=120)[0] for talk in talks] == [b"3000001 True\n"] * len(talks)
     assert notices == []
 
 
-def test_a_reader_that_does_not_read_stops_the_writer(lab: Lab, fleet: SshHosts, folder: str):
+def test_a_reader_that_does_not_read_stops_the_writer(lab: Lab, fleet: SshConnections, folder: str):
     deaf = Echo(folder, deaf=True)
     try:
-        taken = int(printed_on(lab.hosts[0], STUFF, fleet.relay(deaf.path, print)["node1"]))
+        taken = int(printed_on(lab.hosts[0], STUFF, fleet.relay(deaf.path)["node1"]))
         assert 1 << 16 < taken < 24 << 20
     finally:
         deaf.close()
 
 
-def test_a_stuck_connection_delays_no_other(lab: Lab, fleet: SshHosts, folder: str, echo: Echo):
+def test_a_stuck_connection_delays_no_other(lab: Lab, fleet: SshConnections, folder: str, echo: Echo):
     """The same connection carries another way, and programs."""
-    port = fleet.relay(echo.path, print)["node1"]
+    port = fleet.relay(echo.path)["node1"]
     stuck = "import time; way = 0\n" + TALK.replace(
         "while piece := way.recv(1 << 16):", "while time.sleep(9):"
     )
@@ -207,9 +206,8 @@ def test_a_stuck_connection_delays_no_other(lab: Lab, fleet: SshHosts, folder: s
             waiting.kill()
 
 
-def test_the_limit_of_connections(lab: Lab, fleet: SshHosts, echo: Echo):
-    notices: list[str] = []
-    port = fleet.relay(echo.path, notices.append)["node1"]
+def test_the_limit_of_connections(lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo):
+    port = fleet.relay(echo.path)["node1"]
     node = lab.hosts[0]
     assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
     until(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
@@ -218,22 +216,23 @@ def test_the_limit_of_connections(lab: Lab, fleet: SshHosts, echo: Echo):
     assert notices == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
 
 
-def test_a_task_that_closes_in_the_middle_breaks_nothing(lab: Lab, fleet: SshHosts, echo: Echo):
+def test_a_task_that_closes_in_the_middle_breaks_nothing(
+    lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo
+):
     """The server would end the whole connection if anything were sent on a channel that is no more."""
     echo.endless = True
-    notices: list[str] = []
-    port = fleet.relay(echo.path, notices.append)["node1"]
+    port = fleet.relay(echo.path)["node1"]
     leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "50"]) for _ in range(3)]
     assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 3
     assert fleet.is_alive("node1") and notices == []
 
 
-def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
+def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshConnections, echo: Echo):
     """While channels are opened and closed: then only the keys may be spoken of."""
     echo.endless = True
     with sshd_with(lab.hosts[0], "RekeyLimit 1M"):
         fleet.reconnect("node1")
-        port = fleet.relay(echo.path, print)["node1"]
+        port = fleet.relay(echo.path)["node1"]
         transport = fleet.connection("node1").transport
         seen = {transport.H}
         for _ in range(10):
@@ -244,9 +243,8 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
     assert fleet.is_alive("node1")
 
 
-def test_nothing_listens(lab: Lab, fleet: SshHosts, folder: str):
-    notices: list[str] = []
-    port = fleet.relay(f"{folder}/none", notices.append)["node1"]
+def test_nothing_listens(lab: Lab, fleet: SshConnections, notices: list[str], folder: str):
+    port = fleet.relay(f"{folder}/none")["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
     until(lambda: notices, TIME_LIMIT, "a notice")
     assert notices == [f"node1: can't connect its tasks to {folder}/none: no such file or directory"]

@@ -10,6 +10,7 @@ from launcher.job import JobSpec, Program, Role
 from launcher.transports.docker.container import Container, Mount, asked_mounts, own_hosts
 from launcher.transports.docker.link import end_fault
 from launcher.transports.docker.options import DockerOptions, add_options, settings
+from launcher.transports.transport import Asked
 
 RUN = Program.of(["train.py"])
 WORKER = Role("worker", 2, RUN)
@@ -19,7 +20,7 @@ def options(*args: str, file: DockerOptions | None = None) -> DockerOptions | No
     """The settings of these args and ``docker:`` of a file in /job."""
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return settings(parser.parse_args(args), file, "/job")
+    return settings(Asked(parser.parse_args(args), file, "/job"))
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,16 @@ launcher.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from launcher.job import Host
-from launcher.scheduler.placement import place
+from launcher.job import Host, Placement
+from launcher.loop import Loop
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.base import Hosts
+from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
-from launcher.transports.machines import Launch, LaunchHosts, Planned, Request, Transport, is_here
+from launcher.transports.machines import is_here
+from launcher.transports.transport import Inventory, Launch, Transport
 
 if TYPE_CHECKING:
     from launcher.config.schema import Section
@@ -44,12 +45,12 @@ class DockerTransport(Transport):
         text = "An image, or a mapping: each task runs in a container."
         return {"docker": Section(text, docker.read_section)}
 
-    def plan(self, request: Request) -> Planned:
-        """See `Transport.plan`."""
-        from launcher.transports.docker.container import containers, own_hosts, renumbered, without_pythons
+    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
+        """See `Transport.inventory`."""
+        from launcher.transports.docker.container import own_hosts, seen_inside
 
-        options: docker.DockerOptions = request.settings["docker"]
-        job = request.job
+        options: docker.DockerOptions = launch.settings
+        job = launch.job
         job = job._replace(
             roles=tuple(
                 role._replace(gpus=options.gpus)
@@ -57,35 +58,28 @@ class DockerTransport(Transport):
                 else role
                 for role in job.roles
             ),
-            python=job.python if request.python_given else DEFAULT_PYTHON,
-            workdir=None if options.no_mount and not request.workdir_given else job.workdir,
+            python=job.python if launch.python_given else DEFAULT_PYTHON,
+            workdir=None if options.no_mount and not launch.workdir_given else job.workdir,
         )
-        if request.named:
-            hosts = tuple(map(renumbered, request.hosts))
-            gpus = {host.name: host.gpus or () for host in request.hosts}
-        else:
-            hosts, gpus = own_hosts(job, request.hosts[0].gpus or ())
-        placement = place(job, hosts)._replace(standby=())  # the tasks of a lost container do not move
-        planned = Planned(
-            job,
-            placement,
-            frozenset(host.name for host in hosts if is_here(host) or not request.named),
-            other_user=options.user is not None,
-            details=containers(options, job, placement, gpus, here=not request.named),
-        )
-        if not request.named:
-            return planned
+        found = Inventory((), job, options, other_user=options.user is not None, standby=False)
+        if not launch.named:
+            hosts = own_hosts(job, launch.hosts[0].gpus or ())[0]
+            return nullcontext(found._replace(hosts=hosts, same_files=frozenset(host.name for host in hosts)))
+        here = frozenset(host.name for host in launch.hosts if is_here(host))
         note = f"each host starts a container of {options.image}, at its own engine; its tasks run in it"
-        return planned._replace(shown=without_pythons, remarks=(note,))
+        hosts = tuple(map(seen_inside, launch.hosts))
+        return nullcontext(found._replace(hosts=hosts, here=here, same_files=here, remarks=(note,)))
 
-    def hosts(self, launch: Launch) -> AbstractContextManager[LaunchHosts]:
+    def hosts(
+        self, launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+    ) -> AbstractContextManager[Hosts]:
         """See `Transport.hosts`."""
         from launcher.transports.docker.hosts import docker_hosts
 
-        return docker_hosts(launch)
+        return docker_hosts(launch, inventory, placement, loop)
 
     def cleanup(
-        self, hosts: Sequence[Host], commands: Hosts, notice: Callable[[str], None], dry_run: bool
+        self, hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
     ) -> Iterable[str]:
         """See `Transport.cleanup`."""
         from launcher.transports.docker.hosts import cleanup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from launcher.errors import Fault, JobError, PlacementError
@@ -93,15 +93,10 @@ def _host_name(role: Role, index: int) -> str:
     return f"{role.name.lower().replace('_', '-')}-{index}"
 
 
-def renumbered(host: Host) -> Host:
-    """A machine as its container sees it: with its GPUs numbered from 0."""
-    return host._replace(gpus=host.gpus and tuple(map(str, range(len(host.gpus)))))
-
-
-def without_pythons(placement: Placement) -> Placement:
-    """The placement without the Python of the hosts: their containers have their own."""
-    tasks = (placed._replace(host=placed.host._replace(python=None, venv=None)) for placed in placement.tasks)
-    return placement._replace(tasks=tuple(tasks))
+def seen_inside(host: Host) -> Host:
+    """A machine as its container sees it: its GPUs are numbered from 0, and the Python is the image's."""
+    gpus = host.gpus and tuple(map(str, range(len(host.gpus))))
+    return host._replace(gpus=gpus, python=None, venv=None)
 
 
 # ---------------------------------------------------------------------- containers
@@ -113,31 +108,13 @@ def containers(
     """A container for each host in use.
 
     Args:
-        docker: the options.
+        docker: the options, without faults.
         job: the job; its Python is the image's.
         placement: the tasks of each.
         gpus: host -> ids of its GPUs; its container sees them if a task asks for one.
         here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
-
-    Raises:
-        JobError: faults of mounts or limits.
     """
-    mounts, faults = asked_mounts(docker, here)
-    roles = {role.name for role in job.roles}
-    for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
-        for role, _ in limits:
-            # A role of the job file may have no task in this launch.
-            if role and role not in roles and role not in docker.limited_roles:
-                expected = f"expected one of {', '.join(sorted(roles))}"
-                faults.append(Fault(f"--{option} {role}=", f"there is no role {role!r}", expected))
-    workdirs = [job.workdir, *(role.workdir for role in job.roles)] if here and not docker.no_mount else []
-    # A folder that is not here may be the image's own.
-    folders = [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
-    if "/" in folders:
-        expected = "expected another folder, or --no-mount"
-        faults.append(Fault("--workdir", "the root folder can't be mounted", expected))
-    if faults:
-        raise JobError(faults)
+    mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, job) if here else []
     same = Container("", docker.image, job.python or "python3", tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
     made = []
@@ -165,6 +142,28 @@ def with_output_mounts(container: Container, tasks: Iterable[Placed]) -> Contain
     """The container with the output folders of its tasks mounted."""
     mine = (dict(placed.env) for placed in tasks)
     return with_folders(container, (env[OUTPUT_DIR] for env in mine if OUTPUT_DIR in env), read_only=False)
+
+
+def task_folders(docker: DockerOptions, job: JobSpec) -> list[str]:
+    """The folders of this machine that tasks run in, and that their containers see."""
+    workdirs = [] if docker.no_mount else [job.workdir, *(role.workdir for role in job.roles)]
+    # A folder that is not here may be the image's own.
+    return [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
+
+
+def container_faults(docker: DockerOptions, job: JobSpec, here: bool) -> Iterator[Fault]:
+    """The faults of mounts, limits and folders; see `containers`."""
+    yield from asked_mounts(docker, here)[1]
+    roles = {role.name for role in job.roles}
+    for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
+        for role, _ in limits:
+            # A role of the job file may have no task in this launch.
+            if role and role not in roles and role not in docker.limited_roles:
+                expected = f"expected one of {', '.join(sorted(roles))}"
+                yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
+    if here and "/" in task_folders(docker, job):
+        expected = "expected another folder, or --no-mount"
+        yield Fault("--workdir", "the root folder can't be mounted", expected)
 
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:

@@ -18,7 +18,7 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.record import Record
 from launcher.text import host_text
-from launcher.transports.base import Hosts, RemoteCommand
+from launcher.transports.base import Commands, RemoteCommand
 from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, label_options
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
@@ -106,7 +106,7 @@ class Engine:
         self,
         notice: Callable[[str], None],
         host: Host | None = None,
-        commands: Hosts | None = None,
+        commands: Commands | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
@@ -117,7 +117,7 @@ class Engine:
         """Run ``docker`` with these arguments."""
         return self._run(["docker", *arguments], seconds)
 
-    def start(self, programs: Hosts, arguments: Sequence[str]) -> RemoteCommand:
+    def start(self, programs: Commands, arguments: Sequence[str]) -> RemoteCommand:
         """Start ``docker`` on the host, with a pipe to its streams.
 
         Args:
@@ -129,7 +129,7 @@ class Engine:
         """
         return self._start(programs, _BECOME, ["docker", *arguments])
 
-    def _start(self, commands: Hosts, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
+    def _start(self, commands: Commands, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
         assert self._host is not None
         env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
         return commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_number
@@ -16,26 +16,28 @@ from launcher.job import Host, Placed, Placement
 from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import listed
-from launcher.transports import bootstrap, ssh
-from launcher.transports.base import Connections, Hosts, Link, RemoteCommand, for_each
+from launcher.transports import bootstrap
+from launcher.transports.base import Commands, Connected, Connections, Link, RemoteCommand, for_each
 from launcher.transports.docker.container import (
     HOST_NETWORK,
     JOB,
     KEPT,
     Container,
     container_name,
+    containers,
     labels,
     network_name,
+    own_hosts,
     run_command,
     with_folders,
     with_output_mounts,
-    without_pythons,
 )
 from launcher.transports.docker.engine import Engine, EngineObject
 from launcher.transports.docker.link import END, ContainerCommand, ContainerLink
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.link import CONNECT, KILL, START, ReconnectingLink, lease_there
-from launcher.transports.machines import Launch, Machines
+from launcher.transports.machines import Machines
+from launcher.transports.transport import Inventory, Launch
 
 _T = TypeVar("_T")
 
@@ -76,9 +78,9 @@ def _for_all(
 
 
 def cleanup(
-    hosts: Sequence[Host], commands: Hosts, notice: Callable[[str], None], dry_run: bool
+    hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
 ) -> Iterator[str]:
-    """See `launcher.transports.machines.Transport.cleanup`."""
+    """See `launcher.transports.transport.Transport.cleanup`."""
     engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
 
     def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
@@ -97,20 +99,32 @@ def cleanup(
 
 
 @contextmanager
-def docker_hosts(launch: Launch) -> Iterator[DockerHosts]:
-    """See `launcher.transports.machines.Transport.hosts`."""
-    if launch.request.named:
-        with ssh.machines(launch, agents=False) as machines:
-            yield DockerHosts(launch, machines)
-    else:
-        yield DockerHosts(launch, None)
+def docker_hosts(
+    launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+) -> Iterator[Containers]:
+    """See `launcher.transports.transport.Transport.hosts`."""
+    hosts = {host.name: host for host in launch.hosts}
+    gpus: Mapping[str, Sequence[str]] = {name: host.gpus or () for name, host in hosts.items()}
+    if not launch.named:
+        gpus = own_hosts(inventory.job, launch.hosts[0].gpus or ())[1]
+    made = containers(inventory.settings, inventory.job, placement, gpus, here=not launch.named)
+    if not launch.named:
+        yield Containers(launch, inventory, made, loop)
+        return
+
+    def connect(seen: Sequence[Host]) -> AbstractContextManager[Connected]:
+        return launch.connect([hosts[host.name] for host in seen])
+
+    with Machines(launch, inventory, placement, loop, connect, agents=False) as machines:
+        yield Containers(launch, inventory, made, loop, machines)
 
 
-class DockerHosts:
-    """See `launcher.transports.machines.LaunchHosts`. At the end no container is left, except with ``keep``.
+class Containers:
+    """See `launcher.transports.base.Hosts`. At the end no container is left, except with ``keep``.
 
     Args:
-        launch: the launch; ``planned.details`` has a `Container` for each host.
+        launch, inventory, loop: see `launcher.transports.transport.Transport.hosts`.
+        containers: one for each host.
         machines: the hosts whose engines start the containers; ``None``: the engine of this machine does.
 
     Raises:
@@ -119,18 +133,25 @@ class DockerHosts:
 
     agents: Sequence[tuple[int, int]] = ()
 
-    def __init__(self, launch: Launch, machines: Machines | None) -> None:
-        self._launch, self._notice, self._machines = launch, launch.notice, machines
-        self._docker: DockerOptions = launch.settings
-        self._containers: dict[str, Container] = {
-            container.host: container for container in launch.planned.details
-        }
+    def __init__(
+        self,
+        launch: Launch,
+        inventory: Inventory,
+        containers: Iterable[Container],
+        loop: Loop,
+        machines: Machines | None = None,
+    ) -> None:
+        self._launch, self._inventory, self._loop = launch, inventory, loop
+        self._notice, self._machines = launch.notice, machines
+        self._docker: DockerOptions = inventory.settings
+        self._containers = {container.host: container for container in containers}
         self._labels = labels(launch.name, self._docker.keep)
         self.others = machines is not None and machines.others
+        self.forwarding = None if machines is None else machines.forwarding
         self.tasks_end = 0.0 if machines is None else None
         self._engines = {_HERE: Engine(self._notice)}
         if machines is not None:
-            hosts = launch.planned.placement.hosts()
+            hosts = [host for host in inventory.hosts if host.name in self._containers]
             self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
         #: The job's network here, once it is there.
         self._network = ""
@@ -139,7 +160,7 @@ class DockerHosts:
         self._starting = threading.Lock()
         self._over = False
         self._elsewhere: dict[str, _Elsewhere] = {}
-        _for_all(self._engines, self._prepare, self._notice, "its Docker engine", launch.loop)
+        _for_all(self._engines, self._prepare, self._notice, "its Docker engine", loop)
 
     def _prepare(self, name: str) -> None:
         """Check that an engine responds and has the image; remove what killed launches left there."""
@@ -154,21 +175,17 @@ class DockerHosts:
             self._containers[host] = self._containers[host]._replace(user=user)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `LaunchHosts.run`: on the host, not in its container."""
+        """See `Hosts.run`: on the host, not in its container."""
         if self._machines is None:
             raise TransportError(f"{host}: this is a container of this machine")
         return self._machines.run(host, entry, arguments)
 
-    def relay(self, socket: str) -> Mapping[str, int]:
-        """See `LaunchHosts.relay`."""
-        return {} if self._machines is None else self._machines.relay(socket)
-
-    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int | None:
-        """See `LaunchHosts.local_port`: a container on another machine has the network of its host."""
-        return None if self._machines is None else self._machines.local_port(host, port, preferred)
+    def located(self, placement: Placement) -> Placement:
+        """See `Hosts.located`: names and addresses of containers do not change."""
+        return placement
 
     def kept(self) -> Sequence[str]:
-        """See `LaunchHosts.kept`."""
+        """See `Hosts.kept`."""
         if not self._docker.keep:
             return ()
         names = [
@@ -186,7 +203,7 @@ class DockerHosts:
 
     @contextmanager
     def started(self, placement: Placement) -> Iterator[Placement]:
-        """See `LaunchHosts.started`: create all containers, and wait until each agent is up."""
+        """See `Hosts.started`: create all containers, and wait until each agent is up."""
         with ExitStack() as stack:
             stack.callback(self._end)
             if self._machines is None:
@@ -216,7 +233,6 @@ class DockerHosts:
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
         """Start a container on each host; the placement with folders as the containers have them."""
-        settled = without_pythons(placement)
 
         def start(host: str) -> dict[TaskId, Placed]:
             user, home = self._engines[host].login()
@@ -226,24 +242,24 @@ class DockerHosts:
                 for mount in container.mounts
             )
             container = container._replace(mounts=tuple(mounts), user=container.user or user)
-            tasks = [self._in_folder(placed, home) for placed in settled.tasks if placed.host.name == host]
+            tasks = [self._in_folder(placed, home) for placed in placement.tasks if placed.host.name == host]
             if not self._docker.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._docker.read_only)
             argv = self._run_command(container, HOST_NETWORK)
-            engine, lease = self._engines[host], self._launch.request.settings["ssh"].lease
+            engine, lease = self._engines[host], self._launch.reaching.lease
             started = _Elsewhere(engine, programs, container, self._name(host), argv, lease)
             self._elsewhere[host] = started
             started.first.await_agent()
             return {placed.task: placed for placed in tasks}
 
-        found = _for_all(self._engines, start, self._notice, _STEP, self._launch.loop)
-        tasks = (found[placed.host.name][placed.task] for placed in settled.tasks)
-        return settled._replace(tasks=tuple(tasks))
+        found = _for_all(self._engines, start, self._notice, _STEP, self._loop)
+        tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
+        return placement._replace(tasks=tuple(tasks))
 
     def _in_folder(self, placed: Placed, home: str) -> Placed:
         """A task whose host names its folder, in full."""
-        folder = placed.role.workdir or placed.host.workdir or self._launch.planned.job.workdir
+        folder = placed.role.workdir or placed.host.workdir or self._inventory.job.workdir
         if folder is None:
             return placed
         role = placed.role._replace(workdir=None)
@@ -283,7 +299,7 @@ class DockerHosts:
             )
 
     def reach(self, host: str) -> None:
-        """See `LaunchHosts.reach`: remove a container, which ends its tasks, and start another."""
+        """See `Hosts.reach`: remove a container, which ends its tasks, and start another."""
         name = self._name(host)
         left = self._engines[_HERE].remove([EngineObject("container", name, name, {})])
         if left:
@@ -296,11 +312,11 @@ class DockerHosts:
         link.await_agent()
 
     def open(self, host: Host) -> Link:
-        """See `LaunchHosts.open`: the agent is up already."""
+        """See `Hosts.open`: the agent is up already."""
         if host.name in self._links:
             return self._links[host.name]
         container = self._elsewhere[host.name]
-        arguments, loop = container.arguments, self._launch.loop
+        arguments, loop = container.arguments, self._loop
         return ReconnectingLink(loop, host.name, container, arguments, self._notice, grace=_RECONNECT)
 
 
@@ -340,7 +356,7 @@ class _Elsewhere:
         self.taken = False
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `launcher.transports.base.Hosts.run`: start the agent, connect to it, or end it."""
+        """See `launcher.transports.base.Commands.run`: start the agent, connect to it, or end it."""
         if entry == KILL:
             return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
         if entry == START and not self.taken:

@@ -11,6 +11,7 @@ from launcher.config import values
 from launcher.errors import Fault
 from launcher.record import Record
 from launcher.text import did_you_mean
+from launcher.transports.transport import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
     from launcher.config.schema import Faults, Keys, Node
@@ -155,21 +156,17 @@ def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
     return values.argument(role_and_limit)
 
 
-def settings(args: argparse.Namespace, section: DockerOptions | None, folder: str) -> DockerOptions | None:
+def settings(asked: Asked) -> DockerOptions | None:
     """The parsed options and ``docker:`` of a job file together; the command line wins.
-
-    Args:
-        args: has what `add_options` added.
-        section: the job file's settings; ``None``: there are none.
-        folder: the job file's folder: its mounts are relative to it.
 
     Returns:
         ``None``: no containers.
     """
-    if args.docker is None and section is None:
+    args = asked.args
+    if args.docker is None and asked.section is None:
         return None
-    file = section or DockerOptions()
-    mounts = [text if text[:1] in ("~", ":") else os.path.join(folder, text) for text in file.mounts]
+    file: DockerOptions = asked.section or DockerOptions()
+    mounts = [text if text[:1] in ("~", ":") else os.path.join(asked.folder, text) for text in file.mounts]
     return file._replace(
         image=file.image if args.docker is None else args.docker,
         mounts=(*mounts, *args.mount),
@@ -186,18 +183,21 @@ def _with_limits(
     return tuple(given) if any(not role for role, _ in given) else of_file + tuple(given)
 
 
-def faults(args: argparse.Namespace, settings: DockerOptions | None) -> Iterator[Fault]:
+def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
     """Faults of the options about containers.
 
     Args:
-        args: the parsed options.
+        asked: the parsed options.
         settings: options and job file together.
     """
     if settings is None:
         for name in ("mount", "memory", "cpus", *_SIMPLE):
-            if getattr(args, name):
+            if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
         return
     if settings.no_mount and settings.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
+    from launcher.transports.docker.container import container_faults
+
+    yield from container_faults(settings, asked.job, here=not asked.named)

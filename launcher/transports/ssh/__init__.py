@@ -21,31 +21,15 @@ them.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from launcher.config import values
 from launcher.errors import HostsError
 from launcher.job import Host
 from launcher.record import Record
-from launcher.scheduler.placement import place
-from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.machines import (
-    Connecting,
-    Launch,
-    Machines,
-    Planned,
-    Programs,
-    Request,
-    Transport,
-    is_here,
-)
-
-#: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
-_LEAST_LEASE = 6
-#: Largest value of ``--fanout``.
-_MOST_AT_ONCE = 1024
+from launcher.transports.base import Connected
+from launcher.transports.machines import is_here
+from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
 
 
 class SshSettings(Record):
@@ -59,8 +43,6 @@ class SshSettings(Record):
     fanout: int = 32
     #: Whether the key of an unknown host is added to known_hosts.
     accept_new: bool = False
-    #: How long the tasks of a host run after its connection is lost.
-    lease: float = 60.0
 
 
 class SshTransport(Transport):
@@ -68,97 +50,34 @@ class SshTransport(Transport):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """See `Transport.add_options`."""
-        group = parser.add_argument_group("connections to other machines")
-        group.add_argument(
-            "--lease", type=values.argument(_lease), metavar="S",
-            help="time tasks run without a connection (default: 60)",
-        )  # fmt: skip
-        add_connecting(group)
+        parser.add_argument(
+            "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
+        )
 
-    def settings(self, args: argparse.Namespace, section: Any, folder: str) -> SshSettings:
+    def settings(self, asked: Asked) -> SshSettings:
         """See `Transport.settings`."""
-        return ssh_settings(args)
+        return SshSettings(accept_new=asked.args.accept_new_host_keys)
 
-    def plan(self, request: Request) -> Planned:
-        """See `Transport.plan`. Other machines use their ``python3``, unless the user names a Python."""
-        local = {host.name for host in request.hosts if is_here(host)}
+    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
+        """See `Transport.inventory`."""
+        here = {host.name for host in launch.hosts if is_here(host)}
+        return nullcontext(Inventory.of(launch, launch.hosts, here))
 
-        def named(host: Host) -> bool:
-            return bool(host.name in local or host.python or host.venv or request.python_given)
+    @contextmanager
+    def connections(
+        self, hosts: Sequence[Host], settings: SshSettings, reaching: Reaching, notice: Callable[[str], None]
+    ) -> Iterator[Connected]:
+        """See `Transport.connections`."""
+        from launcher.transports.ssh.hosts import SshConnections
 
-        hosts = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in request.hosts)
-        return Planned(request.job, place(request.job, tuple(hosts)), frozenset(local))
-
-    def hosts(self, launch: Launch) -> Machines:
-        """See `Transport.hosts`."""
-        return machines(launch)
+        settings = settings._replace(connect_timeout=reaching.connect_timeout, fanout=reaching.fanout)
+        failed = {}
+        with SshConnections(hosts, settings, notice) as connections:
+            try:
+                connections.connect()
+            except HostsError as error:
+                failed = {host: why for host, _, why in (fault.partition(": ") for fault in error.faults)}
+            yield Connected(connections, failed, connections)
 
 
 TRANSPORT = SshTransport()
-
-
-def machines(launch: Launch, agents: bool = True) -> Machines:
-    """The machines of a launch: this one, and others over SSH; see `Machines`."""
-    settings: SshSettings = launch.request.settings["ssh"]
-    return Machines(
-        launch, lambda remote: _connections(remote, settings, launch.notice), settings.lease, agents
-    )
-
-
-def _connections(hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]) -> Connecting:
-    """The connections of these hosts, not connected yet."""
-    from launcher.transports.ssh.hosts import SshHosts
-
-    return SshHosts(hosts, settings, notice)
-
-
-@contextmanager
-def commands(
-    hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]
-) -> Iterator[tuple[Programs, Mapping[str, str]]]:
-    """Connections for remote commands without a job: on this machine by processes, on others over SSH.
-
-    Yields:
-        An object that runs the commands; and by name, the reasons why hosts can't be reached.
-    """
-    remote = [host for host in hosts if not is_here(host)]
-    if not remote:
-        yield Programs(hosts, None), {}
-        return
-    unreached = {}
-    with _connections(remote, settings, notice) as connections:
-        try:
-            connections.connect()
-        except HostsError as error:
-            unreached = {host: why for host, _, why in (fault.partition(": ") for fault in error.faults)}
-        yield Programs(filter(is_here, hosts), connections), unreached
-
-
-def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options for connecting to hosts, the same for every command; `ssh_settings` reads them."""
-    parser.add_argument(
-        "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
-    )
-    parser.add_argument(
-        "--connect-timeout", type=values.argument(values.positive_duration), metavar="S",
-        help="limit for each step of connecting (default: 10)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fanout", type=values.argument(values.whole(1, _MOST_AT_ONCE)), metavar="N",
-        help="hosts to connect to at the same time (default: 32)",
-    )  # fmt: skip
-
-
-def ssh_settings(args: argparse.Namespace) -> SshSettings:
-    """The settings of these options."""
-    given = {name: getattr(args, name, None) for name in ("connect_timeout", "fanout", "lease")}
-    made = SshSettings(accept_new=args.accept_new_host_keys)
-    return made._replace(**{name: value for name, value in given.items() if value is not None})
-
-
-def _lease(text: str) -> float:
-    """Seconds of a lease; a shorter one would end before the launcher notices a lost connection."""
-    seconds = values.positive_duration(text)
-    if seconds < _LEAST_LEASE:
-        raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
-    return seconds

@@ -62,7 +62,7 @@ def _quick_import() -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
-class SshHosts(AbstractContextManager["SshHosts"]):
+class SshConnections(AbstractContextManager["SshConnections"]):
     """The connections of a launch, one for each host, as a context, at whose end all are closed.
 
     Args:
@@ -264,7 +264,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         return connection is not None and connection.alive
 
     def run(self, host: str, entry: str, arguments: object) -> SshProgram:
-        """See `launcher.transports.base.Hosts.run`."""
+        """See `launcher.transports.base.Commands.run`."""
         from launcher.transports.ssh.program import SshProgram
 
         connection, python = self.connection(host), self.python(host)
@@ -279,38 +279,18 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         python = self._hosts[host].python or _PYTHON
         return _PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
 
-    def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
-        """Forward a port of every host to a Unix socket here, until the connections end.
-
-        Args:
-            path: of the socket.
-            notice: gets a line if that fails; called by any thread.
-
-        Returns:
-            The ports, by host, each on its host's loopback address.
-        """
+    def relay(self, path: str) -> dict[str, int]:
+        """See `launcher.transports.base.Forwarding.relay`: until the connections end."""
         from launcher.transports.ssh.relay import Relay
 
-        self._relay = Relay(path, notice)
+        self._relay = Relay(path, self._notice)
         return self._relay.open(self._connections, self._notice)
 
-    def local_port(
-        self, host: str, port: int, preferred: Sequence[int], notice: Callable[[str], None]
-    ) -> int:
-        """A port of this machine that leads to a port of a host's loopback address, until `close`.
-
-        Args:
-            host: its name.
-            port: there.
-            preferred: ports of this machine to try first.
-            notice: gets a line if a connection fails; called by any thread.
-
-        Raises:
-            TransportError: this machine has no port.
-        """
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
+        """See `launcher.transports.base.Forwarding.local_port`: until `close`."""
         from launcher.transports.ssh.forward import Forward
 
         if self._forward is None:
-            self._forward = Forward(self.connection, (host, port), preferred, notice)
+            self._forward = Forward(self.connection, (host, port), preferred, self._notice)
         self._forward.target = (host, port)
         return self._forward.port

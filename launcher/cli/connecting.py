@@ -1,0 +1,72 @@
+"""Connections for commands that work on hosts without a job; the options about reaching hosts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from launcher import transports
+from launcher.config import values
+from launcher.job import Host
+from launcher.job_run.notices import print_notice
+from launcher.transports import machines
+from launcher.transports.base import Connected
+from launcher.transports.transport import Asked, Reaching
+
+#: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
+_LEAST_LEASE = 6
+#: Largest value of ``--fanout``.
+_MOST_AT_ONCE = 1024
+
+
+def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options that are the same for every transport and command; `reaching` reads them."""
+    parser.add_argument(
+        "--connect-timeout", type=values.argument(values.positive_duration), metavar="S",
+        help="limit for each step of connecting (default: 10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fanout", type=values.argument(values.whole(1, _MOST_AT_ONCE)), metavar="N",
+        help="hosts to connect to at the same time (default: 32)",
+    )  # fmt: skip
+
+
+def add_lease(parser: argparse._ArgumentGroup) -> None:
+    """Add ``--lease``, for a launch."""
+    parser.add_argument(
+        "--lease", type=values.argument(_lease), metavar="S",
+        help="time tasks run without a connection (default: 60)",
+    )  # fmt: skip
+
+
+def reaching(args: argparse.Namespace) -> Reaching:
+    """How to reach hosts."""
+    given = {name: getattr(args, name, None) for name in Reaching._fields}
+    return Reaching()._replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def add_connecting(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `commands`."""
+    transports.transports()[transports.default()].add_options(parser)
+    add_reaching(parser)
+
+
+def commands(
+    hosts: Sequence[Host], args: argparse.Namespace
+) -> AbstractContextManager[tuple[machines.Programs, Mapping[str, str]]]:
+    """Run remote commands on hosts, by the default transport; see `launcher.transports.machines.commands`."""
+    transport = transports.transports()[transports.default()]
+
+    def connect(others: Sequence[Host]) -> AbstractContextManager[Connected]:
+        return transport.connections(others, transport.settings(Asked(args)), reaching(args), print_notice)
+
+    return machines.commands(hosts, connect)
+
+
+def _lease(text: str) -> float:
+    """Seconds of a lease; a shorter one would end before the launcher notices a lost connection."""
+    seconds = values.positive_duration(text)
+    if seconds < _LEAST_LEASE:
+        raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
+    return seconds

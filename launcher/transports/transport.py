@@ -1,0 +1,260 @@
+"""What a transport is: its options, the hosts that it gives a launch, and how it connects to them."""
+
+import argparse
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import Fault
+from launcher.job import Host, JobSpec, Placement
+from launcher.loop import Loop
+from launcher.record import Record
+from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.transports.base import Commands, Connected, Hosts
+from launcher.transports.machines import Machines
+
+if TYPE_CHECKING:
+    from launcher.config.schema import Section
+
+
+class Reaching(Record):
+    """How a launch reaches its hosts, by whatever transport; times in seconds."""
+
+    #: The limit for each step of connecting.
+    connect_timeout: float = 10.0
+    #: Number of hosts that are connected to, or that files are copied to, at the same time.
+    fanout: int = 32
+    #: How long the tasks of a host run after its connection is lost.
+    lease: float = 60.0
+
+
+class Asked(Record):
+    """What the user asks a transport for."""
+
+    #: The parsed options, with those of the transport.
+    args: argparse.Namespace
+    #: The value of its key in the job file, read as `Transport.sections` defines; ``None``: there is none.
+    section: Any = None
+    #: Of the job file: paths in the file are relative to it.
+    folder: str = ""
+    #: Whether ``--hosts``, or ``hosts:`` of the job file, names the hosts.
+    named: bool = False
+    job: JobSpec = JobSpec(())
+
+
+class Launch(Record):
+    """A launch, as its transport gets it."""
+
+    #: The id of the job.
+    name: str
+    job: JobSpec
+    #: The hosts that the user names; else this machine, or none if the transport brings hosts.
+    hosts: tuple[Host, ...]
+    #: Whether the user names the hosts.
+    named: bool
+    #: The settings of the transport.
+    settings: Any
+    reaching: Reaching
+    #: Makes connections to hosts by the default transport, for transports that do their work over these.
+    connect: Callable[[Sequence[Host]], AbstractContextManager[Connected]]
+    #: Gets lines for the user; any thread may call it.
+    notice: Callable[[str], None]
+    #: See `launcher.job_run.interrupts.Interrupts.ignore`.
+    ignore_signals: Callable[[], None]
+    #: Nothing is started: the transport acquires nothing.
+    dry_run: bool = False
+    #: Whether the user gives ``--python``, and ``--workdir``, or their keys in the job file.
+    python_given: bool = False
+    workdir_given: bool = False
+    #: Whether remote commands run before or after the job.
+    commands: bool = False
+    #: Whether files of the run are copied to the hosts.
+    files: bool = False
+    #: The unix socket to which a port of each host is forwarded; ``None``: there is none.
+    relay: str | None = None
+
+
+class Inventory(Record):
+    """The hosts that a transport has for a launch, before the tasks are placed."""
+
+    hosts: tuple[Host, ...]
+    #: The job of the launch, which a transport may adapt.
+    job: JobSpec
+    #: The settings of the transport, with what is known now: the id of an allocation, for example.
+    settings: Any = None
+    #: Names of the hosts that are this machine: their agents are forks of launch.
+    here: frozenset[str] = frozenset()
+    #: Names of the hosts that have the files of this machine: nothing is copied to them.
+    same_files: frozenset[str] = frozenset()
+    #: Whether tasks run as another user, so that their output folders must be writable by all.
+    other_user: bool = False
+    #: Whether the tasks of a lost host may move to hosts without a task.
+    standby: bool = True
+    #: Lines for a dry run.
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, launch: Launch, hosts: Iterable[Host], here: Collection[str] = ()) -> "Inventory":
+        """The usual inventory. Other machines use their ``python3``, unless the user names a Python.
+
+        Args:
+            launch: the launch.
+            hosts: its hosts.
+            here: names of those that are this machine.
+        """
+
+        def named(host: Host) -> bool:
+            return bool(host.name in here or host.python or host.venv or launch.python_given)
+
+        made = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in hosts)
+        return cls(tuple(made), launch.job, launch.settings, frozenset(here), frozenset(here))
+
+
+class Transport:
+    """A way to start agents on hosts and to connect to them. A transport overrides methods that differ.
+
+    `launcher.transports.TRANSPORTS`, or an entry point of an installed package, names its module, in which
+    ``TRANSPORT`` is an object of the class.
+    """
+
+    #: Whether tasks see the files of an image, not those of a host.
+    in_containers = False
+    #: Whether `inventory` has other machines even if the user names none.
+    brings_hosts = False
+    #: Whether `renew` makes lost hosts anew; else their tasks move to others.
+    renews_hosts = False
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options to the command line."""
+
+    def sections(self) -> Mapping[str, "Section"]:
+        """Its keys of job files."""
+        return {}
+
+    def settings(self, asked: Asked) -> Any:
+        """Make the settings from its options and its key of the job file.
+
+        Returns:
+            The settings; ``None``: the user does not ask for this transport.
+        """
+
+    def faults(self, asked: Asked, settings: Any) -> Iterable[Fault]:
+        """The faults of its options."""
+        return ()
+
+    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
+        """The hosts of a launch; at the end of the context they are given back.
+
+        A stop signal raises an exception meanwhile. Before it gives hosts back, it calls
+        ``launch.ignore_signals`` if a signal must not interrupt that. A dry run acquires nothing, and shows
+        what can be known.
+
+        Raises:
+            InputError: the options do not fit.
+            TransportError: there are no hosts.
+        """
+        return nullcontext(Inventory.of(launch, launch.hosts))
+
+    def hosts(
+        self, launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+    ) -> AbstractContextManager[Hosts]:
+        """Connect to the hosts of a launch.
+
+        Args:
+            launch, inventory: of `inventory`.
+            placement: the tasks, each with its host, and the hosts that stand by.
+            loop: drives the links to the hosts.
+
+        Raises:
+            TransportError: on entering: hosts can't be reached.
+        """
+        settings = inventory.settings
+
+        def connect(hosts: Sequence[Host]) -> AbstractContextManager[Connected]:
+            return self.connections(hosts, settings, launch.reaching, launch.notice)
+
+        def address(host: Host) -> str | None:
+            return self.address(host, settings)
+
+        def renew(host: str) -> None:
+            self.renew(host, settings)
+
+        return Machines(
+            launch, inventory, placement, loop, connect, address, renew if self.renews_hosts else None
+        )
+
+    def connections(
+        self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Connected]:
+        """Connect to hosts, as many as possible; at the end of the context the connections are closed.
+
+        Args:
+            hosts: other machines.
+            settings: of the inventory.
+            reaching: limits.
+            notice: gets lines for the user; any thread may call it.
+        """
+        raise NotImplementedError
+
+    def address(self, host: Host, settings: Any) -> str | None:
+        """The present address of a host for other tasks; ``None``: that of the inventory.
+
+        For each plan it is asked for: a host that was lost may be back with another one.
+        """
+
+    def renew(self, host: str, settings: Any) -> None:
+        """Make a lost host anew, under the same name. Blocks; any thread may call it.
+
+        It returns when no task of the old host can be running any more.
+
+        Raises:
+            TransportError: that is not possible now.
+        """
+        raise NotImplementedError
+
+    def cleanup(
+        self, hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
+    ) -> Iterable[str]:
+        """For ``launch clean``: remove what this user's launches left that have ended.
+
+        Args:
+            hosts: the hosts; empty: this machine.
+            commands: runs remote commands on these hosts.
+            notice: gets lines for the user.
+            dry_run: remove nothing.
+
+        Returns:
+            A line for each removed object.
+
+        Raises:
+            HostsError: after the last line: objects that can't be removed, hosts that can't be reached.
+        """
+        return ()
+
+
+class CommandTransport(Transport):
+    """A transport by two command lines: one starts our program on a host, one connects to it again."""
+
+    #: The program that starts an agent: a daemon that connections come to and go from. An agent that must be
+    #: the main process of what `start` makes, a container or a step, is ``launcher.agent.main:serve``.
+    agent = "launcher.agent.main:start"
+
+    def start(self, host: Host, settings: Any) -> Sequence[str]:
+        """The command line that starts the agent of a host: it runs `bootstrap.COMMAND` there in a shell."""
+        raise NotImplementedError
+
+    def connect(self, host: Host, settings: Any) -> Sequence[str]:
+        """The command line that connects to a running agent."""
+        return self.start(host, settings)
+
+    def python(self, host: Host, settings: Any) -> str:
+        """The Python that runs our programs on a host: a path, or a name to look up there."""
+        return host.python or DEFAULT_PYTHON
+
+    def connections(
+        self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Connected]:
+        """See `Transport.connections`: each command line connects by itself."""
+        from launcher.transports.command import CommandConnections
+
+        return nullcontext(Connected(CommandConnections(self, hosts, settings)))

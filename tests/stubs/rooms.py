@@ -1,0 +1,126 @@
+"""A transport whose hosts are known when the launch runs: ``launch --rooms 2 train.py``.
+
+A room is a folder of this machine that is the home there, with a loopback address that no room had before.
+The agent is the main process of the command that enters it. The file of the variable ``LEDGER`` says which
+rooms were made and given back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from launcher.config.schema import Section, single
+from launcher.errors import Fault, TransportError
+from launcher.job import Host
+from launcher.transports.bootstrap import COMMAND
+from launcher.transports.transport import Asked, CommandTransport, Inventory, Launch
+
+
+class Building:
+    """The rooms of a launch."""
+
+    def __init__(self, count: int) -> None:
+        self.names = [f"room{number}" for number in range(1, count + 1)]
+        self.addresses: dict[str, str] = {}
+        self._numbers = itertools.count(11)
+        self.folder = ""
+
+    def make(self, name: str) -> None:
+        """Make a room."""
+        if os.environ.get("LANDLORD") == "refuses":
+            raise TransportError("the landlord has no room")
+        os.makedirs(self.home(name), exist_ok=True)
+        self.addresses[name] = f"127.0.0.{next(self._numbers)}"
+        self._write(f"made {name} {self.addresses[name]}")
+
+    def home(self, name: str) -> str:
+        """Its folder."""
+        return os.path.join(self.folder, name)
+
+    def close(self) -> None:
+        """Give all back."""
+        for name in self.addresses:
+            self._write(f"given back {name}")
+
+    def _write(self, line: str) -> None:
+        with open(os.environ["LEDGER"], "a", encoding="utf-8") as ledger:
+            ledger.write(line + "\n")
+
+
+class Rooms(CommandTransport):
+    """See above."""
+
+    brings_hosts = renews_hosts = True
+    agent = "launcher.agent.main:serve"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_options`."""
+        parser.add_argument("--rooms", type=int, metavar="N", help="run in rooms")
+        parser.add_argument("--shared", action="store_true", help="rooms have the files of this machine")
+
+    def sections(self) -> Mapping[str, Section]:
+        """See `Transport.sections`."""
+        read: Callable[..., Any] = single(int)
+        return {
+            "rooms": Section("The number of rooms.", lambda node, roles, faults: read(node, "rooms", faults))
+        }
+
+    def settings(self, asked: Asked) -> argparse.Namespace | None:
+        """See `Transport.settings`."""
+        count = asked.args.rooms or asked.section
+        return count and argparse.Namespace(count=count, shared=asked.args.shared)
+
+    def faults(self, asked: Asked, settings: argparse.Namespace | None) -> Iterable[Fault]:
+        """See `Transport.faults`."""
+        return [Fault("--rooms", "the hosts are named, too")] if settings and asked.named else []
+
+    @contextmanager
+    def inventory(self, launch: Launch) -> Iterator[Inventory]:
+        """See `Transport.inventory`."""
+        building = Building(launch.settings.count)
+        hosts = [Host(name, slots=1) for name in building.names]
+        found = Inventory.of(launch, hosts)._replace(remarks=("the rooms are made when the job starts",))
+        if launch.settings.shared:
+            found = found._replace(same_files=frozenset(building.names))
+        if launch.dry_run:
+            yield found
+            return
+        with tempfile.TemporaryDirectory() as building.folder:
+            try:
+                for name in building.names:
+                    building.make(name)
+                launch.notice("the rooms are made")
+                if os.environ.get("LANDLORD") == "is slow":
+                    time.sleep(60)
+                yield found._replace(settings=building)
+            finally:
+                launch.ignore_signals()
+                building.close()
+
+    def address(self, host: Host, settings: Building) -> str:
+        """See `Transport.address`."""
+        return settings.addresses[host.name]
+
+    def renew(self, host: str, settings: Building) -> None:
+        """See `Transport.renew`: nothing runs in the room any more."""
+        settings.make(host)
+
+    def python(self, host: Host, settings: Building) -> str:
+        """See `CommandTransport.python`."""
+        return sys.executable
+
+    def start(self, host: Host, settings: Building) -> Sequence[str]:
+        """See `CommandTransport.start`."""
+        home = settings.home(host.name)
+        return ["env", "-C", home, "-u", "XDG_CACHE_HOME", f"HOME={home}", "sh", "-c", COMMAND]
+
+
+TRANSPORT = Rooms()

@@ -30,6 +30,8 @@ _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
+#: Seconds that it waits for another connection when the first one has closed without a greeting.
+_AFTER_FIRST = 4.0
 _READ = 128 * 1024
 
 
@@ -42,7 +44,7 @@ class Connection:
         listener: see `listen`; ``None``: our stdin and stdout are the connection, which does not come back.
         token: what each connection to the listener must show first.
         lease: seconds that the tasks outlive a silent launcher.
-        first: seconds to wait for the first connection.
+        first: seconds to wait for the first greeting.
     """
 
     def __init__(
@@ -230,6 +232,8 @@ class Connection:
         if data and not hellos:
             return
         hello = hellos[0] if hellos else None
+        if hello is None and self._attempt < 0:
+            self._until = min(self._until, time.monotonic() + _AFTER_FIRST)
         if hello is None or hello.session != self._token or hello.attempt <= self._attempt:
             self._drop_peer()
             return

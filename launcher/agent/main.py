@@ -36,8 +36,8 @@ from launcher.protocol import Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
-#: Seconds for the first connection to an agent.
-_FIRST = 4.0
+#: Seconds for the first greeting of a launcher: this machine, or the launcher, may be busy.
+_FIRST = 15.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
 #: Seconds until the second look whether an agent has ended; each pause is twice the one before.

@@ -22,6 +22,8 @@ from launcher.feed.sources import run_user_code
 from launcher.feed.state import FeedState, Flush, HangUp, Leave, Make, Read
 from launcher.text import Waiting
 
+#: Seconds for a thread to end, when its connection has.
+_THREAD = 2.0
 #: The error about results that cannot be unpickled; ``{why}`` is Python's message.
 _UNREADABLE = (
     "results can't be read by the driver ({why}); make them of classes that the driver can import, "
@@ -96,11 +98,11 @@ class Channel:
         else:
             self._commands.put(command)
 
-    def join(self, seconds: float) -> None:
-        """Wait for the thread that sends, which leaves; after this time end the connection."""
-        self._sender.join(seconds)
+    def join(self, deadline: float) -> None:
+        """Wait for the thread that sends, which leaves; at this time end the connection."""
+        self._sender.join(max(0.0, deadline - time.monotonic()))
         frames.hang_up(self._sock)
-        self._sender.join(seconds)
+        self._sender.join(_THREAD)
 
     def _serve(self) -> None:
         """Do what the state decides, until it leaves."""

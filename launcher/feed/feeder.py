@@ -22,8 +22,8 @@ from launcher.feed.sources import pieces_of, rounds
 from launcher.feed.state import IN_STEP, FeedState
 from launcher.text import Waiting, listed
 
-#: Seconds for a thread to end.
-_THREAD = 2.0
+#: Seconds for tasks to end their connections.
+_LEAVING = 2.0
 #: Seconds between two looks at the time.
 LOOK = 0.25
 _OVER = "the driver feeds no more rows"
@@ -213,8 +213,9 @@ class Feeder:
             for feed in self._feeds.values():
                 with feed.event():
                     feed.state.stop(_OVER)
+        deadline = time.monotonic() + _LEAVING
         for channel in channels:
-            channel.join(_THREAD)
+            channel.join(deadline)
 
     # Calls.
 

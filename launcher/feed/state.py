@@ -166,7 +166,7 @@ class FeedState:
         """A frame has come.
 
         Args:
-            content: its buffers; of RESULTS a list of them.
+            content: its buffers; of RESULTS the results.
             size: its bytes.
 
         Raises:

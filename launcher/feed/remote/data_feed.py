@@ -369,9 +369,14 @@ class Reader:
 
     # The thread.
 
+    @property
+    def _over(self) -> bool:
+        """Whether the driver sends no more."""
+        return self._end_received or self._error is not None
+
     def _receive_all(self) -> None:
         broken_at = time.monotonic()
-        while not (self._end_received or self._error is not None):
+        while not self._over:
             try:
                 sock = self._connect(self.feed)
             except (OSError, LaunchError) as error:
@@ -381,7 +386,7 @@ class Reader:
                 self._receive(sock)
                 broken_at = time.monotonic()
             with self._changed:
-                self._changed.wait_for(lambda: self._end_received or self._error is not None, PAUSE)
+                self._changed.wait_for(lambda: self._over, PAUSE)
 
     def _receive(self, sock: socket.socket) -> None:
         """Take frames until the connection ends."""
@@ -393,7 +398,7 @@ class Reader:
                 else:
                     frames.send_frame(sock, frames.Kind.PROGRESS, [frames.pack_numbers(0, 0)])
             file = frames.reader(sock)
-            while self._error is None and (frame := frames.recv_frame(file)) is not None:
+            while not self._over and (frame := frames.recv_frame(file)) is not None:
                 if frame[0] == frames.Kind.GONE:
                     self._fail(b"".join(frame[1]).decode("utf-8", "replace"))
                 with self._changed:
@@ -411,7 +416,7 @@ class Reader:
             self._sock = None
         sock.close()
         with self._changed:
-            if not self._end_received and self._error is None:
+            if not self._over:
                 self._frames.clear()
                 self._connection += 1
                 self._changed.notify_all()

@@ -152,11 +152,42 @@ class Role(Record):
     workdir: str | None = None
     #: What starts again when one of its tasks fails: ``never``, ``task``, ``job``; ``None``: as for the job.
     restart: str | None = None
+    #: Exit codes after which its tasks start again; a signal N counts as 128 + N. ``None``: all.
+    retryable: tuple[range, ...] | None = None
     #: Append the classic flags to its arguments; ``None``: as for the job, but not for a sidecar.
     flags: bool | None = None
     #: ``file:line`` of the role and of its program, for messages.
     source: str = ""
     program_source: str = ""
+
+
+def deciding_roles(roles: Sequence[Role], done_when: str = "") -> dict[str, int]:
+    """The roles whose tasks decide when the job is done, each with the number of its tasks, from index 0.
+
+    By default the chief or master; without a chief, all roles that are not services. A ps or evaluator never
+    exits (``server.join()`` blocks for ever), so it decides only in a job of services alone. A sidecar
+    decides only in a job of sidecars alone.
+
+    Args:
+        roles: of the job.
+        done_when: a role; ``workers``: chief and all workers; ``chief``: without a chief, worker 0.
+
+    Returns:
+        Empty: the job has no such role.
+    """
+    counts = {role.name: role.count for role in roles if not role.sidecar}
+    counts = counts or {role.name: role.count for role in roles}
+    names: Sequence[str] = CHIEF_ROLES
+    if done_when in counts:
+        names = (done_when,)
+    elif done_when == "workers":
+        names = (*CHIEF_ROLES, "worker")
+    elif not done_when and not counts.keys() & {*CHIEF_ROLES}:
+        names = [role.name for role in roles if not role.service] or [*counts]
+    elif done_when not in ("", "chief"):
+        return {}
+    found = {name: counts[name] for name in names if name in counts}
+    return found or ({"worker": 1} if "worker" in counts else {})
 
 
 class OnFailure(enum.Enum):
@@ -188,6 +219,8 @@ class Policy(Record):
     #: Seconds after which a silent task counts as failed, and as the user wrote it; ``None``: never.
     stall: float | None = None
     stall_text: str = ""
+    #: ``--done-when``, see `deciding_roles`; empty: the default.
+    done_when: str = ""
 
 
 class JobSpec(Record):

@@ -28,6 +28,7 @@ from launcher.job import (
     Program,
     ProgramKind,
     Role,
+    deciding_roles,
 )
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
@@ -39,8 +40,8 @@ from launcher.transports.transport import Asked
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
-    "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "preload", "python", "restart",
-    "restarts", "run_dir", "stall", "sync", "tensorboard", "timeout", "workdir",
+    "collect", "done_when", "flags", "grace", "hosts", "on_failure", "output_dirs", "preload", "python",
+    "restart", "restarts", "run_dir", "stall", "sync", "tensorboard", "timeout", "workdir",
 )  # fmt: skip
 #: Role -> its option.
 _COUNT_OPTIONS = {"chief": "chief", "worker": "workers", "ps": "ps", "evaluator": "evaluator"}
@@ -105,6 +106,10 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     if "workdir" in defaults.file.settings and "workdir" not in given:
         roles = tuple(role._replace(program=_from(settings["workdir"], role.program)) for role in roles)
     job = _job(args, roles, settings, faults, notes)
+    if roles and not deciding_roles(roles, job.policy.done_when):
+        problem = f"no task decides when the job is done: there is no role {job.policy.done_when!r}"
+        expected = f"expected chief, workers or one of {', '.join(r.name for r in roles if not r.sidecar)}"
+        faults.append(Fault(where["done_when"], problem, expected))
     named = settings.get("hosts") is not None
     hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)
     faults += check_placeholders(job, hosts, where.get("env", ""))
@@ -335,10 +340,11 @@ def _job(
     if not settings.get("restarts"):
         without_effect = ["--restart"] if "restart" in settings else []
         without_effect += [f"restart: of {role.name}" for role in roles if role.restart]
+        without_effect += [f"retryable: of {role.name}" for role in roles if role.retryable is not None]
         notes.extend(f"{option} has no effect without --restarts N" for option in without_effect)
-    python = settings.get("python", sys.executable)
+    python, done_when = settings.get("python", sys.executable), settings.get("done_when", "")
     return JobSpec(
-        roles_with_drain(roles, args.drain, faults, notes) if args.drain else roles,
+        roles_with_drain(roles, args.drain, done_when, faults, notes) if args.drain else roles,
         flags=settings.get("flags", False),
         env=settings.get("env", ()),
         option_env=tuple(variables.items()),
@@ -354,6 +360,7 @@ def _job(
             settings.get("restart", "auto"),
             times["stall"] or None,
             settings.get("stall", ""),
+            done_when,
         ),
         preload=settings.get("preload", ()),
         output_dirs=output_dirs,

@@ -186,6 +186,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--on-failure", choices=on_failure, type=argument(values.choice(*on_failure)),
         help="stop or continue if a task fails (default: stop)",
     )  # fmt: skip
+    end.add_argument(
+        "--done-when", type=argument(values.role_name), metavar="ROLE",
+        help="chief, workers or a role: the job is done when it is",
+    )  # fmt: skip
     end.add_argument("--grace", metavar="S", help="time from SIGTERM to SIGABRT: 10s, 5m (default: 10)")
     end.add_argument(
         "--drain", action="append", default=[], metavar="[ROLE=]S",

@@ -26,7 +26,6 @@ from launcher.config.schema import (
 )
 from launcher.errors import JobError
 from launcher.job import (
-    CHIEF_ROLES,
     MOST_TASKS,
     RESTART_CHOICES,
     ROLE_RESTART_CHOICES,
@@ -35,6 +34,7 @@ from launcher.job import (
     Program,
     ProgramKind,
     Role,
+    deciding_roles,
 )
 from launcher.task_id import TENSORFLOW_ROLES
 from launcher.text import nearest
@@ -85,6 +85,7 @@ _WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
 _GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
 _ROLE_RESTART = single(values.choice(*ROLE_RESTART_CHOICES))
+_RETRYABLE = several(values.exit_codes, values.comma_separated)
 
 ROLE = table(
     Key("count", "The number of tasks. Default: 1.", single(values.whole(0, MOST_TASKS))),
@@ -96,11 +97,13 @@ ROLE = table(
     Key("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
     Key("drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)),
     Key("restart", "What starts again when one of the tasks fails: never, task or job.", _ROLE_RESTART),
+    Key("retryable", "Exit codes after which a task starts again, [1, 128-255]. Default: all.", _RETRYABLE),
     Key("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
     Key("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
     WORKDIR,
 )
 
+_ROLE_NAME = single(values.role_name)
 _ON_FAILURE = single(values.choice("stop", "continue"))
 _RESTART = single(values.choice(*RESTART_CHOICES))
 _FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
@@ -115,6 +118,7 @@ _SETTINGS = table(
     PYTHON,
     Key("preload", _PRELOAD_HELP, several(values.module, values.comma_separated)),
     Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
+    Key("done_when", "The tasks that decide when the job is done: chief, workers or a role.", _ROLE_NAME),
     Key("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
     Key("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),
     Key(
@@ -330,10 +334,12 @@ class _Reader:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
         elif all(role.sidecar for role in roles):
             top.add("roles", "sidecars only", "expected another role, which decides when the job is done")
-        chief = any(role.name in CHIEF_ROLES for role in roles)
+        waited = deciding_roles(roles, top.get("done_when", ""))
         for role, keys in found:
-            if role.drain and role.count and not role.service and (role.name in CHIEF_ROLES or not chief):
-                expected = "expected a chief and it in another role: the job waits for this role anyway"
+            if role.drain and not role.service and waited.get(role.name) == role.count:
+                expected = (
+                    "expected it beside a chief, or a role of done_when: the job waits for this one anyway"
+                )
                 keys.add("drain", f'"drain" for {quoted(role.name)}', expected)
         return roles
 
@@ -351,7 +357,7 @@ class _Reader:
         if sidecar and name in TENSORFLOW_ROLES:
             expected = "expected a role with a name of your own: the job needs this one"
             keys.add("sidecar", f"{name} as a sidecar", expected)
-        for key in ("gpus", "drain", "restart") if sidecar else ():
+        for key in ("gpus", "drain", "restart", "retryable") if sidecar else ():
             if keys.get(key):
                 expected = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"
                 keys.add(key, f'"{key}" and "sidecar" both', expected)
@@ -366,7 +372,7 @@ class _Reader:
             service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
             source=self.faults.where(line),
             program_source=self.faults.where(owner.line_of("command")),
-            **keys.some("env", "labels", "drain", "sidecar", "workdir", "restart", "flags"),
+            **keys.some("env", "labels", "drain", "sidecar", "workdir", "restart", "flags", "retryable"),
         )
 
     def _note_name(self, name: str, line: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.config.values import duration, env_name
 from launcher.errors import Fault
-from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role
+from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role, deciding_roles
 from launcher.record import Record
 from launcher.text import listed
 
@@ -72,16 +72,19 @@ def carried_variables(
 
 
 def roles_with_drain(
-    roles: Sequence[Role], settings: Sequence[str], faults: list[Fault], notes: list[str]
+    roles: Sequence[Role], settings: Sequence[str], done_when: str, faults: list[Fault], notes: list[str]
 ) -> tuple[Role, ...]:
     """The roles with the times of ``--drain`` options.
 
     Args:
         roles: of the job; empty: they have faults.
         settings: the values of ``--drain``: ``60s``, ``evaluator=5m``.
+        done_when: see `launcher.job.deciding_roles`.
         faults, notes: new ones are appended.
     """
-    fixed = {*CHIEF_ROLES, *(role.name for role in roles if role.sidecar)}
+    deciding = deciding_roles(roles, done_when)
+    waited = {role.name for role in roles if deciding.get(role.name) == role.count}
+    fixed = {*(waited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
     names = sorted({role.name for role in roles} - fixed)
     # Roles whose tasks may finish before the job is done; a ps and most other services never exit.
     may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
@@ -105,7 +108,8 @@ def roles_with_drain(
             general = seconds
     if general is not None:
         times = {**dict.fromkeys(may_end - of_files, general), **times}
-    chief = any(role.name in CHIEF_ROLES for role in roles)
-    if not faults and not any(role.name in times and (chief or role.service) for role in roles):
+    if not faults and not any(
+        role.name in times and (role.service or role.name not in waited) for role in roles
+    ):
         notes.append("--drain has no effect: it is for workers beside a chief, and for an evaluator")
     return tuple(role._replace(drain=times.get(role.name, role.drain)) for role in roles)

@@ -177,6 +177,18 @@ def cpus(text: str) -> float:
     return count
 
 
+def exit_codes(text: str) -> range:
+    """An exit code, or a range of them: ``128-255``."""
+    first, _, last = text.partition("-")
+    try:
+        codes = range(whole(1, 255)(first), whole(1, 255)(last or first) + 1)
+    except ValueError:
+        codes = range(0)
+    if not codes or text.endswith("-"):
+        raise ValueError("expected exit codes from 1 to 255, as in [1, 128-255]")
+    return codes
+
+
 def comma_separated(text: str) -> Sequence[str]:
     """``a,b`` -> ``["a", "b"]``, without the blanks around the commas."""
     return [part.strip() for part in text.split(",")]

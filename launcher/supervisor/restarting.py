@@ -39,6 +39,8 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
     silence = (job.policy.stall or 0.0) if record.stalled else 0.0
     ran = 0.0 if record.started_at is None else max(0.0, failure.at - record.started_at - silence)
     lost = _lost_ps(job, record, failure.at)
+    if not (lost or record.stalled) and job.restarts.permanent(record.task, record.status):
+        return False
     restart = job.restarts.after(record.task, record.status, ran, others, follows=bool(lost))
     if restart is None:
         return False

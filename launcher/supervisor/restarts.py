@@ -135,7 +135,15 @@ class Restarts:
             return ""
         if status.code in _NO_PROGRAM:
             return "not started again: its program is missing or can't be run"
-        return "" if self.left else f"no restart is left of {self.limit}"
+        if not self.left:
+            return f"no restart is left of {self.limit}"
+        code = f"exit code {status.shell}"
+        return f"not started again: {code} is not retryable" if self.permanent(task, status) else ""
+
+    def permanent(self, task: TaskId, status: ExitStatus) -> bool:
+        """Whether ``retryable:`` of its role does not have this exit code."""
+        codes = self._roles[task].retryable
+        return codes is not None and not any(status.shell in some for some in codes)
 
     def printed(self, data: bytes) -> None:
         """Look for progress in the output of a task."""

@@ -81,7 +81,7 @@ class JobState:
         self.phase = Phase.STARTUP
         self.failure: Failure | None = None
         self.exit_code = 0
-        self.tasks = Tasks(placement)
+        self.tasks = Tasks(placement, job.policy.done_when)
         self.hosts = Hosts(placement, self.tasks.values())
         #: How the tasks are started.
         self.plans: dict[TaskId, TaskPlan] = {}

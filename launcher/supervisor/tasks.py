@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind
+from launcher.job import Placed, Placement, ProgramKind, deciding_roles
 from launcher.report import Attempt, ExitStatus, Reason, TaskReport, TaskState
 from launcher.supervisor.transitions import StateRecord
 from launcher.task_id import TaskId
@@ -112,16 +112,11 @@ class TaskRecord(StateRecord):
         return TaskReport._make(getattr(self, field) for field in TaskReport._fields)
 
 
-def deciding_tasks(placement: Placement) -> frozenset[TaskId]:
-    """The tasks whose ends end the job: the chief or master; without a chief, all that are not services.
-
-    A ps or evaluator never exits (``server.join()`` blocks for ever), so it decides only in a job of
-    services alone. A sidecar decides only in a job of sidecars alone.
-    """
-    tasks = [placed for placed in placement.tasks if not placed.role.sidecar] or placement.tasks
-    chief = [placed.task for placed in tasks if placed.role.name in CHIEF_ROLES]
-    working = [placed.task for placed in tasks if not placed.role.service]
-    return frozenset(chief or working or [placed.task for placed in tasks])
+def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
+    """The tasks whose ends end the job, see `launcher.job.deciding_roles`."""
+    roles = {placed.role.name: placed.role for placed in placement.tasks}
+    counts = deciding_roles([*roles.values()], done_when)
+    return frozenset(each.task for each in placement.tasks if each.task.index < counts.get(each.role.name, 0))
 
 
 class Drain:
@@ -153,9 +148,10 @@ class Tasks(dict[TaskId, TaskRecord]):
 
     Args:
         placement: the host of each task.
+        done_when: see `launcher.job.deciding_roles`.
     """
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, done_when: str) -> None:
         tasks = enumerate(placement.tasks)
         super().__init__((placed.task, TaskRecord(placed, number)) for number, placed in tasks)
         self.ps = [record for record in self.values() if record.task.role == "ps"]
@@ -166,7 +162,7 @@ class Tasks(dict[TaskId, TaskRecord]):
         self.starting: set[TaskId] = set()
         #: Tasks whose ends decide the end of the job: all, and those that have not ended; when the last of
         #: the others ended.
-        self.all_deciding = deciding_tasks(placement)
+        self.all_deciding = deciding_tasks(placement, done_when)
         self.deciding = set(self.all_deciding)
         self.decided_at = 0.0
         self.drain = Drain()

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from launcher import events
+from launcher.config.values import exit_codes
 from launcher.events import Command, Event
 from launcher.job import (
     SERVICE_ROLES,
@@ -67,18 +68,29 @@ def job(
     restarts: int = 0,
     restart: str = "auto",
     stall: float | None = None,
+    done_when: str = "",
 ) -> JobSpec:
     """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
 
-    Also ``evaluator 1 drain 60``, ``board 1 sidecar`` and ``ps 1 restart job``.
+    Also ``evaluator 1 drain 60``, ``board 1 sidecar``, ``ps 1 restart job`` and ``ps 1 retryable 128-255``.
     """
     roles = []
     for count in counts:
         name, number, *more = count.split()
         role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=more == ["sidecar"])
         role = role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role
+        if more[:1] == ["retryable"]:
+            role = role._replace(retryable=tuple(map(exit_codes, more[1:])))
         roles.append(role._replace(restart=more[1]) if more[:1] == ["restart"] else role)
-    policy = Policy(OnFailure(on_failure), grace, timeout, restarts=restarts, restart=restart, stall=stall)
+    policy = Policy(
+        OnFailure(on_failure),
+        grace,
+        timeout,
+        restarts=restarts,
+        restart=restart,
+        stall=stall,
+        done_when=done_when,
+    )
     return JobSpec(tuple(roles), policy=policy)
 
 
@@ -377,6 +389,7 @@ def check(case: Case) -> None:
     options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
     count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
     restarts, restart, stall = (options.pop(name, "") for name in ("restarts", "restart", "stall"))
+    done_when = options.pop("done-when", "")
     spares, slots = options.pop("spares", ""), options.pop("slots", "")
     tasks_end = 80.0 if options.pop("containers", None) is None else 0.0
     on_failure = "stop" if options.pop("continue", None) is None else "continue"
@@ -388,6 +401,7 @@ def check(case: Case) -> None:
         restarts=int(restarts or 0),
         restart=restart or "auto",
         stall=float(stall) if stall else None,
+        done_when=done_when,
     )
     inventory = hosts(int(count or 1), int(slots) if slots else None) + tuple(
         Host(name, spare=True) for name in spares.split()

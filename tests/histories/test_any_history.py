@@ -30,6 +30,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         restarts=draw(st.sampled_from([0, 0, 1, 5])),
         restart=draw(st.sampled_from(["auto", "auto", "task", "job"])),
         stall=draw(st.sampled_from([None, 20.0])),
+        done_when=draw(st.sampled_from(["", "", "chief", "workers", "worker"])),
     )
 
 
@@ -89,7 +90,7 @@ def test_every_history_ends(
     check_states(report)
     check_cause(report, simulated.machine.state.restarts_begun > 0)
     if report.exit_code == 0:
-        decided = deciding_tasks(simulated.placement)
+        decided = deciding_tasks(simulated.placement, spec.policy.done_when)
         assert all(task.state is TaskState.SUCCEEDED for task in report.tasks if task.task in decided)
     assert simulated.exit_code == report.exit_code
 

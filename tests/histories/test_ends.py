@@ -34,6 +34,17 @@ worker 3, ps 1, continue: up; worker/1 finishes 7; worker/2 finishes 9; worker/0
 # the chief is done: workers are stopped
 chief 1, worker 2, ps 1: up; worker/0,chief/0 finishes 0; worker/1,ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped, stopped
+# --done-when: all workers beside the chief, one role, worker 0
+chief 1, worker 2, ps 1, done-when workers: up; chief/0,worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, succeeded, stopped
+chief 1, worker 1, ps 1, done-when worker: up; worker/0 finishes 0; chief/0,ps/0 ends; closed
+    -> 0 | stopped, succeeded, stopped
+worker 3, done-when chief: up; worker/1,worker/0 finishes 0; worker/2 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+worker 1, evaluator 1, done-when evaluator: up; worker/0,evaluator/0 finishes 0; closed
+    -> 0 | succeeded, succeeded
+chief 1, worker 1, done-when workers: up; chief/0 finishes 0; worker/0 finishes 3; closed
+    -> 3 | succeeded, failed
 # only ps: the job is over when they are
 ps 1: up; ps/0 finishes 0; closed
     -> 0 | succeeded

@@ -210,6 +210,17 @@ worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 dies 9 @ 4.0; w
 worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; time up restart 1; ps/0 starts;
     worker/0 finishes 1 @ 70.0; ps/0 ends; closed
     -> 1 | failed, stopped
+# an exit code that is not retryable, then one that is; a signal counts as 128 + N
+worker 1 retryable 3 128-255, restarts 3: up; worker/0 finishes 3; time up restart 1; worker/0 starts;
+    worker/0 dies 9; worker/0 gone; time up restart 2; worker/0 starts; worker/0 finishes 4; closed
+    -> 4 | failed | worker/0 failed on node1 after 0.0s (attempt 3): exit code 4; not started again:
+       exit code 4 is not retryable
+worker 1 retryable 3, ps 1, restarts 3: up; worker/0 dies 11; worker/0 gone; ps/0 ends; closed
+    -> 139 | failed: signal, stopped
+# the list is about the own failures of a task: not after a lost ps, nor of a silent task or a lost host
+worker 1 retryable 3, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 finishes 1 @ 4.0;
+    time up restart 1; time up restart 2; worker/0,ps/0 starts; worker/0 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, stopped
 # asked by the user: a task that had ended, too, and it does not count
 worker 2, ps 1, restarts 0: up; worker/1 finishes 0; restart worker/1,ps/0; ps/0 ends; time up restart 1;
     worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed

@@ -54,6 +54,14 @@ def test_the_first_to_fail_is_the_first_to_end(launch: Launch, family: Family):
     assert last_run(launch).report["failure"]["task"] == "worker/5"
 
 
+def test_the_user_chooses_the_tasks_that_decide(launch: Launch):
+    script = "test $JOB_NAME = chief || sleep 0.5; exit $(test $JOB_NAME != ps || sleep 300)"
+    options = ["--chief", "--workers", "2", "--ps", "1", "--done-when", "workers"]
+    assert launch(*options, "--", "sh", "-c", script).code == 0
+    states = {"chief/0": "succeeded", "worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
+    assert last_run(launch).states() == states
+
+
 def _pids(launch: Launch) -> dict[str, int]:
     """The main processes of the tasks that were started."""
     events = last_run(launch).events if any(launch.state.glob("*/events.jsonl")) else []

@@ -109,6 +109,10 @@ COMMAND_LINE = [
     ("--report no/report.json train.py", "its folder does not exist; expected a folder that exists"),
     ("--run-dir used train.py", "expected a new or an empty folder"),
     ("--show wroker train.py", "there is no task 'wroker'; did you mean \"worker\"?"),
+    (
+        "--ps 1 --workers 1 --done-when cheif train.py",
+        "there is no role 'cheif'; expected chief, workers or one of worker, ps",
+    ),
     ("--sync . train.py", "the option is about other machines, and none is named; expected --hosts"),
     # Programs and job files.
     ("job.yml", "job.yml: can't read the job file: No such file or directory; did you mean job.yaml?"),
@@ -165,6 +169,11 @@ JOB_FILES = [
     ("command: train.py\nroles:\nworker: 2", "2: roles has no value; expected a mapping, as in worker: 4"),
     ("command: train.py\nroles: [worker]", "2: roles is a list; expected a mapping, as in worker: 4"),
     ("command: train.py\nroles: {chief: 2}", '2: chief is "2"; expected at most 1'),
+    (START + "done-when: worker", '3: unknown key "done-when"; did you mean "done_when"?'),
+    (
+        START + "done_when: chef",
+        "3: no task decides when the job is done: there is no role 'chef'; expected chief,",
+    ),
     (START + "image: tf", '3: unknown key "image"; expected "docker"'),
     (START + "timeout: 5 min", '3: timeout is "5 min"; expected seconds, or a number and s, m, h or d'),
     (START + "retries: 3", '3: unknown key "retries"; expected "restarts"'),

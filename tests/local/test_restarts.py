@@ -75,18 +75,27 @@ def test_a_program_that_can_not_be_imported_does_not_start_again(launch: Launch,
 JOB = """\
 restarts: 1
 roles:
-  worker: {count: 2, restart: RULE}
+  worker: {count: 2, RULE}
 command: [sh, -c, 'test {attempt}-{task_index} != 1-0 || exit 3']
 """
 
 
 @pytest.mark.parametrize(
-    ("rule", "attempts", "code"), [("never", [1, 1], 3), ("task", [2, 1], 0), ("job", [2, 2], 0)]
+    ("rule", "attempts", "code"),
+    [
+        ("restart: never", [1, 1], 3),
+        ("restart: task", [2, 1], 0),
+        ("restart: job", [2, 2], 0),
+        ("retryable: 128-255", [1, 1], 3),
+        ("retryable: [3], restart: task", [2, 1], 0),
+    ],
 )
 def test_the_rule_of_a_role(launch: Launch, tmp_path: Path, rule: str, attempts: list[int], code: int):
     path = tmp_path / "job.yaml"
     path.write_text(JOB.replace("RULE", rule))
-    assert launch(path, cwd=tmp_path).code == code
+    ended = launch(path, cwd=tmp_path)
+    assert ended.code == code
+    assert ("not started again: exit code 3 is not retryable" in ended.err) == ("128" in rule)
     assert [task["attempt"] for task in last_run(launch).report["tasks"]] == attempts
 
 

@@ -156,6 +156,14 @@ def test_services_drain_and_sidecars():
     ]
 
 
+def test_the_tasks_that_decide_need_no_drain_the_others_may_have_one():
+    text = "command: a\nroles: {worker: {count: 2, drain: 5, retryable: '3,128-255'}, chief: {drain: 6}}\ndone_when: "
+    found = parse_job(text + "worker", "j")
+    assert [str(fault) for fault in found.faults] == [f'j:2: "drain" for "worker"; {WAITS}']
+    roles = parsed(text.replace(", chief: {drain: 6}", "") + "chief").roles  # worker 0 decides
+    assert [(role.drain, role.retryable) for role in roles] == [(5.0, (range(3, 4), range(128, 256)))]
+
+
 @pytest.mark.parametrize(
     ("roles", "meant"),
     [("evaluater: 1", "evaluator"), ("cheif: 1", "chief"), ("workers: 1", "worker"), ("PS: 1", "ps"), ("worked: 1", "worker"), ("thief: 1", "chief")],
@@ -194,7 +202,7 @@ DOCKER = "docker: {image: tf, "
 DURATION = "expected seconds, or a number and s, m, h or d, as in 90 or 5m"
 COUNT = "expected a whole number from 0 to 10000"
 ROLE = "expected a role: a letter, then letters, digits, _ or -, at most 64"
-WAITS = "expected a chief and it in another role: the job waits for this role anyway"
+WAITS = "expected it beside a chief, or a role of done_when: the job waits for this one anyway"
 SIDECAR = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"
 NO_PROGRAM = "expected command: in the role, or once for all roles"
 NO_TASK = "no task in any role; expected at least one below roles:, as in worker: 1"
@@ -247,6 +255,14 @@ FAULTS = [
     ("command: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}", f'j:2: "gpus" and "sidecar" both; {SIDECAR}'),
     ("command: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, which decides when the job is done"),
     ("command: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", f'j:4: "drain" for "worker"; {WAITS}'),
+    ("command: a\nroles: {worker: 1, x: {sidecar: yes, retryable: 1}}", f'j:2: "retryable" and "sidecar" both; {SIDECAR}'),
+    (
+        "command: a\nroles:\n worker:\n  retryable: [0, 5-3, 128-256, -1, 1-, 7]",
+        *(f'j:4: retryable of worker is "{text}"; expected exit codes from 1 to 255, as in [1, 128-255]' for text in ("0", "5-3", "128-256", "-1", "1-")),
+    ),
+    (START + "retryable: 1", 'j:3: unknown key "retryable"; expected it in a role, below roles:'),
+    (START + "done_when: [worker]", "j:3: done_when is a list; expected one value"),
+    ("command: a\ndone_when: workers\nroles:\n chief: {drain: 5}\n worker: 1", f'j:4: "drain" for "chief"; {WAITS}'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
     (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),

@@ -31,7 +31,7 @@ def role(name: str, **more) -> Role:
 def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str], list[str]]:
     faults: list[Fault] = []
     notes: list[str] = []
-    found = roles_with_drain(roles, words.split(), faults, notes)
+    found = roles_with_drain(roles, words.split(), "", faults, notes)
     return {role.name: role.drain for role in found if role.drain is not None}, list(map(str, faults)), notes
 
 

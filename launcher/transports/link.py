@@ -234,10 +234,12 @@ class ReconnectingLink:
             return None
         agent = {"agent": self._arguments["agent"]}
         with suppress(TransportError), closing(self._hosts.run(self.host, KILL, agent)) as program:
+            poll = select.poll()  # not `select.select`: it takes no descriptor above 1023
+            poll.register(program, select.POLLIN)
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
                     return "it was killed" if program.wait(left) == 0 else None
-                select.select([program], [], [], left)
+                poll.poll(left * 1000)
         return None
 
     def close(self) -> None:

@@ -140,8 +140,10 @@ class LocalLink(PipeLink):
                 return None
             # Only watchdog and agent hold the other end of this pipe: its end wakes us. What remains then is
             # the moment until the kernel has made a zombie of the watchdog.
-            waiting = [self._stderr] if self._stderr >= 0 else []
-            select.select(waiting, [], [], min(left, 0.05 if waiting else 0.0005))
+            poll = select.poll()
+            if self._stderr >= 0:
+                poll.register(self._stderr, select.POLLIN)
+            poll.poll(1000 * min(left, 0.05 if self._stderr >= 0 else 0.0005))
         killed = os.WIFSIGNALED(self._status or 0)
         if killed and sweep.sweep(self.number, deadline - time.monotonic()):
             return None

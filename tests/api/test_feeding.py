@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher import FeedError, FeedTimeout, InputError, InputMode, JobFailed, TaskFailed, TFCluster
+from launcher import FeedTimeout, InputError, InputMode, JobFailed, TaskFailed, TFCluster
 from launcher.text import Waiting
 from tests.local.seeing import quick, soon
 
@@ -82,17 +82,6 @@ def test_a_node_that_takes_no_rows(tmp_path: Path):
         cluster.train(range(100), feed_timeout=1)
 
 
-def test_nodes_that_have_returned_before_they_are_fed():
-    with TFCluster.run(lambda args, ctx: None, None, 1, **FED) as cluster:
-        assert soon(lambda: " ended: " in repr(cluster))
-        since = time.monotonic()
-        with pytest.raises(FeedError, match="no task is left"):
-            cluster.train(range(100), feed_timeout=50)
-        with pytest.raises(FeedError, match="no task is left"):
-            list(cluster.inference(range(100), feed_timeout=50))
-        assert time.monotonic() - since < 50
-
-
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_quiet_job_prints_no_line_about_a_wait(
     quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -117,21 +106,6 @@ def test_a_quiet_job_prints_no_line_about_a_wait(
         monkeypatch.setattr(Waiting, "due", seen)
         cluster.train(range(10))
     assert ("waiting for worker/0 to ask for rows" in capfd.readouterr().err) is not quiet
-
-
-@pytest.mark.timeout(120)  # a wait for the results would take ten minutes
-def test_results_that_no_thread_takes_do_not_keep_the_cluster(capsys: pytest.CaptureFixture[str]):
-    def halves(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed(train_mode=False)
-        while not feed.should_stop():
-            feed.batch_results([row / 2 for row in feed.next_batch(10)])
-
-    with TFCluster.run(halves, None, 2, input_mode=InputMode.FEED, quiet=True) as cluster:
-        results = cluster.inference(range(200))
-        assert next(results) == 0
-    assert "shutdown stops an inference() of the feed 'input'" in capsys.readouterr().err
-    with pytest.raises(FeedError, match="shut down before all results were taken"):
-        list(results)
 
 
 def test_a_node_that_is_not_fed_fails_with_that_reason():

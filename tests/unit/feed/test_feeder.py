@@ -360,4 +360,7 @@ def test_another_thread_that_takes_results(tmp_path: Path, ends: str, text: str)
         go_on.set()
         taking.join(20)
         lab.finish()
+        if ends == "ends":
+            with pytest.raises(FeedError, match="shut down before all results were taken"):
+                list(results)
         assert len(found) == 5000 or ends != "takes all"

@@ -183,17 +183,11 @@ class CommandPipe(PipedProgram):
         self._stderr.close()
 
 
-class OwnPrograms:
-    """Runs programs of ours in child processes here; see `launcher.transports.base.Connections`."""
-
-    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        """See `Commands.run`."""
-        argv = bootstrap.loader(sys.executable)
-        return CommandPipe(host, argv, bootstrap.program(entry, arguments), sys.executable)
-
-    def reconnect(self, host: str) -> None:
-        """Raise an error: this machine has no connection."""
-        raise TransportError(f"{host}: nothing connects to this machine")
+def run_here(host: str, entry: str, arguments: object) -> CommandPipe:
+    """Run a program of ours in a child process here; see `launcher.transports.base.Commands.run`."""
+    return CommandPipe(
+        host, bootstrap.loader(sys.executable), bootstrap.program(entry, arguments), sys.executable
+    )
 
 
 class CommandConnections:

@@ -260,18 +260,18 @@ class Programs:
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `launcher.transports.base.Commands.run`."""
-        return self._on(host).run(host, entry, arguments)
+        if host in self._here:
+            from launcher.transports.command import run_here
+
+            return run_here(host, entry, arguments)
+        return self._to(host).run(host, entry, arguments)
 
     def reconnect(self, host: str) -> None:
         """See `launcher.transports.base.Connections.reconnect`."""
-        self._on(host).reconnect(host)
+        self._to(host).reconnect(host)
 
-    def _on(self, host: str) -> Connections:
-        if host in self._here:
-            from launcher.transports.command import OwnPrograms
-
-            return OwnPrograms()
-        if self._others is None:
+    def _to(self, host: str) -> Connections:
+        if self._others is None or host in self._here:
             raise TransportError(f"{host}: there is no connection to it")
         return self._others
 

@@ -50,7 +50,7 @@ class SshTransport(Transport):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """See `Transport.add_options`."""
-        parser.add_argument(
+        parser.add_argument_group("SSH").add_argument(
             "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
         )
 

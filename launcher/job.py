@@ -156,6 +156,11 @@ class Role(Record):
     retryable: tuple[range, ...] | None = None
     #: Append the classic flags to its arguments; ``None``: as for the job, but not for a sidecar.
     flags: bool | None = None
+    #: The image of the containers of its tasks; ``None``: as for the job.
+    image: str | None = None
+    #: Limits of each task, for containers: CPUs, and memory in bytes; ``None``: as for the job.
+    cpus: float | None = None
+    memory: int | None = None
     #: ``file:line`` of the role and of its program, for messages.
     source: str = ""
     program_source: str = ""

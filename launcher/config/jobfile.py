@@ -18,6 +18,7 @@ from launcher.config.schema import (
     Node,
     Section,
     Values,
+    mapping,
     quoted,
     several,
     single,
@@ -83,8 +84,25 @@ _COMMAND_HELP = "The program and its arguments: a list, or a text that is split 
 _COMMAND = Key("command", _COMMAND_HELP, _program)
 _WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
 _GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
+_GPU = "nvidia.com/gpu"
+_QUANTITIES = mapping(
+    table(
+        Key("cpu", "CPUs, as in 2 or 500m.", single(values.cpu_quantity)),
+        Key("memory", "Memory, as in 512Mi or 2Gi.", single(values.memory_quantity)),
+        Key(_GPU, "GPUs.", _WHOLE_GPUS),
+    ),
+    f"expected a mapping with cpu:, memory: or {_GPU}:",
+)
+_RESOURCES = mapping(
+    table(
+        Key("limits", "What a task may use.", _QUANTITIES),
+        Key("requests", "What a task needs.", _QUANTITIES),
+    ),
+    "expected limits:, or requests:, as in Kubernetes",
+)
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
 _ROLE_RESTART = single(values.choice(*ROLE_RESTART_CHOICES))
+_IMAGE = single(values.image)
 _RETRYABLE = several(values.exit_codes, values.comma_separated)
 
 ROLE = table(
@@ -92,6 +110,8 @@ ROLE = table(
     _COMMAND,
     ENV,
     _GPUS,
+    Key("image", "The image of the tasks: they run in containers. Default: that of docker.", _IMAGE),
+    Key("resources", "Limits of a task in the form of Kubernetes: cpu, memory, nvidia.com/gpu.", _RESOURCES),
     Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
     Key("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
@@ -205,14 +225,14 @@ def _below_roles(key: str) -> str:
         return f"expected it below roles:, as in {role}: 1"
     if lower == "name":
         return "leave it out: launch names the run"
-    return "expected it in a role, below roles:" if key in ROLE else ""
+    return "expected it in a role, below roles:" if key in ROLE and key != "image" else ""
 
 
 def _in_job_file(key: str) -> str:
     """For an unknown key of the defaults: where it belongs, if it is a key of job files; else empty."""
     if key == "run_dir":
         return "expected --run-dir: each run has a new folder"
-    return "expected it in a job file: launch job.yaml" if key in JOB or key in ROLE else ""
+    return "expected it in a job file: launch job.yaml" if key in {*JOB, *ROLE} - {"image"} else ""
 
 
 def read_defaults(node: Node, faults: Faults, sections: Mapping[str, Section], folder: str) -> JobFile:
@@ -302,8 +322,8 @@ class _Reader:
 
     def _above_roles(self, key: str) -> str:
         """For an unknown key of a role: where it belongs, if it is a key of the job; else empty."""
-        if key in ("image", "container"):
-            return "expected docker: at the top of the file, beside roles:"
+        if key == "container":
+            return 'expected "image"'
         return "expected it at the top of the file, beside roles:" if key in {*JOB, *self.sections} else ""
 
     def _roles(self) -> tuple[Role, ...]:
@@ -357,6 +377,7 @@ class _Reader:
         if sidecar and name in TENSORFLOW_ROLES:
             expected = "expected a role with a name of your own: the job needs this one"
             keys.add("sidecar", f"{name} as a sidecar", expected)
+        limits = self._limits(name, keys)
         for key in ("gpus", "drain", "restart", "retryable") if sidecar else ():
             if keys.get(key):
                 expected = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"
@@ -372,8 +393,26 @@ class _Reader:
             service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
             source=self.faults.where(line),
             program_source=self.faults.where(owner.line_of("command")),
-            **keys.some("env", "labels", "drain", "sidecar", "workdir", "restart", "flags", "retryable"),
+            **limits,
+            **keys.some(
+                "env", "labels", "drain", "sidecar", "workdir", "restart", "flags", "retryable", "image"
+            ),
         )
+
+    def _limits(self, name: str, keys: Values) -> Mapping[str, Any]:
+        """The limits in ``resources:`` of a role; that of GPUs becomes its ``gpus:``."""
+        limits, requests = (keys.get("resources", {}).get(part, {}) for part in ("limits", "requests"))
+        for key, least in requests.items():
+            most = limits.get(key)
+            if (least != most) if key == _GPU else (most is not None and least > most):
+                expected = "expected at most the limit; as many GPUs as in limits:"
+                keys.add("resources", f"{key} of {name}: requests: and limits: do not fit", expected)
+        if requests.keys() - {_GPU}:
+            why = f"requests: of {name}: launch reserves no CPUs and no memory; limits: and slots limit tasks"
+            self.notes.append(f"{self.faults.where(keys.line_of('resources'))}: {why}")
+        if _GPU in limits and keys.setdefault("gpus", limits[_GPU]) != limits[_GPU]:
+            keys.add("gpus", f"gpus of {name} differs from {_GPU} in limits:", "expected one of them")
+        return {field: limits[key] for key, field in (("cpu", "cpus"), ("memory", "memory")) if key in limits}
 
     def _note_name(self, name: str, line: int) -> None:
         """Add a note on a name that is similar to one of TensorFlow's."""

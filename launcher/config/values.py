@@ -177,6 +177,21 @@ def cpus(text: str) -> float:
     return count
 
 
+def cpu_quantity(text: str) -> float:
+    """A number of CPUs in the form of Kubernetes: ``2``, ``0.5``, ``500m``."""
+    return cpus(str(int(text[:-1]) / 1000) if re.fullmatch("[0-9]{1,9}m", text) else text)
+
+
+def memory_quantity(text: str) -> int:
+    """Bytes of memory in the form of Kubernetes: ``512Mi``, ``2G``. It refuses ``512m``: 0.5 bytes there."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(k|[MGT]|[KMGT]i)?", text)
+    if match is None:
+        raise ValueError("expected a quantity of Kubernetes, as in 512Mi or 2Gi")
+    unit = match[2] or " "
+    power = " KMGT".index(unit[0].upper())
+    return memory(str(int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)))
+
+
 def exit_codes(text: str) -> range:
     """An exit code, or a range of them: ``128-255``."""
     first, _, last = text.partition("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from tests.conftest import Launch
@@ -66,3 +67,37 @@ def test_everything_reaches_the_engine(docker: Engine, image: str, launch: Launc
     )
     assert ours["Devices"][0]["PathInContainer"] == "/dev/nothing"
     assert {it["Config"]["User"] for it in found} == {"12345:23456"}
+
+
+ROLES = """\
+command: [sh, -c, 'echo up in ${WHICH:-first}; exec sleep 600']
+roles:
+  worker:
+    image: SECOND
+    resources: {limits: {cpu: 500m, memory: 512Mi}}
+  ps: {image: FIRST}
+"""
+
+
+def test_roles_with_images_and_limits_of_their_own(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path
+):
+    """No `docker:`, no `--docker`: the roles say it all."""
+    second = f"launch-test-second-{os.getpid()}"
+    docker.docker("build", "-t", second, "-", stdin=f"FROM {image}\nENV WHICH=second\n".encode())
+    try:
+        (tmp_path / "job.yaml").write_text(ROLES.replace("SECOND", second).replace("FIRST", image))
+        started = launch.start(tmp_path / "job.yaml", "--memory", "700m", cwd=tmp_path)
+        started.until(lambda it: it.out.count("| up in") == 2, 40)
+        found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))
+        started.send(2)
+        assert started.wait(40).code == 130
+    finally:
+        docker.docker("rmi", "-f", second)
+    assert "worker/0 | up in second" in started.out
+    assert "ps/0     | up in first" in started.out
+    limits = {it["Config"]["Hostname"]: it["HostConfig"] for it in found}
+    assert {name: (it["Memory"], it["NanoCpus"]) for name, it in limits.items()} == {
+        "worker-0": (512 << 20, 500_000_000),
+        "ps-0": (700 << 20, 0),
+    }

@@ -155,8 +155,17 @@ JOB_FILES = [
     ("command: train.py\nroles: {worker: {count: -1}}", 'count of worker is "-1"; expected a whole number'),
     ("command: train.py\nroles: {worker: {gpu: 1}}", '2: unknown key "gpu"; did you mean "gpus"?'),
     (
-        "command: train.py\nroles: {worker: {image: tf}}",
-        '2: unknown key "image"; expected docker: at the top',
+        "command: train.py\nroles:\n  worker: {image: tf}\n  ps: 1",
+        "4: ps has no image; expected image: in it, docker: IMAGE",
+    ),
+    (
+        "command: train.py\nhosts: [node1]\nroles:\n  worker: {image: tf:2}\n  ps: {image: tf:1}",
+        "2: node1: its tasks are of the images tf:2, tf:1, but it has one container; expected hosts:",
+    ),
+    (START + "docker: {keep: true}", "2: worker has no image; expected image: in it, docker: IMAGE"),
+    (
+        "command: train.py\nroles: {worker: {resources: {limits: {memory: 1Gi}}}}",
+        "2: worker has limits of CPUs or memory, which only containers have; expected image: in it, docker:",
     ),
     ("command: train.py\nroles: {worker: {timeout: 5}}", "expected it at the top of the file, beside roles:"),
     ("command: train.py\nroles: {worker:2}", '2: role is "worker:2"; expected a space after the ":"'),

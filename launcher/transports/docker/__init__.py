@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.text import listed
 from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
 from launcher.transports.machines import is_here
@@ -66,7 +67,8 @@ class DockerTransport(Transport):
             hosts = own_hosts(job, launch.hosts[0].gpus or ())[0]
             return nullcontext(found._replace(hosts=hosts, same_files=frozenset(host.name for host in hosts)))
         here = frozenset(host.name for host in launch.hosts if is_here(host))
-        note = f"each host starts a container of {options.image}, at its own engine; its tasks run in it"
+        images = listed([*dict.fromkeys(role.image or options.image for role in job.roles)])
+        note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
         hosts = tuple(map(seen_inside, launch.hosts))
         return nullcontext(found._replace(hosts=hosts, here=here, same_files=here, remarks=(note,)))
 

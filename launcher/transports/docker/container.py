@@ -11,7 +11,7 @@ from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
 from launcher.record import Record
 from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
-from launcher.text import counted
+from launcher.text import counted, listed
 from launcher.transports.docker.options import DockerOptions
 
 _N = TypeVar("_N", int, float)
@@ -113,21 +113,30 @@ def containers(
         placement: the tasks of each.
         gpus: host -> ids of its GPUs; its container sees them if a task asks for one.
         here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
+
+    Raises:
+        PlacementError: tasks of one host have different images.
     """
     mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, job) if here else []
     same = Container("", docker.image, job.python or "python3", tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
     made = []
     for host, tasks in placement.by_host().items():
+        image, *more = dict.fromkeys(placed.role.image or docker.image for placed in tasks)
+        if more:
+            problem = (
+                f"{host}: its tasks are of the images {listed([image, *more])}, but it has one container"
+            )
+            raise PlacementError([Fault(tasks[0].host.source, problem, "expected hosts: in the roles")])
         options = []
-        if (cpus := _limit(docker.cpus, tasks)) is not None:
+        if (cpus := _limit(docker.cpus, tasks, "cpus")) is not None:
             options.append(f"--cpus={cpus:g}")
         if any(placed.gpus for placed in tasks):
             options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
             options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
-        memory = _limit(docker.memory, tasks)
-        made.append(same._replace(host=host, memory=memory, options=tuple(options)))
+        memory = _limit(docker.memory, tasks, "memory")
+        made.append(same._replace(host=host, image=image, memory=memory, options=tuple(options)))
     return made
 
 
@@ -154,13 +163,17 @@ def task_folders(docker: DockerOptions, job: JobSpec) -> list[str]:
 def container_faults(docker: DockerOptions, job: JobSpec, here: bool) -> Iterator[Fault]:
     """The faults of mounts, limits and folders; see `containers`."""
     yield from asked_mounts(docker, here)[1]
+    for role in job.roles:
+        if not (role.image or docker.image):
+            expected = "expected image: in it, docker: IMAGE at the top of the file, or --docker IMAGE"
+            yield Fault(role.source, f"{role.name} has no image", expected)
     roles = {role.name for role in job.roles}
     for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
-        for role, _ in limits:
+        for name, _ in limits:
             # A role of the job file may have no task in this launch.
-            if role and role not in roles and role not in docker.limited_roles:
+            if name and name not in roles and name not in docker.limited_roles:
                 expected = f"expected one of {', '.join(sorted(roles))}"
-                yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
+                yield Fault(f"--{option} {name}=", f"there is no role {name!r}", expected)
     if here and "/" in task_folders(docker, job):
         expected = "expected another folder, or --no-mount"
         yield Fault("--workdir", "the root folder can't be mounted", expected)
@@ -188,12 +201,20 @@ def _mount(text: str, here: bool) -> Mount | None:
     return Mount(source, os.path.normpath(target), mode == "ro")
 
 
-def _limit(limits: Sequence[tuple[str, _N]], tasks: Iterable[Placed]) -> _N | None:
-    """The sum of the limits of a container's tasks; a role's own limit comes before that of every role."""
+def _limit(limits: Sequence[tuple[str, _N]], tasks: Sequence[Placed], field: str) -> _N | None:
+    """The sum of the limits of a container's tasks; ``None``: a task has none.
+
+    A limit for a role, then that in the role's field, comes before the limit for every role.
+    """
     by_role = dict(limits)
-    roles = [placed.role.name for placed in tasks]
-    found = [limit for role in roles if (limit := by_role.get(role, by_role.get(""))) is not None]
-    return sum(found[1:], found[0]) if found and len(found) == len(roles) else None
+    found: list[_N] = []
+    for role in (placed.role for placed in tasks):
+        own = getattr(role, field)
+        limit = by_role.get(role.name, by_role.get("") if own is None else own)
+        if limit is None:
+            return None
+        found.append(limit)
+    return sum(found[1:], found[0])
 
 
 # ---------------------------------------------------------------------- names and labels

@@ -167,11 +167,13 @@ class Containers:
         engine, docker = self._engines[name], self._docker
         rootless = engine.is_rootless()
         engine.sweep()
-        engine.provide(docker.image, docker.pull)
+        own = list(self._containers) if name == _HERE else [name]
+        for image in dict.fromkeys(self._containers[host].image for host in own):
+            engine.provide(image, docker.pull)
         # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
         mine = f"{os.getuid()}:{os.getgid()}" if name == _HERE else ""
         user = docker.user or ("0:0" if rootless else mine)
-        for host in list(self._containers) if name == _HERE else [name]:
+        for host in own:
             self._containers[host] = self._containers[host]._replace(user=user)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:

@@ -31,6 +31,7 @@ _SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
 class DockerOptions(Record):
     """The settings of containers, of command line and job file."""
 
+    #: Of roles without their own.
     image: str = ""
     #: ``SRC[:DST][:ro]`` each; of two with the same target the last one counts.
     mounts: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ def keys() -> Keys:
     )
     mounts = several(values.one_line)
     return table(
-        Key("image", "The image of the containers.", single(values.image)),
+        Key("image", "The image of roles that have none of their own.", single(values.image)),
         Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", mounts),
         Key("no_mount", "Do not mount the working folder.", flag),
         Key("read_only", "Mount the working folder read-only.", flag),
@@ -90,7 +91,7 @@ def _engine_options(node: Node, label: str, faults: Faults) -> Any:
 
 
 def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOptions:
-    """``docker:`` of a job file, an image or a mapping."""
+    """``docker:`` of a job file, an image or a mapping; without an image each role must have one."""
     from launcher.config.schema import read_mapping
 
     if isinstance(node.value, str):
@@ -99,8 +100,6 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
         faults.add_kind(node, "docker", "expected an image, or a mapping with image:")
         return DockerOptions()
     found = read_mapping(node, keys(), faults)
-    if "image" not in found.nodes:
-        faults.add(found.line, "docker has no image", "expected image:")
     if found.get("no_mount") and found.get("read_only"):
         expected = "expected one of them: the working folder is not mounted"
         found.add("read_only", '"no_mount" and "read_only" both', expected)
@@ -163,7 +162,7 @@ def settings(asked: Asked) -> DockerOptions | None:
         ``None``: no containers.
     """
     args = asked.args
-    if args.docker is None and asked.section is None:
+    if args.docker is None and asked.section is None and not any(role.image for role in asked.job.roles):
         return None
     file: DockerOptions = asked.section or DockerOptions()
     mounts = [text if text[:1] in ("~", ":") else os.path.join(asked.folder, text) for text in file.mounts]
@@ -195,6 +194,10 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
+        for role in asked.job.roles:
+            if role.cpus is not None or role.memory is not None:
+                problem = f"{role.name} has limits of CPUs or memory, which only containers have"
+                yield Fault(role.source, problem, "expected image: in it, docker: IMAGE or --docker IMAGE")
         return
     if settings.no_mount and settings.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")

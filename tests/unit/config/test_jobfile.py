@@ -164,6 +164,17 @@ def test_the_tasks_that_decide_need_no_drain_the_others_may_have_one():
     assert [(role.drain, role.retryable) for role in roles] == [(5.0, (range(3, 4), range(128, 256)))]
 
 
+def test_a_role_has_what_a_pod_has():
+    text = "command: a\nroles:\n worker:\n  image: tf:2\n  resources:\n   limits: {cpu: 500m, memory: 1.5Gi, nvidia.com/gpu: 2}"
+    (role,) = parsed(text).roles
+    assert (role.image, role.cpus, role.memory, role.gpus) == ("tf:2", 0.5, 3 << 29, 2)
+    (note,) = parsed(text + "\n   requests: {cpu: 0.5, memory: 1G, nvidia.com/gpu: 2}").notes
+    assert (
+        note
+        == "j:5: requests: of worker: launch reserves no CPUs and no memory; limits: and slots limit tasks"
+    )
+
+
 @pytest.mark.parametrize(
     ("roles", "meant"),
     [("evaluater: 1", "evaluator"), ("cheif: 1", "chief"), ("workers: 1", "worker"), ("PS: 1", "ps"), ("worked: 1", "worker"), ("thief: 1", "chief")],
@@ -260,13 +271,27 @@ FAULTS = [
         "command: a\nroles:\n worker:\n  retryable: [0, 5-3, 128-256, -1, 1-, 7]",
         *(f'j:4: retryable of worker is "{text}"; expected exit codes from 1 to 255, as in [1, 128-255]' for text in ("0", "5-3", "128-256", "-1", "1-")),
     ),
+    # what a pod has
+    (
+        "command: a\nroles:\n worker:\n  image: a b\n  gpus: 1\n  resources:\n   limits: {cpu: 2, memory: 512m, nvidia.com/gpu: 2}\n   requests: {cpu: 2500m}",
+        'j:4: image of worker is "a b"; expected the name of an image',
+        "j:5: gpus of worker differs from nvidia.com/gpu in limits:; expected one of them",
+        "j:6: cpu of worker: requests: and limits: do not fit; expected at most the limit; as many GPUs as in limits:",
+        'j:7: memory is "512m"; expected a quantity of Kubernetes, as in 512Mi or 2Gi',
+    ),
+    (
+        "command: a\nroles:\n worker:\n  resources:\n   requests: {nvidia.com/gpu: 1}\n   limits: [2]\n   cpu: 1",
+        "j:4: nvidia.com/gpu of worker: requests: and limits: do not fit; expected at most the limit; as many GPUs as in limits:",
+        "j:6: limits is a list; expected a mapping with cpu:, memory: or nvidia.com/gpu:",
+        'j:7: unknown key "cpu"; expected one of limits, requests',
+    ),
+    ("command: a\nroles: {worker: {container: tf}}", 'j:2: unknown key "container"; expected "image"'),
     (START + "retryable: 1", 'j:3: unknown key "retryable"; expected it in a role, below roles:'),
     (START + "done_when: [worker]", "j:3: done_when is a list; expected one value"),
     ("command: a\ndone_when: workers\nroles:\n chief: {drain: 5}\n worker: 1", f'j:4: "drain" for "chief"; {WAITS}'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
     (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),
-    (START + "docker: {}", "j:3: docker has no image; expected image:"),
     (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected from 6m to 8388607t: container engines accept no other size'),
     (START + DOCKER + "memory: {wroker: 1g}}", "j:3: memory: there is no role 'wroker'; did you mean \"worker\"?"),
     (START + DOCKER + "cpus: none}", 'j:3: cpus is "none"; expected a number of CPUs such as 2 or 0.5'),
@@ -286,6 +311,8 @@ def test_faults(case: tuple[str, ...]):
 GOOD: dict[Callable[[str], object], dict[str, object]] = {
     values.duration: {"0": 0, "90": 90, "10s": 10, "0.5": 0.5, "1.5m": 90, "2h": 7200, "10000d": 864_000_000},
     values.memory: {"8 MiB": 8 << 20, "1.5t": 3 << 39, "64MB": 64 << 20, "8388607t": 8388607 << 40},
+    values.memory_quantity: {"8388608": 8 << 20, "64M": 64_000_000, "8192Ki": 8 << 20, "1.5Ti": 3 << 39},
+    values.cpu_quantity: {"1500m": 1.5, "2": 2, "0.5": 0.5},
     values.whole(1, 20): {"1": 1, "20": 20},
     values.flag: {"true": True, "No": False, "ON": True},
     values.one_line: {"/a b/ü": "/a b/ü", "-x": "-x"},
@@ -295,6 +322,8 @@ GOOD: dict[Callable[[str], object], dict[str, object]] = {
 BAD: dict[Callable[[str], object], list[str]] = {
     values.duration: ["", "-1", "1e3", "inf", "nan", ".", "5 m", "5ms", "1h30m", "m", "٣", "5\n", "10001d"],
     values.memory: ["", "much", "-1g", "5m", "999999999999999t", "8388608t"],
+    values.memory_quantity: ["", "1g", "512m", "2GiB", "1 Gi", "1Mi", "-1Gi"],
+    values.cpu_quantity: ["", "m", "5m", "1.5m", "two"],
     values.whole(1, 20): ["0", "21", "01", "+1", "1.0", " 1", "", "٣", "9" * 5000],
     values.flag: ["", "1", "y"],
     values.one_line: ["", "a\nb", "\x00", "\x1b[1m", "\udcff"],

@@ -36,8 +36,8 @@ MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
 WINDOW = 8 * 1024 * 1024
 #: Seconds between two pings.
 PING = 2.0
-#: Seconds that an agent waits for a new connection if it closes before the first ping.
-_FIRST_GRACE = 4.0
+#: Seconds that an agent waits, at least, for a new connection after one has closed.
+GRACE = 4.0
 #: Bytes of a remote command that may be under way in one direction.
 CREDIT = 1024 * 1024
 
@@ -351,7 +351,7 @@ class Channel:
         self._ping_at = 0.0
         self._attempt = 0
         #: What pings carry: set by the launcher, received by the agent.
-        self.grace = _FIRST_GRACE
+        self.grace = GRACE
         #: The other end has greeted on this connection.
         self.met = not session
         self.connected = not session

@@ -21,17 +21,11 @@ from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
-#: Seconds that the agent waits for a new connection after a live one has closed, at least.
-CLOSED_GRACE = 1.5
-#: Load average per processor above which this time grows in proportion: a login takes longer there.
-_BUSY = 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
-#: Seconds that it waits for another connection when the first one has closed without a greeting.
-_AFTER_FIRST = 4.0
 _READ = 128 * 1024
 
 
@@ -133,7 +127,7 @@ class Connection:
         if now < self.until:
             self._flush()
         elif self._reading < 0 and self._until + _LATE <= now < self._received_at + self._lease:
-            self._until = now + CLOSED_GRACE
+            self._until = now + self.channel.grace
         else:
             self._give_up()
             self.gone()
@@ -162,8 +156,7 @@ class Connection:
         if self.is_pipe:
             self._until = now
         elif now - self._received_at < ALIVE:
-            grace = CLOSED_GRACE * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
-            self._until = now + min(max(grace, self.channel.grace), self._lease)
+            self._until = now + min(self.channel.grace, self._lease)
         else:
             self._until = self._received_at + self._lease
 
@@ -233,7 +226,7 @@ class Connection:
             return
         hello = hellos[0] if hellos else None
         if hello is None and self._attempt < 0:
-            self._until = min(self._until, time.monotonic() + _AFTER_FIRST)
+            self._until = min(self._until, time.monotonic() + self.channel.grace)
         if hello is None or hello.session != self._token or hello.attempt <= self._attempt:
             self._drop_peer()
             return

@@ -23,6 +23,7 @@ from launcher.events import AgentClosed, CloseAgent, Command
 from launcher.loop import Loop, Timer
 from launcher.protocol import (
     CREDIT,
+    GRACE,
     PING,
     WINDOW,
     Channel,
@@ -57,7 +58,7 @@ _LONG_LOST = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
-_GRACE = 5.0
+_LONGER = 5.0
 #: Bytes of a read, and reads in a turn of the loop.
 _READ, _READS = 128 * 1024, 4
 #: Seconds until more is sent to a connection that took less than all: not all show that they take more.
@@ -95,7 +96,6 @@ class ReconnectingLink:
         arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
         notify: gets a line for the user when the connection is lost, and when it is back.
         stays: see `Link`.
-        grace: seconds, at least, that the agent waits for a new connection after a closed one.
     """
 
     same_clock = False
@@ -108,13 +108,11 @@ class ReconnectingLink:
         arguments: dict[str, Any],
         notify: Callable[[str], None],
         stays: bool = False,
-        grace: float = 0.0,
     ) -> None:
         self.loop, self.host, self._hosts, self._notify = loop, host, hosts, notify
         self._lease = float(arguments["lease"])
         self._arguments = {**arguments, "lease": lease_there(self._lease)}
         self.stays = stays
-        self._grace = grace
         self.tasks: set[str] = set()
         #: Guards the channel and the remote commands: other threads use these, too.
         self.lock = threading.RLock()
@@ -330,7 +328,7 @@ class ReconnectingLink:
                 self._suspended = 0.0  # the agent has outlived it
             if self._channel.met and not self._met:
                 self._met = True
-                self._channel.grace = max(self._grace, _GRACE * (self._received_at - self._began))
+                self._channel.grace = max(GRACE, _LONGER * (self._received_at - self._began))
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None

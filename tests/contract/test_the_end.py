@@ -107,7 +107,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
     if stopped:
         eyes.kill(signal.SIGSTOP, household.watchdog)
     household.agent.vanish()
-    household.gone_within(2.5)
+    household.gone_within(6.0)
     assert household.agent.link.wait(SOON) is not None
 
 

@@ -45,8 +45,6 @@ _T = TypeVar("_T")
 _RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
 #: The engine of this machine in lines for the user.
 _HERE = "this machine"
-#: Seconds that an agent in a container waits for a new connection: a login and a ``docker exec``.
-_RECONNECT = 4.0
 #: The step, in lines for users who wait.
 _STEP = "its engine to start the container"
 #: Seconds for an answer of an engine that may hang, at the end.
@@ -319,7 +317,7 @@ class Containers:
             return self._links[host.name]
         container = self._elsewhere[host.name]
         arguments, loop = container.arguments, self._loop
-        return ReconnectingLink(loop, host.name, container, arguments, self._notice, grace=_RECONNECT)
+        return ReconnectingLink(loop, host.name, container, arguments, self._notice)
 
 
 def _absolute(home: str, path: str) -> str:

@@ -73,12 +73,15 @@ class SshProgram(PipedProgram):
         if channel.recv_stderr_ready():
             self._stderr = (self._stderr + channel.recv_stderr(_WINDOW))[-STDERR_LIMIT:]
         if channel.recv_ready():
-            return channel.recv(size)
-        if not ended:
+            if not self._connection.transport.clear_to_send.is_set():
+                return None  # keys are renewed: `recv` would wait to send that it took something
+            with suppress(SSHException, EOFError, OSError):
+                return channel.recv(size)
+        elif not ended:
             return None
-        if not channel.eof_received:
-            raise ConnectionLost(self._connection.why_broken())
-        return b""
+        elif channel.eof_received:
+            return b""
+        raise ConnectionLost(self._connection.why_broken())
 
     def _send(self, data: bytes | memoryview) -> int:
         return send_now(self._channel, data)

@@ -11,7 +11,6 @@ from launcher.config import values
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.transports import machines
-from launcher.transports.base import Connected
 from launcher.transports.transport import Asked, Reaching
 
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
@@ -57,11 +56,8 @@ def commands(
 ) -> AbstractContextManager[tuple[machines.Programs, Mapping[str, str]]]:
     """Run remote commands on hosts, by the default transport; see `launcher.transports.machines.commands`."""
     transport = transports.transports()[transports.default()]
-
-    def connect(others: Sequence[Host]) -> AbstractContextManager[Connected]:
-        return transport.connections(others, transport.settings(Asked(args)), reaching(args), print_notice)
-
-    return machines.commands(hosts, connect)
+    settings = transport.settings(Asked(args))
+    return machines.commands(transport, settings, hosts, reaching(args), print_notice)
 
 
 def _lease(text: str) -> float:

@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher import events, transports
@@ -25,7 +25,7 @@ from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.loop import Loop
 from launcher.scheduler.placement import place
 from launcher.text import counted, counted_roles, listed
-from launcher.transports.base import Connected, Hosts
+from launcher.transports.base import Hosts
 from launcher.transports.transport import Inventory, Launch
 
 if TYPE_CHECKING:
@@ -100,12 +100,7 @@ def _with_inventory(
 
 
 def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> Launch:
-    default = transports.default()
-
-    def connect(hosts: Sequence[Host]) -> AbstractContextManager[Connected]:
-        usual = transports.transports()[default]
-        return usual.connections(hosts, options.settings[default], options.reaching, notices)
-
+    usual = transports.default()
     return Launch(
         "dry-run" if options.dry_run else _new_job_id(),
         options.job,
@@ -113,7 +108,7 @@ def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> La
         options.hosts_named,
         options.settings[options.transport_name],
         options.reaching,
-        connect,
+        (transports.transports()[usual], options.settings[usual]),
         notices,
         interrupts.ignore,
         options.dry_run,

@@ -12,12 +12,12 @@ from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gp
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host, Placement, is_loopback
 from launcher.loop import Loop
-from launcher.transports.base import Connected, Connections, Forwarding, Link, RemoteCommand
+from launcher.transports.base import Connections, Forwarding, Link, RemoteCommand
 from launcher.transports.local import fork_agent
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
     from launcher.transports.link import ReconnectingLink
-    from launcher.transports.transport import Inventory, Launch
+    from launcher.transports.transport import Inventory, Launch, Reaching, Transport
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
@@ -87,27 +87,24 @@ class Machines:
     """See `launcher.transports.base.Hosts`. Local agents are forks of launch, the others have connections.
 
     Args:
+        transport: makes the connections to other machines.
         launch, inventory, placement, loop: see `launcher.transports.transport.Transport.hosts`.
-        connect: makes the connections to other machines.
-        address: gives the present address of a host; ``None``: that of the inventory.
-        renew: makes a lost host anew, which ends its tasks; ``None``: a lost host is connected to again.
         agents: whether tasks run under the agents; else the agents run remote commands only.
     """
 
     def __init__(
         self,
+        transport: "Transport",
         launch: "Launch",
         inventory: "Inventory",
         placement: Placement,
         loop: Loop,
-        connect: Callable[[Sequence[Host]], AbstractContextManager[Connected]],
-        address: Callable[[Host], str | None] = lambda host: None,
-        renew: Callable[[str], None] | None = None,
         agents: bool = True,
     ) -> None:
-        self._launch, self._placement, self._loop = launch, placement, loop
-        self._connect, self._address, self._renew, self._agents = connect, address, renew, agents
-        hosts = placement.agent_hosts()
+        self._transport, self._launch, self._settings = transport, launch, inventory.settings
+        self._placement, self._loop, self._agents = placement, loop, agents
+        used = {host.name for host in placement.agent_hosts()}
+        hosts = [host for host in inventory.hosts if host.name in used]
         self._here = [host for host in hosts if host.name in inventory.here]
         self._remote = [host for host in hosts if host.name not in inventory.here]
         self.others = bool(self._remote)
@@ -136,12 +133,14 @@ class Machines:
         return self
 
     def _connect_remote(self, stack: ExitStack) -> None:
-        each = _DESCRIPTORS + (_RELAY_DESCRIPTORS if self._launch.relay else 0)
+        launch = self._launch
+        each = _DESCRIPTORS + (_RELAY_DESCRIPTORS if launch.relay else 0)
         allow_descriptors(len(self._remote) * each)
+        connecting = self._transport.connections(self._remote, self._settings, launch.reaching, launch.notice)
         try:
-            made = stack.enter_context(self._connect(self._remote))
+            made = stack.enter_context(connecting)
         except KeyboardInterrupt:
-            self._launch.notice("Ctrl-C: nothing was started")
+            launch.notice("Ctrl-C: nothing was started")
             raise
         self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
         self._leave_out(made.failed)
@@ -191,7 +190,7 @@ class Machines:
         """See `Hosts.tasks_end`."""
         from launcher.transports.link import tasks_end_after
 
-        return tasks_end_after(self._launch.reaching.lease) if self._renew is None else 0.0
+        return 0.0 if self._transport.renews_hosts else tasks_end_after(self._launch.reaching.lease)
 
     def started(self, placement: Placement) -> AbstractContextManager[Placement]:
         """See `Hosts.started`: the agents run already."""
@@ -210,8 +209,8 @@ class Machines:
 
     def reach(self, host: str) -> None:
         """See `Hosts.reach`."""
-        if self._renew is not None:
-            self._renew(host)
+        if self._transport.renews_hosts:
+            self._transport.renew(host, self._settings)
         else:
             self.programs.reconnect(host)
             old = self._reconnecting.get(host)
@@ -222,14 +221,11 @@ class Machines:
 
     def located(self, placement: Placement) -> Placement:
         """See `Hosts.located`."""
-        hosts = {host.name: host for host in placement.agent_hosts()}
-        found = {name: address for name, host in hosts.items() if (address := self._address(host))}
-
-        def located(host: Host) -> Host:
-            return host._replace(address=found[host.name]) if host.name in found else host
-
-        tasks = tuple(placed._replace(host=located(placed.host)) for placed in placement.tasks)
-        return placement._replace(tasks=tasks) if found else placement
+        address = self._transport.address
+        found = {host.name: address(host, self._settings) or host.address for host in placement.hosts()}
+        hosts = (placed.host._replace(address=found[placed.host.name]) for placed in placement.tasks)
+        tasks = (placed._replace(host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
+        return placement._replace(tasks=tuple(tasks))
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `Hosts.run`: over the link to the host's agent, which survives broken connections."""
@@ -278,13 +274,18 @@ class Programs:
 
 @contextmanager
 def commands(
-    hosts: Sequence[Host], connect: Callable[[Sequence[Host]], AbstractContextManager[Connected]]
-) -> Iterator[tuple["Programs", Mapping[str, str]]]:
+    transport: "Transport",
+    settings: Any,
+    hosts: Sequence[Host],
+    reaching: "Reaching",
+    notice: Callable[[str], None],
+) -> Iterator[tuple[Programs, Mapping[str, str]]]:
     """Connections for remote commands without a job.
 
     Args:
+        transport, settings: make the connections to other machines.
         hosts: this machine, and others.
-        connect: makes the connections to the others.
+        reaching, notice: see `launcher.transports.transport.Transport.connections`.
 
     Yields:
         An object that runs the commands; and by name, the reasons why hosts can't be reached.
@@ -293,7 +294,7 @@ def commands(
     if not remote:
         yield Programs(hosts, None), {}
         return
-    with connect(remote) as made:
+    with transport.connections(remote, settings, reaching, notice) as made:
         yield Programs(filter(is_here, hosts), made.connections), made.failed
 
 

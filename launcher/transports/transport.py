@@ -55,8 +55,8 @@ class Launch(Record):
     #: The settings of the transport.
     settings: Any
     reaching: Reaching
-    #: Makes connections to hosts by the default transport, for transports that do their work over these.
-    connect: Callable[[Sequence[Host]], AbstractContextManager[Connected]]
+    #: The default transport and its settings, for transports that do their work over its connections.
+    usual: tuple["Transport", Any]
     #: Gets lines for the user; any thread may call it.
     notice: Callable[[str], None]
     #: See `launcher.job_run.interrupts.Interrupts.ignore`.
@@ -168,20 +168,7 @@ class Transport:
         Raises:
             TransportError: on entering: hosts can't be reached.
         """
-        settings = inventory.settings
-
-        def connect(hosts: Sequence[Host]) -> AbstractContextManager[Connected]:
-            return self.connections(hosts, settings, launch.reaching, launch.notice)
-
-        def address(host: Host) -> str | None:
-            return self.address(host, settings)
-
-        def renew(host: str) -> None:
-            self.renew(host, settings)
-
-        return Machines(
-            launch, inventory, placement, loop, connect, address, renew if self.renews_hosts else None
-        )
+        return Machines(self, launch, inventory, placement, loop)
 
     def connections(
         self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -172,10 +172,8 @@ def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     settings, reaching, notices = Namespace(count=1, shared=False), Reaching(), list[str]()
     (folder / "test").mkdir()
 
-    def connect(hosts: Sequence[Host]) -> NoReturn:
-        raise AssertionError("no host has another transport")
-
-    launch = Launch("x", JobSpec(()), (), False, settings, reaching, connect, print, lambda: None)
+    usual = TRANSPORT, None
+    launch = Launch("x", JobSpec(()), (), False, settings, reaching, usual, print, lambda: None)
     with (
         TRANSPORT.inventory(launch) as inventory,
         TRANSPORT.connections(inventory.hosts, inventory.settings, reaching, print) as made,

@@ -8,13 +8,13 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from launcher.job import Host, JobSpec, Placement
 from launcher.loop import Loop
 from launcher.transports.base import Link
+from launcher.transports.docker import TRANSPORT
 from launcher.transports.docker.container import Container, Mount, container_name
 from launcher.transports.docker.hosts import Containers
 from launcher.transports.docker.options import DockerOptions
@@ -33,16 +33,13 @@ _ENTERED = ("--pid", "--mount", "--net", "--uts")
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 
 
-def _connect(hosts: Sequence[Host]) -> NoReturn:
-    raise AssertionError("containers of this machine need no connection")
-
-
 def containers(
     job: str, planned: Sequence[Container], notices: list[str], loop: Loop
 ) -> AbstractContextManager[Containers]:
     """The containers of a launch at the engine of this machine."""
     spec, options = JobSpec(()), DockerOptions(BASE)
-    launch = Launch(job, spec, (), False, options, Reaching(), _connect, notices.append, lambda: None)
+    usual = TRANSPORT, options
+    launch = Launch(job, spec, (), False, options, Reaching(), usual, notices.append, lambda: None)
     return nullcontext(Containers(launch, Inventory((), spec, options), planned, loop))
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_number
@@ -17,7 +17,7 @@ from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import listed
 from launcher.transports import bootstrap
-from launcher.transports.base import Commands, Connected, Connections, Link, RemoteCommand, for_each
+from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each
 from launcher.transports.docker.container import (
     HOST_NETWORK,
     JOB,
@@ -101,19 +101,16 @@ def docker_hosts(
     launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
 ) -> Iterator[Containers]:
     """See `launcher.transports.transport.Transport.hosts`."""
-    hosts = {host.name: host for host in launch.hosts}
-    gpus: Mapping[str, Sequence[str]] = {name: host.gpus or () for name, host in hosts.items()}
+    gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in launch.hosts}
     if not launch.named:
         gpus = own_hosts(inventory.job, launch.hosts[0].gpus or ())[1]
     made = containers(inventory.settings, inventory.job, placement, gpus, here=not launch.named)
     if not launch.named:
         yield Containers(launch, inventory, made, loop)
         return
-
-    def connect(seen: Sequence[Host]) -> AbstractContextManager[Connected]:
-        return launch.connect([hosts[host.name] for host in seen])
-
-    with Machines(launch, inventory, placement, loop, connect, agents=False) as machines:
+    usual, settings = launch.usual
+    under = inventory._replace(hosts=launch.hosts, settings=settings)
+    with Machines(usual, launch, under, placement, loop, agents=False) as machines:
         yield Containers(launch, inventory, made, loop, machines)
 
 

@@ -5,10 +5,13 @@ the epoch, by the clock of the machine where the event happened. Hosts with Pyth
 """
 
 import time
-from typing import Any, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Tuple, Union
 
 from launcher.record import Record
 from launcher.task_id import TaskId
+
+if TYPE_CHECKING:  # agents do not have it
+    from launcher.report import ExitStatus, Reason, TaskState
 
 _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -406,15 +409,37 @@ class Tell(Record):
     urgent: bool = False
 
 
-class Restarting(Record):
-    """To the launcher: tell programs that these tasks are stopped, if they run, and start again.
+class TaskMoved(Record):
+    """To the launcher: show that a task has another state, has got its process, or is to start again.
 
-    ``on`` false: tasks that were named before do not start again after all.
+    The last one of a task has all that is known about it. The fields are those of `launcher.report`.
+    """
+
+    #: When the event happened that led to it.
+    at: float
+    task: TaskId
+    attempt: int
+    state: "TaskState"
+    host: str
+    address: str
+    pid: Optional[int]
+    status: "ExitStatus"
+    reason: "Optional[Reason]"
+    detail: str
+    peak_rss: Optional[int]
+    cpu_s: Optional[float]
+    #: It is to start again when it is over.
+    restarting: bool
+
+
+class Restarting(Record):
+    """To the launcher: tell programs that these tasks are stopped, if they run, and start again together.
+
+    `TaskMoved` tells if one of them does not start again after all.
     """
 
     #: The number of the present attempt of each task, the one before the restart.
     attempts: Mapping[TaskId, int]
-    on: bool
 
 
 class Finish(Record):
@@ -447,6 +472,7 @@ Command = Union[
     SetTimer,
     CancelTimer,
     Tell,
+    TaskMoved,
     Restarting,
     Finish,
 ]

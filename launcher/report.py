@@ -36,6 +36,12 @@ class TaskState(enum.Enum):
     LOST = "lost"
     CANCELLED = "cancelled"
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing follows it but the next attempt."""
+        state = TaskState
+        return self in (state.SUCCEEDED, state.FAILED, state.STOPPED, state.LOST, state.CANCELLED)
+
 
 class Reason(enum.Enum):
     """Why a task, or the job, ended as it did."""

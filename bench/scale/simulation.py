@@ -169,7 +169,7 @@ class Simulation:
             return False
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
-        self.started += whole.count(b'"TaskStarted"')
+        self.started += whole.count(b'"state": "running"')
         return self.started >= self.size.all_tasks
 
     def all_taken(self) -> bool:

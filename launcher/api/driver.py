@@ -72,8 +72,9 @@ class Driver:
     output: int | None = None
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
     on_end: Callable[[], None] = lambda: None
-    #: All events so far.
+    #: All events so far; the last ``TaskMoved`` of each task.
     events: list[Mapping[str, Any]] = field(default_factory=list, init=False)
+    moved: dict[str, Mapping[str, Any]] = field(default_factory=dict, init=False)
     #: The name of the run and its folder; empty: not known yet.
     job: str = field(default="", init=False)
     run_dir: str = field(default="", init=False)
@@ -224,6 +225,8 @@ class Driver:
                 text = "\n".join(map(printable, str(error).split("\n")))  # parts of it may come from a host
                 error = JobFailed(text, self.run_dir, error.exit_code)
             self._error = error
+        elif event["event"] == "TaskMoved":
+            self.moved[event["task"]] = event
         self.events.append(event)
         self.on_event(event)
 

@@ -38,6 +38,7 @@ from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
 from launcher.job_run.notices import print_notice
+from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
 from launcher.transports import sections
@@ -71,8 +72,10 @@ class TaskHandle:
     name: str
     host: str = ""
     attempt: int = 1
-    #: The attempt after which it is to start again; 0: it is not.
-    restarting: int = 0
+    #: Its main process, as its host numbers it; ``None``: it was not started (yet).
+    pid: int | None = None
+    #: It is to start again.
+    restarting: bool = False
     #: It has connected.
     arrived: bool = False
     #: How its process ended; empty: it has not. And whether it has succeeded.
@@ -287,47 +290,27 @@ class Tasks:
     # ------------------------------------------------------------------ events, in a thread
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "AgentLost":
-            for lost in self.handles.values():
-                if lost.host == event["host"] and not lost.ending:
-                    self._ended(lost, f"is lost with its host: {event['why']}")
-        elif kind == "Restarting":
-            self._restarting(event["attempts"], event["on"])
-        handle = self.handles.get(event.get("task", ""))
-        if handle is None:
-            return
-        handle.attempt = max(handle.attempt, event.get("attempt", 0))
-        if handle.attempt > handle.restarting:
-            handle.restarting = 0
-        if kind == "TaskStarted":
-            handle.host, handle.ending = event["host"], ""
+        if event["event"] == "Restarting":
+            self.tasks_restart({name: at for name, at in event["attempts"].items() if name in self.handles})
+        elif event["event"] == "TaskMoved" and event["task"] in self.handles:
+            self._moved(self.handles[event["task"]], event)
+
+    def _moved(self, handle: TaskHandle, event: Mapping[str, Any]) -> None:
+        """A task has moved. Its failure is the job's, and is reported when that has ended, or it goes on."""
+        if event["attempt"] > handle.attempt:
+            handle.attempt, handle.pid, handle.ending, handle.well = event["attempt"], None, "", False
+        started, ended = handle.pid != event["pid"], "" if handle.ending else _ending(event)
+        was_restarting, handle.restarting = handle.restarting, event["restarting"]
+        handle.host, handle.pid = event["host"], event["pid"]
+        if started:
             self.task_started(handle)
-        elif kind == "TaskExited":
-            self._ended(handle, ending_text(event["code"], event["signal"]), event["code"] == 0)
-        elif kind == "TaskNotStarted":
-            self._ended(handle, f"could not be started: {event['why']}")
-
-    def _ended(self, handle: TaskHandle, ending: str, well: bool = False) -> None:
-        """A task has ended. Its failure is the job's, and is reported when that has ended, or it goes on."""
-        raised = handle.outcome.get("raised")
-        handle.ending = f"raised {raised}".partition("\n")[0] if raised else ending
-        handle.well = well
-        self._tell_end(handle)
-
-    def _tell_end(self, handle: TaskHandle) -> None:
-        if handle.ending and not handle.restarting and (handle.well or self._goes_on):
+        if ended:
+            raised = handle.outcome.get("raised")
+            handle.ending = f"raised {raised}".partition("\n")[0] if raised else ended
+            handle.well = event["status"]["code"] == 0
+        may_tell = not handle.restarting and (handle.well or self._goes_on)
+        if handle.ending and may_tell and (ended or was_restarting):
             self.task_ended(handle, handle.ending)
-
-    def _restarting(self, attempts: Mapping[str, int], on: bool) -> None:
-        """Tasks are to start again, or (not ``on``) are not after all."""
-        ours = {name: attempt for name, attempt in attempts.items() if name in self.handles}
-        for name, attempt in ours.items():
-            self.handles[name].restarting = attempt if on else 0
-            if not on:
-                self._tell_end(self.handles[name])
-        if on:
-            self.tasks_restart(ours)
 
     def _end(self) -> None:
         """The launcher has ended."""
@@ -339,6 +322,16 @@ class Tasks:
         self.job_ended()
         for handle in self.handles.values():
             self.task_ended(handle, handle.ending or "was stopped")
+
+
+def _ending(moved: Mapping[str, Any]) -> str:
+    """How the process of a task has ended, by `TaskMoved`; empty: it has not."""
+    state, detail = TaskState(moved["state"]), moved["detail"]
+    if state is TaskState.LOST:
+        return f"is lost with its host: {detail.partition(': ')[2]}"
+    if state is TaskState.FAILED and moved["pid"] is None:
+        return f"could not be started: {detail}"
+    return ending_text(**moved["status"]) if state is TaskState.ENDED else ""
 
 
 def ending_text(code: int | None, signal: int | None) -> str:

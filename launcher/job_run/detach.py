@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from launcher.agent.processes import nothing_on
 from launcher.errors import LaunchError
-from launcher.events import TaskStarted
+from launcher.events import TaskMoved
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import STOP_SIGNALS
 from launcher.job_run.options import Options
@@ -62,7 +62,7 @@ class Detached:
 
     def on(self, event: Shown) -> None:
         """Tell the command when the last task has started for the first time."""
-        if isinstance(event, TaskStarted) and self._not_started:
+        if isinstance(event, TaskMoved) and event.pid is not None and self._not_started:
             self._not_started.discard(event.task)
             if not self._not_started:
                 self._tell("\0")

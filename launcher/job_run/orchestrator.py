@@ -37,6 +37,8 @@ _IMMEDIATE_WAIT, _IMMEDIATE_KILL = 0.5, 3.0
 _REASON_WAIT = 2.0
 #: Seconds between two looks for that reason.
 _LOOK = 0.01
+#: Events that are not shown: `events.TaskMoved` has what they say.
+_TOLD_BY_MOVES = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
 
 
 class _Connection:
@@ -152,6 +154,7 @@ class Orchestrator:
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
             events.Tell: self._show,
+            events.TaskMoved: self._show,
             events.Restarting: self._show,
             events.Finish: self._finish,
         }
@@ -248,7 +251,8 @@ class Orchestrator:
 
     def _handle(self, event: events.Event) -> None:
         """Show an event, pass it to the supervisor, and execute the commands."""
-        self._show(event)
+        if not isinstance(event, _TOLD_BY_MOVES):
+            self._show(event)
         hint = "" if self._hints is None else self._hints.observe(event)
         if hint:
             self._show(events.Tell(hint, urgent=True))

@@ -2,13 +2,13 @@
 
 from typing import Protocol
 
-from launcher.events import Event, Restarting, Tell
+from launcher.events import Event, Restarting, TaskMoved, Tell
 from launcher.job import Placement, RunPaths
 from launcher.record import Record
 from launcher.report import Report
 
-#: Events that a renderer shows.
-Shown = Event | Tell | Restarting
+#: Events that a renderer shows. What becomes of a task is shown by `TaskMoved`, not by the agent's events.
+Shown = Event | Tell | TaskMoved | Restarting
 
 
 class Opening(Record):

@@ -114,15 +114,15 @@ class Console:
             return
         if self._status is not None:
             self._status.on(event)
-        if isinstance(event, events.TaskStarted) and self._hosts.get(event.task) != event.host:
-            self._end(event.task)  # of the attempt on the lost host
-            self._hosts[event.task] = event.host
-            self._labels = labels(self._hosts, list(self._hosts))
         if isinstance(event, Tell):
             self._kept.append(event)
             self._show_notices()
-        elif isinstance(event, events.TaskGone):
-            self._end(event.task)
+        elif isinstance(event, events.TaskMoved):
+            if event.state.is_over:
+                self._end(event.task)
+            if self._hosts[event.task] != event.host:
+                self._hosts[event.task] = event.host
+                self._labels = labels(self._hosts, list(self._hosts))
 
     def tick(self, now: float) -> float | None:
         """Show unfinished lines, and draw the live line."""
@@ -243,22 +243,14 @@ class _StatusLine:
         self._writer = writer
         self._fd = options.stderr
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
-        self._hosts = {placed.task: placed.host.name for placed in placement.tasks}
         self._began = began
         self._drawn = ""
         self._drawn_at = float("-inf")
 
     def on(self, event: Shown) -> None:
         """Count the tasks by state."""
-        if isinstance(event, events.TaskStarted):
-            self._states[event.task], self._hosts[event.task] = "running", event.host
-        elif isinstance(event, (events.TaskExited, events.TaskNotStarted)):
-            self._states[event.task] = "ended"
-        elif isinstance(event, events.TaskSignalled) and self._states.get(event.task) == "running":
-            self._states[event.task] = "stopping"
-        elif isinstance(event, events.AgentLost):
-            lost = (task for task, host in self._hosts.items() if host == event.host)
-            self._states.update(dict.fromkeys(lost, "ended"))
+        if isinstance(event, events.TaskMoved):
+            self._states[event.task] = "ended" if event.state.is_over else event.state.value
 
     def erase(self) -> None:
         """Erase it, before other lines are printed."""

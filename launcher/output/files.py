@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launcher.events import TaskGone, TaskOutput, TaskStarted, Tell
+from launcher.events import TaskMoved, TaskOutput, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.jsonl import event_as_dict, record_as_dict
@@ -49,8 +49,10 @@ class Files:
         self._fds: dict[str, int] = {}
         #: Tasks whose log does not end with a whole line.
         self._in_line: set[TaskId] = set()
-        #: Lines for ``events.jsonl`` since the last tick.
-        self._events: list[bytes] = []
+        #: The attempts of tasks that have started again.
+        self._attempts: dict[TaskId, int] = {}
+        #: Events for ``events.jsonl`` since the last tick, and when they came.
+        self._events: list[tuple[Shown, float]] = []
         #: Files that can't be written to.
         self._broken: list[str] = []
         #: A file of the run is missing or not complete.
@@ -73,18 +75,19 @@ class Files:
             ended = event.data.endswith(b"\n")
             self._in_line.discard(event.task) if ended else self._in_line.add(event.task)
             return
-        if isinstance(event, TaskGone):
+        if isinstance(event, TaskMoved) and event.state.is_over:
             self._close(self._paths.log(event.task))
-        elif isinstance(event, TaskStarted) and event.attempt > 1:
+        elif isinstance(event, TaskMoved) and event.attempt > self._attempts.get(event.task, 1):
+            self._attempts[event.task] = event.attempt
             before = b"\n" if event.task in self._in_line else b""
             self._append(self._paths.log(event.task), before + attempt_mark(event.attempt))
-        line = _compact(event_as_dict(event, self._clock())) + "\n"
-        self._events.append(line.encode("utf-8", "backslashreplace"))
+        self._events.append((event, self._clock()))
 
     def tick(self, now: float) -> float | None:
         """Write the events of this turn of the loop."""
         if self._events:
-            self._append(self._paths.events, b"".join(self._events))
+            lines = "".join(f"{_compact(event_as_dict(*each))}\n" for each in self._events)
+            self._append(self._paths.events, lines.encode("utf-8", "backslashreplace"))
             self._events.clear()
         return None
 

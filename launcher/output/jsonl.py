@@ -25,7 +25,7 @@ _RETRY = 0.05
 
 
 def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
-    """``{"event": "TaskExited", "at": ..., ...}``; ``now`` (seconds since the epoch) dates a notice."""
+    """``{"event": "TaskMoved", "at": ..., ...}``; ``now`` (seconds since the epoch) dates a notice."""
     fields = record_as_dict(event)
     return {"event": type(event).__name__, "at": fields.pop("at", now), **fields}
 
@@ -72,7 +72,7 @@ class Jsonl:
         if isinstance(event, events.TaskOutput):
             self._output(event.task, event.data)
             return
-        if isinstance(event, events.TaskGone):
+        if isinstance(event, events.TaskMoved) and event.state.is_over:
             self._end(event.task)
         self._write(event_as_dict(event, self._clock()))
 

@@ -19,9 +19,8 @@ from contextlib import suppress
 from launcher import events
 from launcher.errors import LaunchError
 from launcher.output.base import Opening, Shown
-from launcher.report import Reason, Report
+from launcher.report import Reason, Report, TaskState
 from launcher.task_id import TaskId
-from launcher.text import signal_name
 
 #: Panes of a window; more tasks get more windows.
 PANES = 9
@@ -58,6 +57,7 @@ class Tmux:
         self._attach = attach
         self._interrupted = interrupted
         self._panes: dict[TaskId, str] = {}
+        self._titles: dict[TaskId, str] = {}
         self._socket = ""
         #: The server's process, to notice its end, and to kill a server that does not answer.
         self._pidfd = -1
@@ -106,15 +106,14 @@ class Tmux:
 
     def on(self, event: Shown) -> None:
         """Show the state of a task in the title of its pane."""
-        if isinstance(event, events.TaskStarted):
-            self._title(event.task, f"pid {event.pid}")
-        elif isinstance(event, events.TaskNotStarted):
-            self._title(event.task, f"NOT STARTED: {event.why}")
-        elif isinstance(event, events.TaskExited):
-            end = f"exit code {event.code}" if event.signal is None else signal_name(event.signal)
-            self._title(event.task, end)
-        elif isinstance(event, events.TaskSignalled):
-            self._title(event.task, "stopping")
+        if isinstance(event, events.TaskMoved):
+            running = event.state is TaskState.RUNNING
+            state = f"pid {event.pid}" if running else event.detail or event.state.value
+            if event.state is TaskState.FAILED and event.pid is None:
+                state = f"NOT STARTED: {event.detail}"
+            if self._titles.get(event.task) != state:
+                self._titles[event.task] = state
+                self._title(event.task, state)
 
     def tick(self, now: float) -> float | None:
         """Ask for the next look at whether the session has ended."""

@@ -16,6 +16,7 @@ from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.record import Record
 from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
+from launcher.report import TaskState
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere
 from launcher.task_id import TaskId
 from launcher.text import did_you_mean, duration, printable
@@ -28,6 +29,7 @@ _RECORD_SIZE = 64 * 1024
 _LARGEST = 1 << 30
 #: Latest start of a run, in seconds since the epoch; a later one in a file is wrong.
 _LAST_START = 1e11
+_OVER = {state.value for state in TaskState if state.is_over}
 #: The newest run.
 LATEST = "latest"
 
@@ -255,13 +257,13 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
 
 
 def remaining(run: Run) -> list[TaskId]:
-    """The tasks of a run that have no ``TaskGone`` event yet."""
-    gone = set()
+    """The tasks of a run that are not over, by its events."""
+    over = {}
     with suppress(OSError), open_regular(run.paths.events) as file:
         lines = iter(lambda: file.readline(MOST), b"")
-        for event in (_object(line) or {} for line in lines if b"TaskGone" in line):
-            gone.add(event.get("task") if event.get("event") == "TaskGone" else None)
-    return [task for task in tasks(run) if task not in gone]
+        for event in (_object(line) or {} for line in lines if b"TaskMoved" in line):
+            over[event.get("task")] = event.get("state") in _OVER
+    return [task for task in tasks(run) if not over.get(task)]
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:

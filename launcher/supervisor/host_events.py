@@ -123,7 +123,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
     job.do(events.HangUp(event.host))
     moving.expect_back(job, event.host)
-    forgotten = job.forget_restarts((record.task for record in host.tasks), tell=False)
+    forgotten = job.forget_restarts(record.task for record in host.tasks)
     for record in host.tasks:
         if record.task in job.tasks.open:
             _lose_task(job, record, event, lost)
@@ -135,7 +135,6 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
         return
     if start_again:
         return
-    job.tell_restarting(forgotten, on=False)
     if host.own and restart is not None:
         job.forget_restarts(job.tasks)
     _fail(job, Reason.HOST_LOST, host, event.at, text, host.own)

@@ -137,6 +137,7 @@ class Machine:
             answers = isinstance(event, (events.AgentReady, events.AgentLost))
             if host.state is not HostState.RETURNING or not answers:
                 return []
+        self.state.tasks.at = getattr(event, "at", self.state.tasks.at)
         handler(self.state, event)
         return self.state.take_commands()
 

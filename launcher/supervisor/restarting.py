@@ -252,7 +252,10 @@ def _add(job: JobState, restart: Restart, tasks: set[TaskId]) -> None:
     job.under_way[restart.timer] = restart
     restart.tasks |= tasks
     job.tasks.restarting.update(dict.fromkeys(tasks, restart))
-    job.tell_restarting(tasks, on=True)
+    for record in (own := job.tasks.in_order(tasks)):
+        record.has_moved()
+    if own:
+        job.do(events.Restarting({record.task: record.attempt for record in own}))
     job.tasks.deciding |= tasks & job.tasks.all_deciding
 
 

@@ -112,14 +112,9 @@ class JobState:
         """Show a line to the user."""
         self.do(events.Tell(text, urgent))
 
-    def tell_restarting(self, tasks: Iterable[TaskId], on: bool) -> None:
-        """Tell programs that tasks start again (``on``), or do not after all."""
-        if attempts := {record.task: record.attempt for record in self.tasks.in_order(tasks)}:
-            self.do(events.Restarting(attempts, on))
-
     def take_commands(self) -> list[Command]:
-        """The commands since the last call."""
-        commands, self._commands = self._commands, []
+        """The commands since the last call; first what has become of tasks."""
+        commands, self._commands = [*self.tasks.take_moves(), *self._commands], []
         return commands
 
     # ------------------------------------------------------------------ questions
@@ -186,20 +181,16 @@ class JobState:
         self.failure, self.exit_code = failure, exit_code
         return True
 
-    def forget_restarts(self, tasks: Iterable[TaskId], tell: bool = True) -> dict[TaskId, Restart]:
-        """Do not start these tasks again.
-
-        Args:
-            tasks: not all need be waiting for a restart.
-            tell: tell programs.
+    def forget_restarts(self, tasks: Iterable[TaskId]) -> dict[TaskId, Restart]:
+        """Do not start these tasks again; not all need be waiting for a restart.
 
         Returns:
             Those that were to start again, with their restarts.
         """
         waiting = self.tasks.restarting
         forgotten = {task: waiting.pop(task) for task in [*tasks] if task in waiting}
-        self.tell_restarting(forgotten if tell else (), on=False)
         for task, restart in forgotten.items():
+            self.tasks[task].has_moved()
             restart.tasks.discard(task)
             if not restart.tasks:
                 self.end_restart(restart)

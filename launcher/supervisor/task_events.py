@@ -35,6 +35,7 @@ def started(job: JobState, event: events.TaskStarted) -> None:
     record = job.tasks[event.task]
     record.pid, record.started_at = event.pid, event.at
     record.first_look = job.silence.looks
+    record.has_moved()
     if record.state is TaskState.STARTING:
         record.move(TaskState.RUNNING, event)
     _start_answered(job, event.task)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from launcher import events
 from launcher.job import Placed, Placement, ProgramKind, deciding_roles
 from launcher.report import Attempt, ExitStatus, Reason, TaskReport, TaskState
 from launcher.supervisor.transitions import StateRecord
@@ -28,6 +29,8 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
 _OVER = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST)
 #: Bytes of the last output, and earlier attempts, that are kept.
 _TAIL, _MOST_EARLIER = 4000, 1000
+#: The fields of `events.TaskMoved` that a record has.
+_MOVED = events.TaskMoved._fields[1:-1]
 
 
 class TaskRecord(StateRecord):
@@ -36,12 +39,14 @@ class TaskRecord(StateRecord):
     Args:
         placed: the task and its host.
         number: its place in the table.
+        moved: gets the record when a `events.TaskMoved` is to follow.
     """
 
     state: TaskState
 
-    def __init__(self, placed: Placed, number: int) -> None:
+    def __init__(self, placed: Placed, number: int, moved: dict[TaskId, TaskRecord]) -> None:
         super().__init__(placed.task, TaskState.PENDING, TRANSITIONS)
+        self._moved = moved
         self.task, self.number = placed.task, number
         #: The host of this attempt, and that of the next one.
         self.host = self.next_host = placed.host.name
@@ -92,6 +97,14 @@ class TaskRecord(StateRecord):
         if placed.host.name != self.next_host:
             self.port = None
         self.next_host = placed.host.name
+
+    def has_moved(self) -> None:
+        """Let a `events.TaskMoved` follow; after a change of the state it does so anyway."""
+        self._moved[self.task] = self
+
+    def _move(self, state: Any, possible: Sequence[Any], cause: object) -> None:
+        super()._move(state, possible, cause)
+        self.has_moved()
 
     def start_again(self) -> None:
         """Begin the next attempt; all processes of the last one have ended.
@@ -152,8 +165,13 @@ class Tasks(dict[TaskId, TaskRecord]):
     """
 
     def __init__(self, placement: Placement, done_when: str) -> None:
+        #: When the last event happened; the tasks that have moved since then, and moves of those of them that
+        #: have started again.
+        self.at = 0.0
+        self._moved: dict[TaskId, TaskRecord] = {}
+        self._moves: list[events.TaskMoved] = []
         tasks = enumerate(placement.tasks)
-        super().__init__((placed.task, TaskRecord(placed, number)) for number, placed in tasks)
+        super().__init__((placed.task, TaskRecord(placed, number, self._moved)) for number, placed in tasks)
         self.ps = [record for record in self.values() if record.task.role == "ps"]
         #: Tasks that are not gone; those that have neither failed nor ended, as far as the launcher knows;
         #: those that were commanded to start, without an answer.
@@ -181,10 +199,23 @@ class Tasks(dict[TaskId, TaskRecord]):
 
     def start_again(self, record: TaskRecord) -> None:
         """Begin the next attempt of a task."""
+        if self._moved.pop(record.task, None):
+            self._moves.append(self._move_of(record))
         del self.restarting[record.task]
         record.start_again()
         self.open.add(record.task)
         self.alive.add(record.task)
+
+    def take_moves(self) -> list[events.TaskMoved]:
+        """What has moved since the last call."""
+        moves = [*self._moves, *map(self._move_of, self._moved.values())]
+        self._moves.clear()
+        self._moved.clear()
+        return moves
+
+    def _move_of(self, record: TaskRecord) -> events.TaskMoved:
+        fields = (getattr(record, field) for field in _MOVED)
+        return events.TaskMoved._make((self.at, *fields, record.task in self.restarting))
 
     def process_ended(self, task: TaskId, at: float) -> None:
         """Record that the own process of a task has ended, for good unless the task is to start again."""

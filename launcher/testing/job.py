@@ -7,8 +7,8 @@ import re
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import or_
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,13 +33,6 @@ _SUSPEND, _ANSWER = 20.0, 10.0
 _LINES, _TASKS = 10, 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
 _OF_TASK = re.compile(r"(\S+ )?\S+/\d+ +\| ")
-#: The state of a task by its events; the first of them that has come counts.
-_STATES = {
-    "TaskNotStarted": TaskState.FAILED,
-    "TaskExited": TaskState.ENDED,
-    "TaskSignalled": TaskState.STOPPING,
-    "TaskStarted": TaskState.RUNNING,
-}
 
 
 class WaitFailed(AssertionError):
@@ -150,13 +143,13 @@ class Job(_Waits):
             raise CannotStart(self.exit_code, self.output + error)
 
     def _has_begun(self) -> bool | None:
-        over, first = not self.running, [event for event in self.events if event.get("attempt") == 1]
-        kinds = Counter(event["event"] for event in first)
+        over = not self.running
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
             self.plan, self.addresses = plan, plan["cluster"]
             self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
-        all_known = kinds["TaskStarted"] + kinds["TaskNotStarted"] == len(self.tasks)
-        return over or (kinds["TaskStarted"] > 0 and all_known) or None  # without any it ends
+        started = [task.pid is not None or task.attempt > 1 for task in self.tasks]
+        all_known = all(map(or_, started, (task.state.is_over for task in self.tasks)))
+        return over or (any(started) and all_known) or None  # without any it ends
 
     # ------------------------------------------------------------------ description
 
@@ -305,35 +298,24 @@ class Task(_Waits):
     @property
     def attempt(self) -> int:
         """The number of its last start, from 1."""
-        events = (event for event in self._job.driver.events if event.get("task") == self.name)
-        return max((event.get("attempt", 1) for event in events), default=1)
+        return int(self._moved["attempt"]) if self._moved else 1
 
     @property
     def pid(self) -> int | None:
         """Its main process, as its host numbers it; ``None``: it was not started (yet)."""
-        return next((int(event["pid"]) for event in self._events("TaskStarted")), None)
+        return self._moved.get("pid")
 
     @property
     def state(self) -> TaskState:
-        """Its state; when the job is over, that of the report."""
-        report = self._job.report()
-        for task in report.tasks if report else ():
-            if task.task == self.name:
-                return task.state
-        kinds = [event["event"] for event in self._events()]
-        if "TaskGone" not in kinds:
-            return next((state for kind, state in _STATES.items() if kind in kinds), TaskState.PENDING)
-        if "TaskSignalled" in kinds[: kinds.index("TaskExited")]:
-            return TaskState.STOPPED
-        return TaskState.SUCCEEDED if self.exit_status == ExitStatus(0) else TaskState.FAILED
+        """Its state."""
+        return TaskState(self._moved["state"]) if self._moved else TaskState.PENDING
 
     @property
     def exit_status(self) -> ExitStatus | None:
         """The end of its main process; ``None``: it runs. A status of ``None``s: its host was lost."""
-        over = not self._job.running  # before the events: they are complete then
-        for event in self._events("TaskExited", "TaskNotStarted"):
-            return ExitStatus(event["code"], event.get("signal"))
-        return ExitStatus() if over else None
+        over = not self._job.running or self.state.is_over  # before its status, which is complete then
+        status = ExitStatus(**self._moved["status"]) if self._moved else ExitStatus()
+        return status if status.known or over else None
 
     def described(self) -> str:
         """Its state as text: ``running``; ``failed, killed by SIGKILL``."""
@@ -456,10 +438,11 @@ class Task(_Waits):
 
         def look() -> int:
             later = self._job.driver.events[self._job.signalled_at :]
-            started = [
-                event for event in later if (event["event"], event.get("task")) == ("TaskStarted", self.name)
+            own = [
+                event for event in later if (event["event"], event.get("task")) == ("TaskMoved", self.name)
             ]
-            return max((event["attempt"] for event in started if event["attempt"] > 1), default=0)
+            started = (event["attempt"] for event in own if event["state"] == "running")
+            return max((attempt for attempt in started if attempt > 1), default=0)
 
         return self._job.until(look, f"a new attempt of {self.name}", timeout)
 
@@ -542,21 +525,18 @@ class Task(_Waits):
         __tracebackhide__ = True
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
-        known = len(self._events("SignalSent"))
+        known = len(self._signals_sent())
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
 
         def look() -> str | None:
-            answers = self._events("SignalSent")[known:]
+            answers = self._signals_sent()[known:]
             return str(answers[0]["states"]) if answers else "" if self._is_over() else None
 
         return self._wait_for(look, _ANSWER, f"an answer of the agent of {self.host}")
 
     def _is_over(self) -> bool:
         """Whether it has ended, and does not start again; with restarts a failed task may do so."""
-        if not self._job.running:
-            return True
-        may_restart = self._job.plan["restarts"] > 0 and self.exit_status != ExitStatus(0)
-        return bool(self._events("TaskGone", "TaskNotStarted")) and not may_restart
+        return not self._job.running or (self.state.is_over and not self._moved["restarting"])
 
     def _ended(self) -> str:
         return "and it has ended" if self._is_over() else ""
@@ -567,9 +547,11 @@ class Task(_Waits):
         tail = "its last lines:" if lines else "it printed nothing"
         return "\n".join([head, tail, *(f"    {line}" for line in lines)])
 
-    def _events(self, *kinds: str) -> list[Mapping[str, Any]]:
-        """The events of these kinds of its last attempt; default: all of them."""
-        last = self.attempt
-        found = [event for event in self._job.driver.events if event.get("task") == self.name]
-        found = [event for event in found if event.get("attempt", last) == last]
-        return [event for event in found if not kinds or event["event"] in kinds]
+    @property
+    def _moved(self) -> Mapping[str, Any]:
+        """The last event about its state; empty: there is none."""
+        return self._job.driver.moved.get(self.name, {})
+
+    def _signals_sent(self) -> list[Mapping[str, Any]]:
+        events = self._job.driver.events
+        return [each for each in events if (each["event"], each.get("task")) == ("SignalSent", self.name)]

@@ -100,7 +100,7 @@ def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
 
 
 class Step(NamedTuple):
-    """An event (``None``: the beginning) and the commands it led to, in order."""
+    """An event (``None``: the beginning) and the commands it led to, in order, but for `TaskMoved`."""
 
     event: Any
     commands: tuple[Command, ...]
@@ -111,6 +111,8 @@ class Replay(NamedTuple):
 
     #: The beginning, then a step an event.
     steps: tuple[Step, ...]
+    #: What became of tasks, in order.
+    moves: tuple[events.TaskMoved, ...]
     #: How it ended, or how it stands after the last event.
     report: Report
     #: Timers that are set, with their seconds.
@@ -232,13 +234,15 @@ class Script:
             launcher.supervisor.InvalidTransition: the events contradict each other.
         """
         simulated = SimulatedJob(self.job, self.placement, self._check, self._tasks_end)
-        steps = [Step(None, simulated.begin())]
+        steps, moves = [Step(None, simulated.begin())], []
         for event in self.events_of(text):
-            steps.append(Step(event, simulated.take(event)))
+            found = simulated.take(event)
+            moves += [each for each in found if isinstance(each, events.TaskMoved)]
+            steps.append(Step(event, tuple(each for each in found if not isinstance(each, events.TaskMoved))))
             self.placement = simulated.placement
         times = [step.event.at for step in steps if hasattr(step.event, "at")]
         report = simulated.machine.report(min(times, default=0.0), max(times, default=0.0))
-        return Replay(tuple(steps), report, dict(simulated.timers), simulated.exit_code)
+        return Replay(tuple(steps), tuple(moves), report, dict(simulated.timers), simulated.exit_code)
 
     def events_of(self, text: str) -> Iterator[Event]:
         """The events of a history."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher import events
 from launcher.job import Host, JobSpec, OnFailure
-from launcher.report import Reason, Report, TaskState
+from launcher.report import Attempt, Reason, Report, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.tasks import TRANSITIONS, deciding_tasks
+from launcher.task_id import TaskId
 from tests.histories.script import SimulatedJob, hosts, job
 from tests.histories.world import World
 
+OF_ATTEMPT = ("host", "state", "reason", "status", "detail", "pid")
 TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
 
 
@@ -85,9 +90,10 @@ def test_every_history_ends(
 ):
     spare = Host("spare", spare=True)
     simulated = SimulatedJob(spec, place(spec, (*hosts(count), spare)), tasks_end=tasks_end)
-    run(simulated, tape, skews, surprising, calm)
+    world = run(simulated, tape, skews, surprising, calm)
     report = simulated.machine.report(100.0, 200.0)
     check_states(report)
+    check_moves(world.moves, report)
     check_cause(report, simulated.machine.state.restarts_begun > 0)
     if report.exit_code == 0:
         decided = deciding_tasks(simulated.placement, spec.policy.done_when)
@@ -105,6 +111,18 @@ def check_states(report: Report) -> None:
         if task.state is TaskState.FAILED:
             assert task.status.known and (not task.status.ok or task.reason is Reason.STALLED), task
             assert task.detail, task
+
+
+def check_moves(moves: Mapping[tuple[TaskId, int], events.TaskMoved], report: Report) -> None:
+    """Those who see only what programs are told know of each attempt what the report says."""
+    told = {key: [getattr(move, field) for field in OF_ATTEMPT] for key, move in moves.items()}
+    reported = {
+        (task.task, attempt.attempt): [getattr(attempt, field) for field in OF_ATTEMPT]
+        for task in report.tasks
+        for attempt in (Attempt._make(getattr(task, field) for field in Attempt._fields), *task.earlier)
+    }
+    assert told == reported
+    assert not any(moves[task.task, task.attempt].restarting for task in report.tasks)
 
 
 def check_cause(report: Report, restarts: bool) -> None:

@@ -215,6 +215,8 @@ class World:
         self._waited_for: dict[str, set[str]] = {}
         #: Tasks that are to start again, as programs are told: by the attempt before.
         self._restarting: dict[TaskId, int] = {}
+        #: The last one of each attempt of a task.
+        self.moves: dict[tuple[TaskId, int], events.TaskMoved] = {}
         self._carry(simulated.begin())
 
     def _clock(self, skew: float) -> Callable[[], float]:
@@ -285,8 +287,12 @@ class World:
             if isinstance(command, events.Restarting):
                 for task, attempt in command.attempts.items():
                     assert self._lies or attempt == self._attempts[task]
-                    self._restarting.pop(task, None)
-                    self._restarting.update({task: attempt} if command.on else {})
+                    self._restarting[task] = attempt
+            elif isinstance(command, events.TaskMoved):
+                self.moves[command.task, command.attempt] = command
+                if not command.restarting and command.attempt == self._restarting.get(command.task):
+                    del self._restarting[command.task]
+                continue
             host = getattr(command, "host", None)
             if isinstance(command, events.SetTimer):
                 self._waited_for[command.timer] = set(self._lost)

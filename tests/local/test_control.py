@@ -53,7 +53,7 @@ def test_the_tasks_of_a_run(launch: Launch):
     header, *lines = ended.out.splitlines()
     assert header.split() == ["task", "state", "attempt", "host", "pid", "address", "memory", "last", "line"]
     plan = {task["task"]: task["address"] for task in run.plan["tasks"]}
-    pids = {event["task"]: event["pid"] for event in run.events if event["event"] == "TaskStarted"}
+    pids = {event["task"]: event["pid"] for event in run.events if event["event"] == "TaskMoved"}
     for line, task in zip(lines, ("worker/0", "worker/1", "ps/0"), strict=True):
         assert line.split()[:6] == [task, "running", "1", "localhost", str(pids[task]), plan[task]]
         assert line.endswith("B  step 7") or task == "worker/1"
@@ -279,7 +279,7 @@ def test_tasks_start_again(launch: Launch):
 def test_a_task_that_has_ended_starts_again(launch: Launch):
     script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
     started = running(launch, "--workers", "2", "--", "sh", "-c", script)
-    started.until(lambda _: any(event["event"] == "TaskGone" for event in last_run(launch).events))
+    started.until(lambda _: any(event.get("state") == "succeeded" for event in last_run(launch).events))
     ended = launch("restart", "latest", "worker/1")
     assert ended.code == 0
     assert ended.out.startswith("worker/1: attempt 2, ")

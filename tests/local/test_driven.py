@@ -90,7 +90,7 @@ def test_end_of_file_stops_the_job_in_order(driven: Any, tmp_path: Path):
     words = ["-x", f"OUT={tmp_path}/out", "-x", f"HERE={tmp_path}/here"]
     job = driven(*words, "--", "sh", "-c", script)
     for event in job.lines():
-        if event["event"] == "TaskStarted":
+        if event.get("state") == "running":
             while not (tmp_path / "here").exists():
                 pass
             os.close(job.lifeline)

@@ -65,7 +65,7 @@ def test_the_user_chooses_the_tasks_that_decide(launch: Launch):
 def _pids(launch: Launch) -> dict[str, int]:
     """The main processes of the tasks that were started."""
     events = last_run(launch).events if any(launch.state.glob("*/events.jsonl")) else []
-    return {event["task"]: event["pid"] for event in events if event["event"] == "TaskStarted"}
+    return {event["task"]: event["pid"] for event in events if event["event"] == "TaskMoved" and event["pid"]}
 
 
 # ---------------------------------------------------------------------- what can't be run

@@ -85,8 +85,8 @@ def test_the_events(launch: Launch):
     assert names[-1] == "AgentClosed"
     assert "TaskOutput" not in names
     for task in ("worker/0", "worker/1"):
-        mine = [event["event"] for event in events if event.get("task") == task]
-        assert mine == ["TaskStarted", "TaskExited", "TaskGone"]
+        mine = [(event["event"], event["state"]) for event in events if event.get("task") == task]
+        assert mine == [("TaskMoved", state) for state in ("starting", "running", "ended", "succeeded")]
     assert all(event["at"] > 1e9 for event in events)
 
 
@@ -216,7 +216,7 @@ def test_a_place_where_no_folder_can_be_made(launch: Launch, tmp_path: Path, opt
 def test_a_run_folder_that_vanishes(launch: Launch, tmp_path: Path):
     folder = tmp_path / "run"
     # The last file that is made before the task's end: what is made during `rm` would keep the folder.
-    made = "test -e plan.json && grep -q TaskStarted events.jsonl"
+    made = "test -e plan.json && grep -q running events.jsonl"
     script = f"cd {folder}; until {made}; do sleep 0.05; done; cd /; rm -rf {folder}; echo still here"
     ended = launch("--run-dir", str(folder), "--", "sh", "-c", script)
     assert ended.code == 125

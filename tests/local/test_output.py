@@ -223,9 +223,7 @@ def test_json(launch: Launch):
         assert lines == [f"I am {task[-1]}", "bad \N{REPLACEMENT CHARACTER}", "end"]
     assert [event["event"] for event in events].count("Report") == 1
     assert {**last_run(launch).report, "event": "Report"} == events[-1]
-    assert {"AgentReady", "PortsHeld", "TaskStarted", "TaskExited", "TaskGone", "AgentClosed"} <= {
-        event["event"] for event in events
-    }
+    assert {"AgentReady", "PortsHeld", "TaskMoved", "AgentClosed"} <= {event["event"] for event in events}
 
 
 def test_show(launch: Launch, tmp_path: Path):

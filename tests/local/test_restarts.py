@@ -39,8 +39,13 @@ def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Lau
     *_, head, first, second, ps, _, verdict = ended.out.splitlines()
     assert [line.split()[-1] for line in (head, first, second, ps)] == ["ATTEMPT", "1", "2", "1"]
     assert verdict.endswith("tasks started again 1 time")
-    started = [event for event in run.events if event["event"] == "TaskStarted"]
-    assert [event["attempt"] for event in started if event["task"] == "worker/1"] == [1, 2]
+    states = [
+        (e["attempt"], e["state"])
+        for e in run.events
+        if e["event"] == "TaskMoved" and e["task"] == "worker/1"
+    ]
+    expected = ["starting", "running", "ended", "failed", "starting", "running", "ended", "succeeded"]
+    assert states == [*zip([1] * 4 + [2] * 4, expected, strict=True)]
 
 
 def test_the_last_attempt_decides(launch: Launch):

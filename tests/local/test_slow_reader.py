@@ -124,7 +124,8 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
     now.touch()
     ended = started.wait(SOON)
     assert ended.code == 7
-    exits = [event for event in last_run(launch).events if event["event"] == "TaskExited"]
+    moves = [event for event in last_run(launch).events if event["event"] == "TaskMoved"]
+    exits = [event for event in moves if event["state"] == "ended"]
     assert len(exits) == 2 and all(event["at"] - before < SOON for event in exits)
     slow.finish()
 

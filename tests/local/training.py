@@ -126,9 +126,9 @@ def running(run: RunFolder) -> dict[str, int]:
     """The pids of the tasks that run now."""
     pids: dict[str, int] = {}
     for event in run.events:
-        if event["event"] == "TaskStarted":
+        if event.get("state") == "running":
             pids[event["task"]] = event["pid"]
-        elif event["event"] == "TaskExited":
+        elif event.get("state") == "ended":
             pids.pop(event["task"], None)
     return pids
 

@@ -50,8 +50,7 @@ def kill_some(started: Started, kill_task: Callable[[str, int], object], count: 
 def check(launch: Launch) -> None:
     """Every attempt had the port of its task, and none met another attempt."""
     run = last_run(launch)
-    exits = [event for event in run.events if event["event"] == "TaskExited"]
-    assert 97 not in {event["code"] for event in exits}
+    assert 97 not in {event["status"]["code"] for event in run.events if event["event"] == "TaskMoved"}
     for task in run.report["tasks"]:
         log = (run.path / "logs" / f"{task['task'].replace('/', '-')}.log").read_text()
         ports = {int(port) for port in re.findall(r"up \d+ (\d+)", log)}
@@ -106,7 +105,7 @@ def test_on_hosts(ssh_launch: Launch, hosts: list[LabHost], turn: int):
 
 def last_host(launch: Launch, task: str) -> str:
     """The host of a task of the run."""
-    started = (event for event in last_run(launch).events if event["event"] == "TaskStarted")
+    started = (event for event in last_run(launch).events if event["event"] == "TaskMoved")
     return next(event["host"] for event in started if event["task"] == task)
 
 

@@ -82,7 +82,7 @@ def _over_ssh(request: pytest.FixtureRequest, folder: Path) -> Place:
         host.expected.append(".keras")  # Keras's own
 
     def kill(run: RunFolder, task: str, pid: int, signum: int) -> None:
-        names = {event["task"]: event["host"] for event in run.events if event["event"] == "TaskStarted"}
+        names = {event["task"]: event["host"] for event in run.events if event["event"] == "TaskMoved"}
         host = next(host for host in hosts if host.name == names[task])
         host.run(["kill", f"-{signum}", str(pid)], check=False)
 

@@ -45,7 +45,7 @@ def test_the_properties_of_a_running_job(cluster: Cluster):
     assert job.running and job.exit_code is None and job.report() is None
     assert task.pid is not None and Path(f"/proc/{task.pid}").exists()
     assert [found.name for found in job.tasks] == ["worker/0", "ps/0"]
-    assert {"AgentReady", "PortsHeld", "TaskStarted"} <= {event["event"] for event in job.events}
+    assert {"AgentReady", "PortsHeld", "TaskMoved"} <= {event["event"] for event in job.events}
     with pytest.raises(KeyError, match="no task 'worker/7'; there are worker/0, ps/0"):
         job.task("worker/7")
 

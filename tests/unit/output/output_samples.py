@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.events import TaskMoved
 from launcher.job import Host, Placed, Placement, Program, ProgramKind, Role
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.task_id import TaskId
@@ -34,6 +35,13 @@ def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
         "peak_rss": 12_000_000,
     }
     return TaskReport(**{**start, **fields})  # type: ignore[arg-type]
+
+
+def moved(name: str, attempt: int, state: TaskState) -> TaskMoved:
+    """A task on node1 with this state, and a process unless it starts."""
+    pid = None if state is TaskState.STARTING else 7
+    ends = (ExitStatus(), None, "", None, None, False)
+    return TaskMoved(1.0, TaskId(name), attempt, state, "node1", "node1:2222", pid, *ends)
 
 
 def failed(name: str, code: int = 7, host: str = "node1", **fields: object) -> TaskReport:

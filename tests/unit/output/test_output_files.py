@@ -13,8 +13,9 @@ from launcher.output.base import Opening, Renderer
 from launcher.output.files import Files, write_json_for_user
 from launcher.output.jsonl import Jsonl
 from launcher.output.writer import Writer
+from launcher.report import TaskState
 from launcher.task_id import TaskId
-from tests.unit.output.output_samples import placement, report, task_report
+from tests.unit.output.output_samples import moved, placement, report, task_report
 
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")
 
@@ -122,8 +123,9 @@ def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkey
     for data in (b"0\n", b"1\n", b"2\n"):
         for task in (W0, W1, TaskId("ps/0")):
             files.on(printed(task, data))
-    files.on(events.TaskGone("node1", 1.0, W1, 1))
-    files.on(events.TaskStarted("node1", 1.0, W1, 2, 7))
+    files.on(moved(W1, 1, TaskState.FAILED))
+    files.on(moved(W1, 2, TaskState.STARTING))
+    files.on(moved(W1, 2, TaskState.RUNNING))
     files.close(report())
     assert content(paths.log(W0)) == content(paths.log(TaskId("ps/0"))) == b"0\n1\n2\n"
     assert content(paths.log(W1)) == b"0\n1\n2\nlaunch: attempt 2 starts here\n"

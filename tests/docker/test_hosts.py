@@ -117,6 +117,22 @@ def test_a_folder_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
     assert "the engine's machine has no /no/such to mount" in ended.err
 
 
+def test_hosts_with_different_images(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    """Each engine is asked only for the image of its own tasks: the other one has no such image."""
+    hosts[0].engine.docker("tag", BASE, "only-on-node1:1")
+    roles = "{worker: {image: 'only-on-node1:1', hosts: [node1]}, reader: {image: IMAGE, hosts: [node2]}}"
+    (tmp_path / "job.yaml").write_text(
+        f"command: 'true'\nroles: {roles.replace('IMAGE', repr(BASE))}\nhosts: {hostfile}\n"
+    )
+    try:
+        ended = launch(tmp_path / "job.yaml", "--pull", "never", "--no-mount", cwd=tmp_path, timeout=60)
+    finally:
+        hosts[0].engine.docker("rmi", "only-on-node1:1")
+    assert ended.code == 0, ended.err
+    states = {task["task"]: (task["host"], task["state"]) for task in last_run(launch).report["tasks"]}
+    assert states == {"worker/0": ("node1", "succeeded"), "reader/0": ("node2", "succeeded")}
+
+
 def test_this_machine_among_others(
     docker: Engine, two_hosts: Site, hosts: list[DockerHost], launch: Launch, tmp_path: Path
 ):

@@ -22,7 +22,9 @@ TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
 
 @st.composite
 def jobs(draw: st.DrawFn) -> JobSpec:
-    counts = [f"worker {draw(st.integers(1, 3))}{draw(st.sampled_from(['', '', ' drain 30']))}"]
+    counts = [
+        f"worker {draw(st.integers(1, 3))}{draw(st.sampled_from(['', '', ' drain 30', ' retryable 7']))}"
+    ]
     counts += [f"{role} 1" for role in ("chief", "reader") if draw(st.integers(0, 3)) == 0]
     counts += [draw(st.sampled_from(["evaluator 0", "evaluator 1", "evaluator 1 drain 60"]))]
     counts += [f"ps {draw(st.integers(0, 2))}{draw(st.sampled_from(['', ' drain 20', ' drain 60']))}"]

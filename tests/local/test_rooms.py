@@ -93,13 +93,20 @@ def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Callable[[], list[st
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_hosts_are_awaited(
-    launch: Launch, ledger: Callable[[], list[str]], number: signal.Signals, code: int
+@pytest.mark.parametrize(("landlord", "line"), [("is slow", "the rooms are made"), ("", "; logs in ")])
+def test_a_signal(
+    launch: Launch,
+    ledger: Callable[[], list[str]],
+    landlord: str,
+    line: str,
+    number: signal.Signals,
+    code: int,
 ):
-    started = launch.start("--rooms", "2", "true", env={"LANDLORD": "is slow"})
-    started.until(lambda it: "the rooms are made" in it.err)
+    """It comes while the hosts are awaited, or while the job runs."""
+    started = launch.start("--rooms", "2", "sleep", "300", env={"LANDLORD": landlord})
+    started.until(lambda it: line in it.err)
     os.kill(started.process.pid, number)
-    assert started.wait(10).code == code
+    assert started.wait(30).code == code
     assert ledger() == both()
 
 

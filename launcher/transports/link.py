@@ -22,7 +22,6 @@ from launcher.errors import ConnectionLost, HostGone, ProtocolError, TransportEr
 from launcher.events import AgentClosed, CloseAgent, Command
 from launcher.loop import Loop, Timer
 from launcher.protocol import (
-    CREDIT,
     GRACE,
     PING,
     WINDOW,
@@ -38,6 +37,7 @@ from launcher.protocol import (
 )
 from launcher.text import last_line, nothing_started
 from launcher.transports.base import Connections, RemoteCommand
+from launcher.transports.link_command import LinkCommand
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -196,7 +196,9 @@ class ReconnectingLink:
         """Start a remote command: a program of ours in a child of the agent; see `Commands.run`."""
         with self.lock:
             self._numbers += 1
-            command = self._commands[self._numbers] = LinkCommand(self, self._numbers)
+            command = self._commands[self._numbers] = LinkCommand(
+                self._numbers, self.lock, self.loop, self.send, self.forget
+            )
             if self.over:
                 command.lost(f"{self.host}: {self.reason or 'its agent has exited'}")
             self.send(RunCommand(command.number, entry, arguments))
@@ -525,95 +527,6 @@ class ReconnectingLink:
     def _bare(self, error: object) -> str:
         """An error of this host, without its name."""
         return str(error).removeprefix(f"{self.host}: ")
-
-
-class LinkCommand:
-    """A remote command over a link; see `launcher.transports.base.RemoteCommand`."""
-
-    def __init__(self, link: ReconnectingLink, number: int) -> None:
-        self._link = link
-        self.number = number
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._output = bytearray()
-        self._output_ended = False
-        self._credit = CREDIT
-        self._lost = ""
-        self._stderr = ""
-        self._status: int | None = None
-        self._ended = threading.Event()
-
-    def take(self, message: CommandData | CommandCredit | CommandEnded) -> None:
-        """Called by the link, which holds its lock, with a message of this command."""
-        if isinstance(message, CommandCredit):
-            self._credit += message.size
-        elif isinstance(message, CommandData):
-            self._output += message.data
-            self._output_ended = not message.data
-        else:
-            self._status, self._stderr, self._output_ended = message.status, message.stderr, True
-            self._ended.set()
-        if len(self._output) > CREDIT or self._credit > CREDIT:
-            raise ProtocolError("a remote command sends or acknowledges more than there was")
-        os.eventfd_write(self._wake, 1)
-
-    def lost(self, why: str) -> None:
-        """Called by the link, which holds its lock: no message follows."""
-        self._lost = self._lost or why
-        self._ended.set()
-        os.eventfd_write(self._wake, 1)
-
-    def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
-        return self._wake
-
-    def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
-        with self._link.lock:
-            data = bytes(self._output[:size])
-            del self._output[:size]
-            if not data and not self._output_ended:
-                if self._lost:
-                    raise TransportError(self._lost)
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
-                return None
-        if data:
-            self._link.send(CommandCredit(self.number, len(data)))
-        return data
-
-    def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
-        with self._link.lock:
-            if self._lost:
-                raise TransportError(self._lost)
-            if self._status is not None:
-                raise TransportError(f"the agent there exited: {last_line(self._stderr)}")
-            count = min(len(data), self._credit)
-            self._credit -= count
-        if count:
-            self._link.send(CommandData(self.number, bytes(data[:count])))
-        return count
-
-    def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`. A program that was killed has no exit status."""
-        if self._link.loop.is_mine:
-            self._link.loop.until(self._ended.is_set, seconds)
-        self._ended.wait(seconds)
-        status = self._status
-        return status if status is not None and status >= 0 else None
-
-    def why_ended(self) -> None:
-        """See `RemoteCommand.why_ended`: it ran; if the agent has exited, `recv` says so."""
-
-    def stderr(self) -> str:
-        """See `RemoteCommand.stderr`; known after its end."""
-        return self._stderr
-
-    def close(self) -> None:
-        """See `RemoteCommand.close`."""
-        with self._link.lock:
-            self._link.forget(self.number)
-            os.close(self._wake)
 
 
 def open_link(

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from launcher.errors import ConnectionLost, TransportError
+from launcher.errors import ConnectionLost, HostGone, TransportError
 
 _ROOT = str(Path(__file__).parents[2])
 #: What a program runs: its arguments come first on its stdin, as a line of JSON.
@@ -148,6 +148,8 @@ class PretendFleet:
         #: Whether a new connection can be had, and how often that was tried.
         self.reachable = True
         self.dialled = 0
+        #: Why there never is another one; empty: there may be.
+        self.gone = ""
         #: Seconds that it takes to get one.
         self.takes = 0.0
         self._silent = False
@@ -162,6 +164,8 @@ class PretendFleet:
     def reconnect(self, host: str) -> None:
         """See `Dialling.reconnect`."""
         self.dialled += 1
+        if self.gone:
+            raise HostGone(f"{host}: {self.gone}")
         if not self.reachable:
             time.sleep(0.05)
             raise TransportError(f"{host}: connection refused")

@@ -201,6 +201,16 @@ def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
     here.counted(300)
 
 
+def test_a_host_that_is_gone_for_good_is_lost_at_once_with_the_reason(opened: Callable[..., Reach]):
+    """An allocation that was cancelled, a pod that was deleted: nobody waits for the lease."""
+    here = opened(lease=300.0)
+    here.agent.started("worker/0", ["sleep", "600"])
+    here.fleet.gone = "its job was cancelled"
+    here.fleet.cut()
+    assert here.agent.to_the_end(TIME_LIMIT) == "its job was cancelled"
+    here.gone()
+
+
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     """The task, the agent, everything is over while there is no connection."""
     here.agent.started("worker/0", ["sh", "-c", "sleep 0.2; echo done; exit 9"])

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections import Counter
@@ -15,14 +16,14 @@ from typing import Any
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.tables import print_table
-from launcher.job_run.control import Snapshot, snapshot
+from launcher.job_run.control import Events, Snapshot, snapshot
 from launcher.output.jsonl import record_as_dict
 from launcher.output.notices import last_of_program
 from launcher.output.table import result_table
 from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.runs.orphans import sweep_died
-from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
+from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, running, tasks_of
 from launcher.text import Waiting, byte_size, counted_roles, duration, printable
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
@@ -31,7 +32,8 @@ EXAMPLES = """\
 launch ps           the runs that are running, with CPU and memory here
 launch ps --all     also the runs that have ended
 launch ps --json    the same for programs
-launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line"""
+launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line
+launch ps -w        the tasks of the newest run, anew when one of them moves"""
 
 #: CPU and memory are those of this machine.
 _HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
@@ -40,6 +42,8 @@ _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory",
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: Seconds for the hosts to measure memory; between two looks at whether they have.
 _MEASURE_SECONDS, _LOOK = 2.0, 0.05
+#: Seconds between two tables of ``--watch``, at least.
+_PAUSE = 0.5
 #: Bytes of each log in which its last line is looked for.
 _LAST = 8 * 1024
 #: The most hosts that are named; of more hosts their number is shown.
@@ -51,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = "list its tasks: its name, a part of it, `latest`, or its folder"
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument("-a", "--all", action="store_true", help="also runs that have ended")
+    watch = "show its tasks (default: those of the newest run) until it has ended"
+    parser.add_argument("-w", "--watch", action="store_true", help=watch)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -61,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         InputError: the name matches no run, or several.
         LaunchError: the launcher of the run can't be asked.
     """
+    if args.watch:
+        return _watch(find(args.run_id) if args.run_id else (running() or [find()])[-1], args.json)
     if args.run_id:
         return _print_tasks(find(args.run_id), args.json)
     runs = all_runs()
@@ -79,8 +87,57 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_tasks(run: Run, as_json: bool) -> int:
-    """Print the tasks of a run; of one that has ended the table of its report."""
+def _watch(run: Run, as_json: bool) -> int:
+    """Show the tasks of a run until it has ended.
+
+    On a terminal a table is renewed when a task has moved. Else there is a line for each move.
+    """
+    run.check_trusted()
+    redraws, clear = sys.stdout.isatty() and not as_json, "\x1b[H\x1b[J"
+    while run.state is RunState.RUNNING:
+        try:
+            with Events(run) as events:
+                _redraw(run, events, clear) if redraws else _print_moves(events, as_json)
+        except ConnectionError:  # it prepares the start of the tasks, or copies files
+            time.sleep(_PAUSE)
+    print(clear if redraws else "", end="")
+    return 0 if as_json else _print_tasks(run, False)
+
+
+def _redraw(run: Run, events: Events, clear: str) -> None:
+    """Draw the table, and anew when a task has moved."""
+    while True:
+        while events.wait(0.0):
+            continue
+        if events.ended:
+            return
+        print(clear, end="")
+        _print_tasks(run, False, shutil.get_terminal_size().lines - 3)
+        print(f"{run.job} runs; Ctrl-C ends only this table", end="", flush=True)
+        while not events.ended and not any(event["event"] == "TaskMoved" for event in events.wait()):
+            continue
+        time.sleep(_PAUSE)
+
+
+def _print_moves(events: Events, as_json: bool) -> None:
+    while not events.ended:
+        for event in events.wait():
+            if event["event"] == "TaskMoved":
+                at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+                line = printable(f"{at} {event['task']}: {described(event)}")
+                print(json.dumps(event) if as_json else line, flush=True)
+
+
+def described(moved: Mapping[str, Any]) -> str:
+    """A task as `launcher.events.TaskMoved` has it: ``attempt 2, running on node1, pid 4711``."""
+    pid = "" if moved["pid"] is None else f", pid {moved['pid']}"
+    detail = f" ({moved['detail']})" if moved["detail"] else ""
+    again = ", starts again" if moved["restarting"] else ""
+    return f"attempt {moved['attempt']}, {moved['state']} on {moved['host']}{pid}{detail}{again}"
+
+
+def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
+    """Print the tasks of a run, or so many of them; of one that has ended the table of its report."""
     now = snapshot(run, measure=True)
     waiting = Waiting()
     while now.measuring and waiting.seconds < _MEASURE_SECONDS:
@@ -89,7 +146,7 @@ def _print_tasks(run: Run, as_json: bool) -> int:
     if now.ended and not as_json:
         print("\n".join(map(printable, result_table(now.report).splitlines())))
         return 0
-    records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"]]
+    records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"][:most]]
     if as_json:
         print(json.dumps(records, indent=2))
     else:

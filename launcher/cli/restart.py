@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 
 from launcher.cli.completion import completes, newest_tasks, unfinished_runs
+from launcher.cli.ps import described
 from launcher.config.values import argument, duration
 from launcher.errors import LaunchError
-from launcher.job_run.control import ask, snapshot
+from launcher.job_run.control import Events, ask, snapshot
 from launcher.report import TaskState
 from launcher.runs.run import Run, find, selected
 from launcher.task_id import TaskId
@@ -25,10 +25,9 @@ Exit code: 0 they run again; 124 not within --timeout; 2 there is no such run
 or task; 125 one can't be started, the job ends, or the launcher can't be
 asked."""
 
-#: Seconds between two looks at the tasks; the looks take at most this part of the launcher's time.
-_LOOK, _PART = 0.1, 0.1
+#: Seconds between two looks at the time.
+_LOOK = 0.1
 _TIMED_OUT = 124
-_NOT_STARTED = (TaskState.PENDING, TaskState.STARTING)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,17 +53,19 @@ def run(args: argparse.Namespace) -> int:
     before = {task.task: task.attempt for task in snapshot(found).report.tasks}
     tasks = selected(before, args.tasks)
     try:
-        ask(found, {"request": "restart", "tasks": args.tasks})
+        with Events(found) as events:
+            ask(found, {"request": "restart", "tasks": args.tasks})
+            return _wait(found, events, {task: before[task] for task in tasks}, args.timeout)
     except ConnectionError as error:
         raise LaunchError(f"{found.job} has ended") from error
-    return _wait(found, {task: before[task] for task in tasks}, args.timeout)
 
 
-def _wait(run: Run, left: dict[TaskId, int], seconds: float) -> int:
+def _wait(run: Run, events: Events, left: dict[TaskId, int], seconds: float) -> int:
     """Wait until later attempts of the tasks run.
 
     Args:
         run: which.
+        events: of the run since the request.
         left: the tasks, and their attempts before.
         seconds: how long to wait.
 
@@ -82,17 +83,15 @@ def _wait(run: Run, left: dict[TaskId, int], seconds: float) -> int:
         if waiting.seconds >= seconds:
             print(f"launch: {listed([*left])} did not start again within {seconds:g}s", file=sys.stderr)
             return _TIMED_OUT
-        asked_at = time.monotonic()
-        now = snapshot(run)
-        for task in now.report.tasks:
-            if task.attempt > left.get(task.task, task.attempt) and task.state not in _NOT_STARTED:
-                if task.pid is None:
-                    raise LaunchError(f"{task.task} could not be started again: {task.detail}")
-                del left[task.task]
-                text = f"attempt {task.attempt}, {task.state.value} on {task.host}, pid {task.pid}"
-                print(f"{task.task}: {text}", flush=True)
-        if left and now.ended:
-            text = f"{run.job} ended with exit code {now.report.exit_code}"
+        for moved in events.wait(_LOOK):
+            task = moved.get("task", "")
+            if moved["event"] == "TaskMoved" and moved["attempt"] > left.get(task, moved["attempt"]):
+                if moved["pid"] is not None:
+                    del left[task]
+                    print(f"{task}: {described(moved)}", flush=True)
+                elif TaskState(moved["state"]).is_over:
+                    raise LaunchError(f"{task} could not be started again: {moved['detail']}")
+        if left and events.ended:
+            text = f"{run.job} ended with exit code {snapshot(run).report.exit_code}"
             raise LaunchError(f"{text} before {listed([*left])} started again")
-        time.sleep(max(_LOOK, (time.monotonic() - asked_at) / _PART) if left else 0.0)
     return 0

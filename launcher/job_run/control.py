@@ -1,4 +1,4 @@
-"""The control socket: ``launch ps RUN`` and ``launch restart RUN TASK`` ask the launcher of a running job.
+"""The control socket: ``launch ps``, ``attach`` and ``restart`` ask the launcher of a running job.
 
 It is an abstract Unix socket: it has no file, and vanishes with the launcher, however that ends. Other users
 can connect to any abstract socket, and make one of any name. So the launcher accepts only connections of its
@@ -11,15 +11,22 @@ launcher never waits for a client. Both are JSON::
     {"request": "restart", "tasks": ["worker/0"]}  {}
     {"request": "tasks", "measure": true}          {"report": {...}, "memory": {"worker/0": 104857600},
                                                     "measuring": ["node2"]}
+    {"request": "follow", "from": 12}              {"next": 12}
 
 ``{"error": TEXT}`` is the answer to a request that can't be fulfilled. With ``measure`` the launcher asks the
 hosts for the memory of their tasks; hosts that have not answered yet are ``measuring``.
+
+After the answer to ``follow`` the connection has the events from this number on (default: those to come),
+until the job ends: the lines of ``events.jsonl`` with their numbers, ``{"number": 12, "event": ...}``. A
+packet may end within a line. The launcher keeps only the last events; a follower that is slower than that
+gets ``{"event": "Dropped", "why": TEXT}`` at last.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -29,6 +36,7 @@ from typing import Any
 
 from launcher import events
 from launcher.errors import LaunchError, ProtocolError
+from launcher.job_run.followers import Followers
 from launcher.loop import Loop
 from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
@@ -51,6 +59,7 @@ class Control:
     Args:
         loop: serves the socket.
         machine: supervises the job.
+        followers: get its events.
         report: gives the report of the job as it is now.
         send: sends a command to the agent of a host.
         handle: passes an event to the supervisor, and executes its commands.
@@ -60,11 +69,12 @@ class Control:
         self,
         loop: Loop,
         machine: Machine,
+        followers: Followers,
         report: Callable[[], Report],
         send: Callable[[events.Measure], None],
         handle: Callable[[events.RestartAsked], None],
     ) -> None:
-        self._loop, self._machine = loop, machine
+        self._loop, self._machine, self.followers = loop, machine, followers
         self._report, self._send, self._handle = report, send, handle
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         #: The connections, the oldest first.
@@ -88,6 +98,7 @@ class Control:
 
     def close(self) -> None:
         """Close the socket and all connections."""
+        self.followers.close()
         for client in tuple(self._clients):
             self._drop(client)
         if self._listener.fileno() >= 0:
@@ -115,16 +126,23 @@ class Control:
         packet = b""
         with suppress(OSError):  # the client has gone
             packet = client.recv(_SIZE)
-        answer = json.dumps(self._answer(packet)).encode()
+        answer = self._answer(packet)
         # An error: the client has gone, or no file descriptor is left.
         with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:
-            file.write(answer)
+            file.write(json.dumps(answer).encode())
             socket.send_fds(client, [b"answer"], [file.fileno()])
+            if "next" in answer:
+                self._forget(client)
+                self.followers.add(client, answer["next"])
+                return
         self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:
-        self._loop.watch(client.fileno())
+        self._forget(client)
         client.close()
+
+    def _forget(self, client: socket.socket) -> None:
+        self._loop.watch(client.fileno())
         self._clients.remove(client)
 
     # ------------------------------------------------------------------ requests
@@ -133,6 +151,8 @@ class Control:
         try:
             request = json.loads(packet)
             tasks = self._tasks(request["tasks"]) if request["request"] == "restart" else ()
+            if request["request"] == "follow":
+                return {"next": self.followers.first(request.get("from"))}
             measure = request.get("measure", False)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             return {"error": f"not a request: {error}"}
@@ -223,22 +243,69 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
         LaunchError: it refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-        connected = False
+        return _ask(peer, run, request)
+
+
+class Events:
+    """The events of a run that come from now on; a context.
+
+    Args:
+        run: which.
+
+    Raises:
+        ConnectionError, LaunchError: as `ask`.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        #: No more come: the job ends, its launcher was killed, or we were too slow.
+        self.ended = False
+        self._rest = b""
         try:
-            connect_unix(peer, _address(run.job), _ANSWER_SECONDS)
-            connected = True
-            pid, uid = process_and_user(peer)
-            if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
-                text = f"its socket belongs to process {pid} of user {uid}"
-                raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
-            peer.send(json.dumps(request).encode())
-            _, files, _, _ = socket.recv_fds(peer, _SIZE, 1)
-        except TimeoutError as error:
-            why = "does not answer; is it suspended?"
-            if not connected:
-                why = "accepts no connections, and their queue is full; is it suspended?"
-            text = f"the launcher of {run.job} {why} (`launch stop` wakes it)"
-            raise LaunchError(text) from error
+            _ask(self._peer, run, {"request": "follow"})
+        except BaseException:
+            self._peer.close()
+            raise
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._peer.close()
+
+    def wait(self, seconds: float | None = None) -> list[Mapping[str, Any]]:
+        """The next events, or none if the time is up or there are no more.
+
+        Args:
+            seconds: ``None``: no limit.
+        """
+        if not select.select([self._peer], [], [], seconds)[0]:
+            return []
+        packet = b""
+        with suppress(ConnectionError):  # it was killed
+            packet = self._peer.recv(_SIZE)
+        self.ended = not packet
+        *lines, self._rest = (self._rest + packet).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    connected = False
+    try:
+        connect_unix(peer, _address(run.job), _ANSWER_SECONDS)
+        connected = True
+        pid, uid = process_and_user(peer)
+        if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
+            text = f"its socket belongs to process {pid} of user {uid}"
+            raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
+        peer.send(json.dumps(request).encode())
+        _, files, _, _ = socket.recv_fds(peer, _SIZE, 1)
+    except TimeoutError as error:
+        why = "does not answer; is it suspended?"
+        if not connected:
+            why = "accepts no connections, and their queue is full; is it suspended?"
+        text = f"the launcher of {run.job} {why} (`launch stop` wakes it)"
+        raise LaunchError(text) from error
     if not files:
         raise ConnectionResetError
     with open(files[0], "rb") as file:

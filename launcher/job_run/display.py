@@ -60,6 +60,7 @@ class JobDisplay:
         self._tmux = tmux
         self.writer = Writer(paths.logs, skipped_notice if options.json else None)
         self._files = Files(self._warn)
+        self.recent = self._files.recent
         events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
         panes = [] if tmux is None else [tmux]
         self._console = _console(options, show, self.writer, tmux)

@@ -15,6 +15,7 @@ from launcher.errors import LaunchError, ProtocolError, TransportError
 from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
+from launcher.job_run.followers import Followers
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import plan_as_dict
@@ -130,7 +131,8 @@ class Orchestrator:
         self._board = board
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
         self._machine = Machine(opening.job, JobState(job, planned, check, tasks_end=tasks_end))
-        self._control = Control(loop, self._machine, self._report, self._send, self._handle)
+        followers = Followers(loop, display.recent)
+        self._control = Control(loop, self._machine, followers, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
         self._timers: dict[str, Timer] = {}
@@ -187,6 +189,7 @@ class Orchestrator:
                     self._open(host)
                 while not self._finished:
                     self._turn()
+                self._tick()
             finally:
                 self._control.close()
                 self._close_connections()
@@ -204,7 +207,7 @@ class Orchestrator:
     # ------------------------------------------------------------------ the loop
 
     def _turn(self) -> None:
-        self._loop.turn(self._seconds_to_wait())
+        self._loop.turn(self._tick())
         self._report_lost_agents()
         self._display.writer.flush()
         stop = self._display.stop_asked()
@@ -243,10 +246,12 @@ class Orchestrator:
     def _output_delayed(self) -> None:
         self._execute(self._machine.handle(events.OutputDelayed(events.now())))
 
-    def _seconds_to_wait(self) -> float | None:
+    def _tick(self) -> float | None:
+        """Let renderers and followers have what has come. Returns the seconds until the next call."""
         now = time.monotonic()
         waits = [_LOOK] if self._lost else []
         waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
+        self._control.followers.tell()
         return max(0.0, min(waits)) if waits else None
 
     def _handle(self, event: events.Event) -> None:

@@ -9,7 +9,9 @@ import os
 import resource
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from launcher.events import TaskMoved, TaskOutput, Tell
@@ -25,9 +27,44 @@ from launcher.text import listed
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more
 #: file, the one that was opened last is closed: tasks often print in turns, and all others stay open.
 _MOST_OPEN, _SPARE = 10_000, 128
+#: Bytes of the last lines of ``events.jsonl`` that are kept, and more of them for each task.
+_RECENT, _RECENT_OF_TASK = 1 << 20, 1 << 10
 # The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Recent:
+    """The last lines of ``events.jsonl``, each with its number: 1, 2... The oldest give way to new ones."""
+
+    def __init__(self) -> None:
+        #: The most bytes; the number of the next line.
+        self.most, self.next = _RECENT, 1
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first line that is still here."""
+        return self.next - len(self._lines)
+
+    def add(self, line: bytes) -> None:
+        """Add the next line, a JSON object."""
+        self._lines.append(b'{"number": %d, %b' % (self.next, line[1:]))
+        self.next += 1
+        self._size += len(self._lines[-1])
+        while self._size > self.most:
+            self._size -= len(self._lines.popleft())
+
+    def after(self, number: int, size: int) -> list[bytes]:
+        """The lines from this number on: so many that they have about this size, in bytes."""
+        found = []
+        for line in islice(self._lines, number - self.first, None):
+            found.append(line)
+            size -= len(line)
+            if size <= 0:
+                break
+        return found
 
 
 class Files:
@@ -55,12 +92,14 @@ class Files:
         self._events: list[tuple[Shown, float]] = []
         #: Files that can't be written to.
         self._broken: list[str] = []
+        self.recent = Recent()
         #: A file of the run is missing or not complete.
         self.unwritten = False
 
     def begin(self, opening: Opening) -> None:
         """Create every file, so that other programs can open a log before its first line."""
         self._paths = paths = opening.paths
+        self.recent.most += _RECENT_OF_TASK * len(opening.placement.tasks)
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
         self._most_open = min(_MOST_OPEN, max(1, left // 4, left - _SPARE))
         with contextlib.suppress(OSError):  # creating the first file fails for the same reason
@@ -86,8 +125,11 @@ class Files:
     def tick(self, now: float) -> float | None:
         """Write the events of this turn of the loop."""
         if self._events:
-            lines = "".join(f"{_compact(event_as_dict(*each))}\n" for each in self._events)
-            self._append(self._paths.events, lines.encode("utf-8", "backslashreplace"))
+            texts = (f"{_compact(event_as_dict(*each))}\n" for each in self._events)
+            lines = [text.encode("utf-8", "backslashreplace") for text in texts]
+            self._append(self._paths.events, b"".join(lines))
+            for line in lines:
+                self.recent.add(line)
             self._events.clear()
         return None
 

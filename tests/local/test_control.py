@@ -1,4 +1,4 @@
-"""``launch ps RUN`` and ``launch restart RUN TASK`` ask the launcher of a running job."""
+"""``launch ps RUN``, ``launch ps --watch`` and ``launch restart`` ask the launcher of a running job."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.runs.owner import this_process
 from tests.conftest import Launch, Started
-from tests.local.seeing import last_run, soon
+from tests.local.seeing import Terminal, last_run, soon
 
 #: worker/1 has a child with 100 MB; each task prints two lines, the last with a control sequence.
 MEMORY = """
@@ -31,6 +32,10 @@ if os.environ["TASK_INDEX"] == "1" and os.fork() == 0:
 os.write(1, b"first\\nstep \\x1b[31m7\\x1b[0m\\nI0000 00:00:1.5 7 kernel.cc:101] Ignoring error status\\n")
 time.sleep(300)
 """
+
+
+#: Prints its attempt.
+ATTEMPTS = "echo up: attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS; exec sleep 300"
 
 
 def running(launch: Launch, *words: str) -> Started:
@@ -126,7 +131,74 @@ def test_a_launcher_that_is_suspended(launch: Launch):
     assert started.wait().code == 130
 
 
+# ---------------------------------------------------------------------- launch ps --watch
+
+
+def test_a_line_for_each_move(launch: Launch):
+    started = running(launch, "--workers", "2", "--", "sh", "-c", ATTEMPTS)
+    watching = [launch.start("ps", "-w"), launch.start("ps", "--watch", "latest", "--json")]
+    soon(lambda: count_sockets(launch) == 2)
+    assert launch("restart", "latest", "worker/1").code == 0
+    os.kill(soon(lambda: task_of(launch, "worker/1")["pid"]), signal.SIGKILL)
+    code = started.wait().code
+    text, lines = (each.wait() for each in watching)
+    assert (text.code, lines.code) == (0, 0)
+    moves = [json.loads(line) for line in lines.out.splitlines()]
+    own = [(move["attempt"], move["state"]) for move in moves if move["task"] == "worker/1"]
+    assert own == [
+        (1, "stopping"), (1, "ended"), (1, "stopped"),
+        (2, "starting"), (2, "running"), (2, "ended"), (2, "failed"),
+    ]  # fmt: skip
+    logged = {json.dumps(event) for event in last_run(launch).events if event["event"] == "TaskMoved"}
+    assert {json.dumps({n: v for n, v in move.items() if n != "number"}) for move in moves} <= logged
+    shown = re.findall(r"(?m)^\d\d:\d\d:\d\d (worker/\d): attempt (\d), (\w+) on localhost", text.out)
+    assert shown == [(move["task"], str(move["attempt"]), move["state"]) for move in moves]
+    assert f"failed, exit code {code}" in text.out.splitlines()[-1], "the table of the report"
+
+
+def test_a_table_that_renews_itself(launch: Launch, terminal: Callable[..., Terminal]):
+    started = running(launch)
+    watching = terminal("ps", "-w")
+    watching.until(lambda it: it.text.count(" running ") >= 2)
+    assert launch("restart", "latest", "worker/1").code == 0
+    watching.until(lambda it: re.search(r"worker/1 +running +2 ", it.text))
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+    assert watching.wait() == 0
+    assert "stopped by Ctrl-C" in watching.text or "exit code 130" in watching.text
+    ended = launch("ps", "-w")
+    assert (ended.code, ended.out) == (0, launch("ps", "latest").out)
+
+
+def count_sockets(launch: Launch) -> int:
+    """The connections to the launcher of the newest run."""
+    name = f"@tf-launcher-{last_run(launch).path.name}"
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return sum(line.endswith(name) and line.split()[5] == "03" for line in lines)
+
+
+def task_of(launch: Launch, task: str) -> dict[str, Any]:
+    """A task, as the launcher of the newest run has it."""
+    found: list[dict[str, Any]] = json.loads(launch("ps", "latest", "--json").out)
+    return next(each for each in found if each["task"] == task)
+
+
 # ---------------------------------------------------------------------- the socket
+
+
+def test_a_follower_gets_the_events_of_the_file(launch: Launch):
+    started = running(launch)
+    with connect(launch) as peer:
+        peer.send(b'{"request": "follow", "from": 1}')
+        _, files, _, _ = socket.recv_fds(peer, 100, 1)
+        with open(files[0], "rb") as file:
+            file.seek(0)
+            assert json.load(file) == {"next": 1}
+        started.send(signal.SIGINT)
+        text = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+    assert started.wait().code == 130
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert lines == [{"number": n, **event} for n, event in enumerate(last_run(launch).events, 1)]
 
 
 def connect(launch: Launch) -> socket.socket:
@@ -147,13 +219,15 @@ def test_clients_that_misbehave(launch: Launch):
         *wrong,
         b'{"request": "restart", "tasks": 7}',
         b'{"request": "restart", "tasks": ["no/1"]}',
+        b'{"request": "follow", "from": 1000000}',
+        b'{"request": "follow", "from": []}',
     ]:
         with connect(launch) as peer:
             peer.send(packet)
             _, files, _, _ = socket.recv_fds(peer, 100, 1)
             with open(files[0], "rb") as file:
                 file.seek(0)
-                assert re.search("not a request|no task 'no/1'", json.load(file)["error"])
+                assert re.search("not a request|no task 'no/1'|followed from 1 to", json.load(file)["error"])
     for _ in range(20):
         with connect(launch) as peer:
             peer.send(b'{"request": "tasks"}')  # and goes
@@ -183,7 +257,8 @@ def test_no_file_descriptor_is_left_for_an_answer(launch: Launch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")
-def test_another_user_can_not_ask(launch: Launch):
+@pytest.mark.parametrize("request_name", ["tasks", "follow"])
+def test_another_user_can_not_ask(launch: Launch, request_name: str):
     started = running(launch)
     code = f"""
 import os, socket
@@ -191,7 +266,7 @@ os.setuid(65534)
 peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 peer.connect("\\0tf-launcher-{last_run(launch).path.name}")
 try:
-    peer.sendall(b'{{"request": "tasks"}}')
+    peer.sendall(b'{{"request": "{request_name}"}}')
     print(peer.recv(1))
 except OSError:
     print(b"")
@@ -231,7 +306,7 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-@pytest.mark.parametrize("words", [["attach"], ["logs", "-f"], ["ps"], ["stop"], ["restart"]])
+@pytest.mark.parametrize("words", [["attach"], ["logs", "-f"], ["ps"], ["ps", "-w"], ["stop"], ["restart"]])
 def test_a_record_of_another_user_is_not_trusted(
     launch: Launch, tmp_path: Path, sleeper: subprocess.Popen[bytes], words: list[str]
 ):
@@ -249,10 +324,6 @@ def test_a_record_of_another_user_is_not_trusted(
 
 
 # ---------------------------------------------------------------------- launch restart
-
-
-#: Prints its attempt.
-ATTEMPTS = "echo up: attempt $LAUNCH_ATTEMPT of $JOB_NAME/$TASK_INDEX at $TASK_ADDRESS; exec sleep 300"
 
 
 def test_tasks_start_again(launch: Launch):

@@ -14,7 +14,15 @@ from launcher.report import Attempt, Failure, Reason, Report, TaskReport, TaskSt
 
 TOP = Path(__file__).resolve().parents[2]
 #: Events that are not in ``events.jsonl``: output has its logs, the others are answers within the launcher.
-NOT_WRITTEN = {"TaskOutput", "Measured", "OutputDelayed"}
+NOT_WRITTEN = {
+    "TaskOutput",
+    "Measured",
+    "OutputDelayed",
+    "TaskStarted",
+    "TaskNotStarted",
+    "TaskExited",
+    "TaskGone",
+}
 SOURCES = sorted((TOP / "launcher").rglob("*.py"))
 
 

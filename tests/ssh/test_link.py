@@ -15,7 +15,7 @@ from launcher import events
 from launcher.agent import processes, sweep
 from launcher.errors import TransportError
 from launcher.loop import Loop
-from launcher.protocol import Channel, Decoder
+from launcher.protocol import GRACE, Channel, Decoder
 from launcher.transports import link as links
 from launcher.transports.link import open_link
 from tests.conftest import MARK, leaks
@@ -195,7 +195,7 @@ def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
     for pid in keepers:
         os.kill(pid, signal.SIGSTOP)
     here.fleet.reachable = True
-    time.sleep(4)
+    here.agent.quiet(GRACE + 2.0)
     for pid in keepers:
         os.kill(pid, signal.SIGCONT)
     here.counted(300)

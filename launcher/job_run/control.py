@@ -164,7 +164,7 @@ class Control:
         if measure:
             self._measure()
         now = {"report": record_as_dict(self._report()), "memory": self._memory}
-        return {**now, "measuring": [*self._measuring], "restarting": self._machine.tasks_to_restart()}
+        return {**now, "measuring": [*self._measuring], "restarting": [*self._machine.state.tasks.restarting]}
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
         """The tasks to restart.
@@ -174,7 +174,7 @@ class Control:
         """
         if self._machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
-        tasks = selected(self._machine.tasks(), names)
+        tasks = selected(self._machine.state.tasks.keys(), names)
         if lost := self._machine.stranded(tasks):
             raise LaunchError(f"the host of {listed(lost)} is lost")
         return tuple(tasks)

@@ -219,7 +219,7 @@ class Orchestrator:
         """Let the agents keep the output while its reader is slow; events still arrive."""
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
-        held = writer.holds(ending, self._machine.failed)
+        held = writer.holds(ending, self._machine.state.failure is not None)
         if held is not self._held:
             self._held = held
             self._output_delayed()
@@ -368,10 +368,10 @@ class Orchestrator:
         connections.sort(key=lambda each: each.link.same_clock)  # the loop turns while it waits for others
         now, late = time.monotonic(), []
         for connection in connections:
-            soon = self._machine.immediate or connection.given_up
+            soon = self._machine.state.immediate or connection.given_up
             if connection.link.wait(_left(now + (_IMMEDIATE_WAIT if soon else _LAST_WAIT))) is None:
                 late.append(connection)
-        deadline = time.monotonic() + (_IMMEDIATE_KILL if self._machine.immediate else _LAST_WAIT)
+        deadline = time.monotonic() + (_IMMEDIATE_KILL if self._machine.state.immediate else _LAST_WAIT)
         for connection in late:
             self._kill(connection, deadline)
         for connection in connections:
@@ -441,7 +441,7 @@ class Orchestrator:
             return
         if host in self._connections:
             self._connections.pop(host).link.close()
-        self._open(self._machine.host(host))
+        self._open(self._machine.state.hosts[host].host)
         self._send(events.HoldOutput(host, self._held))
 
     def _make_plan(self, command: events.MakePlan) -> None:

@@ -42,7 +42,7 @@ def continue_or_stop(job: JobState) -> None:
             stop(job)
 
 
-def drain_time_up(job: JobState) -> None:
+def drain_time_up(job: JobState, _: events.TimeUp) -> None:
     """The drain timer has run out: stop the tasks whose time is over."""
     drain, before = job.tasks.drain, job.tasks.drain.tasks
     drain.over = drain.next

@@ -92,7 +92,7 @@ def peers_tried(job: JobState, event: events.PeersTried) -> None:
     _stop_if_failed(job)
 
 
-def check_late(job: JobState) -> None:
+def check_late(job: JobState, _: events.TimeUp) -> None:
     """The check of the network takes too long: start without its result, unless something has failed."""
     late = job.hosts.names(HostState.TRYING)
     for host in late:

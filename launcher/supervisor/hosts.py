@@ -133,12 +133,3 @@ class Hosts(dict[str, HostRecord]):
         """The hosts of these tasks, each once."""
         found = {self[task.next_host] for task in tasks}
         return [host.name for host in sorted(found, key=lambda host: host.number)]
-
-    def validate(self) -> None:
-        """Check what holds after every event."""
-        assert +self._counts == Counter(host.state for host in self.values())
-        for host in self.values():
-            assert not (host.ready and not host.active), host.name
-            assert not (host.ready and host.state is HostState.STARTING), host.name
-            assert host.ready or host.state not in (HostState.READY, HostState.TRYING), host.name
-            assert all(task.next_host == host.name for task in host.tasks), host.name

@@ -14,12 +14,12 @@ gone. CLOSING: until every agent is closed. Each event gives a list of commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from launcher import events
 from launcher.events import Command
-from launcher.job import Host, Plan
+from launcher.job import Plan
 from launcher.report import Report, TaskState
 from launcher.supervisor import (
     ending,
@@ -33,7 +33,7 @@ from launcher.supervisor import (
     waiting,
 )
 from launcher.supervisor.hosts import HostState
-from launcher.supervisor.state import NOTICE_TIMER, READY_LIMIT, REPEAT, START_LIMIT, JobState, Phase
+from launcher.supervisor.state import NOTICE_TIMER, READY_LIMIT, START_LIMIT, JobState, Phase
 from launcher.task_id import TaskId
 
 
@@ -56,32 +56,10 @@ class Machine:
         """The phase of the job."""
         return self.state.phase
 
-    @property
-    def failed(self) -> bool:
-        """Whether the job has failed; it may still run."""
-        return self.state.failure is not None
-
-    @property
-    def immediate(self) -> bool:
-        """Whether the user has asked to end the job at once."""
-        return self.state.immediate
-
-    def tasks(self) -> Collection[TaskId]:
-        """The names of all tasks, in the order of the table."""
-        return self.state.tasks.keys()
-
-    def tasks_to_restart(self) -> list[TaskId]:
-        """Tasks that are stopped, or wait, to start again."""
-        return [*self.state.tasks.restarting]
-
     def stranded(self, tasks: Iterable[TaskId]) -> list[TaskId]:
         """Those of these tasks that can't start again: their hosts are lost, and they do not move."""
         left = [task for task in tasks if task not in self.state.tasks.restarting]
         return [task for task in left if not self.state.hosts[self.state.tasks[task].host].active]
-
-    def host(self, name: str) -> Host:
-        """The host of this name."""
-        return self.state.hosts[name].host
 
     def busy_hosts(self) -> list[str]:
         """The hosts with tasks that are not over."""
@@ -166,20 +144,8 @@ class Machine:
 
 def _time_up(job: JobState, event: events.TimeUp) -> None:
     """A timer has run out."""
-    if event.timer == "notice":
-        if text := waiting.waiting_for(job):
-            job.notify(text)
-            job.do(events.SetTimer("notice", REPEAT))
-    elif event.timer == "job":
-        requests.took_too_long(job, event)
-    elif event.timer == "drain":
-        ending.drain_time_up(job)
-    elif event.timer == "check":
-        host_events.check_late(job)
-    elif event.timer == stalls.TIMER:
-        stalls.look(job, event)
-    elif event.timer == moving.LOOK.timer:
-        moving.look_for_room(job)
+    if handler := _TIMERS.get(event.timer):
+        handler(job, event)
     elif event.timer.startswith("restart"):
         late = restarting.time_up(job, event)
         host_events.lose_hosts(job, late, "its agent did not stop the tasks", event.at)
@@ -189,6 +155,14 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
         host_events.lose_hosts(job, *waiting.late_hosts(job, event.timer), event.at)
 
 
+_TIMERS: dict[str, Callable[[JobState, events.TimeUp], None]] = {
+    NOTICE_TIMER.timer: waiting.notice,
+    "job": requests.took_too_long,
+    "drain": ending.drain_time_up,
+    "check": host_events.check_late,
+    stalls.TIMER: stalls.look,
+    moving.LOOK.timer: moving.look_for_room,
+}
 _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.AgentReady: host_events.agent_ready,
     events.PortsHeld: host_events.ports_held,

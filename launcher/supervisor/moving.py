@@ -30,7 +30,7 @@ def choose(job: JobState) -> Placement | None:
     return replace(job.placement, {name for name, host in job.hosts.items() if not host.active})
 
 
-def look_for_room(job: JobState) -> None:
+def look_for_room(job: JobState, _: events.TimeUp) -> None:
     """End the job now if there is no room for its tasks."""
     if job.moving is not None and not job.moving.placing and choose(job) is None:
         _fail(job, job.moving)

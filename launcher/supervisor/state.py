@@ -12,7 +12,7 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.report import Failure
-from launcher.supervisor.hosts import ACTIVE, HostRecord, Hosts, HostState
+from launcher.supervisor.hosts import HostRecord, Hosts, HostState
 from launcher.supervisor.restarts import Restart, Restarts
 from launcher.supervisor.steps import orderly
 from launcher.supervisor.tasks import TaskRecord, Tasks
@@ -145,27 +145,6 @@ class JobState:
     def is_done(self) -> bool:
         """Whether all deciding tasks have ended: the others are then stopped, which counts as success."""
         return not self.must_stop() and not self.tasks.deciding
-
-    def validate(self) -> None:
-        """Check what holds after every event; for tests.
-
-        Raises:
-            AssertionError: a fault of the launcher.
-        """
-        self.tasks.validate()
-        self.hosts.validate()
-        lost = {task for task, record in self.tasks.items() if not self.hosts[record.host].active}
-        assert not self.tasks.open & lost
-        assert self.phase is Phase.RUNNING or not self.tasks.restarting
-        assert self.phase not in (Phase.CLOSING, Phase.OVER) or not self.tasks.open
-        assert self.phase is not Phase.STOPPING or self.tasks.open
-        assert self.phase is not Phase.CLOSING or self.hosts.have(*ACTIVE)
-        assert self.phase is not Phase.OVER or not self.hosts.have(*ACTIVE)
-        assert self.phase is not Phase.DRAINING or self.tasks.drain.tasks
-        assert {*self.under_way.values()} == {*self.tasks.restarting.values()}
-        assert self.moving is None or [*self.under_way.values()] == [self.moving]
-        if self.phase in (Phase.RUNNING, Phase.DRAINING) and not self.placing:
-            assert not self.hosts.have(HostState.HOLDING, HostState.TRYING)
 
     # ------------------------------------------------------------------ changes
 

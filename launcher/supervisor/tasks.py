@@ -231,19 +231,3 @@ class Tasks(dict[TaskId, TaskRecord]):
             tasks.discard(task)
         if task not in self.restarting:
             self.deciding.discard(task)
-
-    def validate(self) -> None:
-        """Check what holds after every event."""
-        ended = {task for task, record in self.items() if record.state is TaskState.ENDED}
-        stalled = {task for task, record in self.items() if record.stalled}
-        unanswered = (TaskState.STARTING, TaskState.STOPPING)
-        assert self.open == {task for task, record in self.items() if record.state in TRANSITIONS}
-        assert self.alive == self.open - ended - stalled
-        assert self.starting == {
-            task for task, record in self.items() if record.state in unanswered and record.pid is None
-        }
-        assert self.all_deciding & (self.open - ended | self.restarting.keys()) <= self.deciding
-        assert self.deciding <= self.all_deciding & (self.open | self.restarting.keys())
-        assert all(task in restart.tasks for task, restart in self.restarting.items())
-        for restart in {*self.restarting.values()}:
-            assert all(self.restarting[task] is restart for task in restart.tasks)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from launcher import events
 from launcher.supervisor.hosts import ACTIVE, HostState
-from launcher.supervisor.state import CLOSE_LIMIT, READY_LIMIT, START_LIMIT, JobState, Phase, limit_text
+from launcher.supervisor.state import (
+    CLOSE_LIMIT,
+    NOTICE_TIMER,
+    READY_LIMIT,
+    REPEAT,
+    START_LIMIT,
+    JobState,
+    Phase,
+    limit_text,
+)
 from launcher.text import listed
 
 
@@ -30,6 +40,13 @@ def waiting_for(job: JobState) -> str:
         if job.preload and first and verb == "start":
             verb += f": --preload imports {listed(job.preload)} first"
     return f"waiting for {job.tasks.names(waited)} to {verb}" if waited else ""
+
+
+def notice(job: JobState, _: events.TimeUp) -> None:
+    """Tell the user what the job waits for."""
+    if text := waiting_for(job):
+        job.notify(text)
+        job.do(events.SetTimer(NOTICE_TIMER.timer, REPEAT))
 
 
 def late_hosts(job: JobState, timer: str) -> tuple[list[str], str]:

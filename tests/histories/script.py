@@ -49,6 +49,7 @@ from launcher.scheduler.plan import make_plan
 from launcher.supervisor import JobState, Machine
 from launcher.supervisor.restarts import Restarts
 from launcher.task_id import TaskId
+from tests.histories.invariants import validate
 
 CommandKind = TypeVar("CommandKind", bound=Command)
 
@@ -175,7 +176,7 @@ class SimulatedJob:
         if isinstance(event, events.TimeUp) and self.timers.pop(event.timer, None) is None:
             raise ValueError(f"timer {event.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
         commands = self._execute(self.machine.handle(event))
-        self.machine.state.validate()
+        validate(self.machine.state)
         return commands
 
     def _execute(self, commands: Iterable[Command]) -> tuple[Command, ...]:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from launcher.cli.completion import completes, runs_and_tasks
 from launcher.config.values import argument, whole
 from launcher.errors import Fault, InputError, LaunchError, ProtocolError
+from launcher.job_run.questions import Events
 from launcher.output.lines import labels
 from launcher.output.table import verdict
 from launcher.report import Report, report_from_json
@@ -32,8 +33,10 @@ launch logs --lines 20 k3f9m   the last lines of each task of another run
 
 Exit code: 0; with --follow that of the job."""
 
-#: Seconds between two looks at logs that grow.
-_PERIOD = 0.1
+#: Seconds between two looks at logs that grow; in which an unfinished line may come after the last news.
+_PERIOD, _SETTLE = 0.1, 2.0
+#: Seconds between two attempts to ask the launcher for news, and for its answer.
+_RETRY, _ANSWER_SECONDS = 2.0, 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +99,12 @@ def follow(
     """
     run.check_trusted()
     logs: list[GrowingLog] = []
-    waiting, seen, planned = io.BytesIO(), 0, 0
+    waiting, seen, planned, news = io.BytesIO(), 0, 0, News(run)
     while True:
         # The launcher completes the logs, then writes the report, then the table into its own log.
         new = messages is not None and messages.write(waiting)
-        over = run.state in (RunState.ENDED, RunState.DIED)
-        complete = over or os.path.exists(run.paths.report)
+        over = not news.live and run.state in (RunState.ENDED, RunState.DIED)
+        complete = over or (not news.live and os.path.exists(run.paths.report))
         if not logs and not complete:  # what the launcher has said so far is the beginning
             out.write(waiting.getvalue())
             waiting = io.BytesIO()
@@ -122,8 +125,40 @@ def follow(
         if over and not (grown or new):
             return
         yield
-        if not grown:
-            time.sleep(_PERIOD)
+        while not grown and not news.come():
+            yield
+
+
+class News:
+    """Knows when the files of a run may have grown: its launcher tells it, as long as that can be asked."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events: Events | None = None
+        self._retry_at = self._look_until = 0.0
+
+    @property
+    def live(self) -> bool:
+        """Whether the launcher tells it, so that the run has not ended."""
+        return self._events is not None
+
+    def come(self) -> bool:
+        """Wait for a moment. Returns whether to look at the files."""
+        now = time.monotonic()
+        if self._events is None:
+            if now < self._retry_at or self._run.state is not RunState.RUNNING:
+                time.sleep(_PERIOD)
+                return True
+            self._retry_at = now + _RETRY
+            with suppress(ConnectionError, LaunchError):  # it copies files, or is suspended
+                self._events = Events(self._run, output=True, seconds=_ANSWER_SECONDS)
+            return True
+        if self._events.wait(_PERIOD):
+            self._look_until = now + _SETTLE
+        if self._events.ended:
+            self._events.close()
+            self._events = None
+        return not self.live or now < self._look_until
 
 
 def report_of(run: Run) -> Report:

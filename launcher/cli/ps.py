@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.tables import print_table
-from launcher.job_run.control import Events, Snapshot, snapshot
+from launcher.job_run.questions import Events, Snapshot, snapshot
 from launcher.output.jsonl import record_as_dict
 from launcher.output.notices import last_of_program
 from launcher.output.table import result_table

@@ -9,7 +9,7 @@ from launcher.cli.completion import completes, newest_tasks, unfinished_runs
 from launcher.cli.ps import described
 from launcher.config.values import argument, duration
 from launcher.errors import LaunchError
-from launcher.job_run.control import Events, ask, snapshot
+from launcher.job_run.questions import Events, ask, snapshot
 from launcher.report import TaskState
 from launcher.runs.run import Run, find, selected
 from launcher.task_id import TaskId

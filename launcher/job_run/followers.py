@@ -7,15 +7,17 @@ the memory before it got them is dropped: the launcher never waits for a followe
 from __future__ import annotations
 
 import socket
+import time
 from functools import partial
 
 from launcher.errors import LaunchError
-from launcher.loop import Loop
+from launcher.loop import Loop, Timer
 from launcher.output.files import Recent
 
-#: Followers at a time; bytes of a packet.
-_MOST, _PACKET = 16, 1 << 16
-#: The last line for a follower that is too slow.
+#: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.
+_MOST, _PACKET, _PERIOD = 16, 1 << 16, 0.1
+#: The line that tasks have printed; the last line for a follower that is too slow.
+PRINTED = b'{"event": "Printed"}\n'
 TOO_SLOW = b'{"event": "Dropped", "why": "too slow: later events are in events.jsonl"}\n'
 
 
@@ -32,6 +34,9 @@ class Followers:
         #: The number of the next event of each, and bytes that it has not taken yet.
         self._next: dict[socket.socket, int] = {}
         self._rests: dict[socket.socket, bytes] = {}
+        #: Those that want to know when tasks print; and the timer for that.
+        self._readers: set[socket.socket] = set()
+        self._timer: Timer | None = None
 
     def first(self, number: int | None) -> int:
         """The number of the first event for a new follower.
@@ -51,14 +56,25 @@ class Followers:
             )
         return later if number is None else number
 
-    def add(self, client: socket.socket, number: int) -> None:
-        """Send events to a client from this number on."""
+    def add(self, client: socket.socket, number: int, output: bool = False) -> None:
+        """Send events to a client from this number on; ``output``: also that tasks have printed."""
         self._next[client], self._rests[client] = number, b""
+        if output:
+            self._readers.add(client)
         self._send(client)
 
     def tell(self) -> None:
         """Send new events to those that have taken all earlier ones."""
         for client in [client for client, rest in self._rests.items() if not rest]:
+            self._send(client)
+        if self._readers and self._recent.printed and self._timer is None:
+            self._timer = self._loop.at(time.monotonic() + _PERIOD, self._tell_printed)
+
+    def _tell_printed(self) -> None:
+        """Tell that tasks have printed. Who has not taken all earlier lines looks at the logs later."""
+        self._timer, self._recent.printed = None, False
+        for client in [client for client in self._readers if not self._rests[client]]:
+            self._rests[client] = PRINTED
             self._send(client)
 
     def close(self) -> None:
@@ -97,3 +113,4 @@ class Followers:
         client.close()
         self._next.pop(client, None)
         self._rests.pop(client, None)
+        self._readers.discard(client)

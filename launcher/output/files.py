@@ -40,6 +40,8 @@ class Recent:
     def __init__(self) -> None:
         #: The most bytes; the number of the next line.
         self.most, self.next = _RECENT, 1
+        #: Tasks have printed something; who tells that sets it back.
+        self.printed = False
         self._lines: deque[bytes] = deque()
         self._size = 0
 
@@ -111,6 +113,7 @@ class Files:
         """Append output to its task's log, any other event to ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
+            self.recent.printed = True
             ended = event.data.endswith(b"\n")
             self._in_line.discard(event.task) if ended else self._in_line.add(event.task)
             return

@@ -193,7 +193,7 @@ def test_a_follower_gets_the_events_of_the_file(launch: Launch):
         _, files, _, _ = socket.recv_fds(peer, 100, 1)
         with open(files[0], "rb") as file:
             file.seek(0)
-            assert json.load(file) == {"next": 1}
+            assert json.load(file) == {"next": 1, "output": False}
         started.send(signal.SIGINT)
         text = b"".join(iter(lambda: peer.recv(1 << 16), b""))
     assert started.wait().code == 130

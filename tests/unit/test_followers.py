@@ -24,13 +24,13 @@ class Stage:
         self.followers = Followers(loop, self.recent)
         self.peers: list[socket.socket] = []
 
-    def follow(self, number: int | None = None) -> socket.socket:
+    def follow(self, number: int | None = None, output: bool = False) -> socket.socket:
         first = self.followers.first(number)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.peers.append(theirs)
         ours.setblocking(False)
         theirs.settimeout(10)
-        self.followers.add(ours, first)
+        self.followers.add(ours, first, output)
         return theirs
 
     def happen(self, count: int, size: int = 1) -> None:
@@ -89,6 +89,20 @@ def test_a_slow_follower_is_dropped_and_told_so(stage: Stage):
     numbers = [line["number"] for line in lines[:-1]]
     assert numbers == [*range(1, len(numbers) + 1)] and len(numbers) < 400
     assert lines[-1] == {"event": "Dropped", "why": "too slow: later events are in events.jsonl"}
+
+
+def test_who_asks_for_it_learns_that_tasks_have_printed(stage: Stage):
+    """Once for all that is printed within a moment."""
+    reader, other = stage.follow(output=True), stage.follow()
+    for _ in range(3):
+        for _ in range(5):
+            stage.recent.printed = True
+            stage.followers.tell()
+        stage.loop.until(lambda: not stage.recent.printed, 10)
+    stage.happen(1)
+    stage.followers.close()
+    assert [line["event"] for line in stage.read(reader)] == ["Printed"] * 3 + ["Tell"]
+    assert [line["event"] for line in stage.read(other)] == ["Tell"]
 
 
 @pytest.mark.parametrize("number", [0, 1, 1000])

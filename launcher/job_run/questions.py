@@ -1,0 +1,166 @@
+"""The other end of the control socket (`launcher.job_run.control`): questions to the launcher of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from launcher.errors import LaunchError, ProtocolError
+from launcher.record import Record
+from launcher.report import Report, report_from_json
+from launcher.runs.run import Run, RunState
+from launcher.text import printable
+from launcher.unix_socket import connect_unix, process_and_user
+
+#: Bytes of a request, and of a packet of events.
+SIZE = 1 << 16
+#: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
+_ANSWER_SECONDS, _PATIENCE, _LOOK = 10.0, 2.0, 0.05
+
+
+def address(job: str) -> str:
+    """The name of the control socket of a run."""
+    return f"\0tf-launcher-{job[:80]}"
+
+
+class Snapshot(Record):
+    """The tasks of a run, as they are now or were at its end."""
+
+    report: Report
+    #: Resident bytes of tasks, as far as they were measured; whether hosts still measure them.
+    memory: Mapping[str, int]
+    measuring: bool
+    ended: bool
+    #: Tasks that wait to start again.
+    restarting: Collection[str] = ()
+
+
+def snapshot(run: Run, measure: bool = False) -> Snapshot:
+    """The tasks of a run now; of one that has ended those of its report.
+
+    Args:
+        run: which.
+        measure: let the hosts measure the memory of tasks, for later calls.
+
+    Raises:
+        LaunchError: its launcher can't be asked.
+    """
+    run.check_trusted()
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            if report := run.report():
+                return Snapshot(report_from_json(report), {}, False, True)
+            with suppress(ConnectionError):
+                answer = ask(run, {"request": "tasks", "measure": measure})
+                now = report_from_json(answer["report"])
+                waiting = frozenset(map(str, answer.get("restarting", ())))
+                return Snapshot(now, answer["memory"], bool(answer["measuring"]), False, waiting)
+        except (LookupError, TypeError, ValueError, ProtocolError) as error:
+            raise LaunchError(f"{run.job} has a report of another version of launch: {error!r}") from error
+        if late or run.state not in (RunState.RUNNING, RunState.ENDED):
+            raise LaunchError(_unreachable(run))
+        time.sleep(_LOOK)
+
+
+def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer of a run's launcher to a request.
+
+    Raises:
+        ConnectionError: it has no control socket, or closes it: the job has not begun yet, or has ended.
+        LaunchError: it refuses the request, does not answer, or is not a process of this user.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        return _ask(peer, run, request, _ANSWER_SECONDS)
+
+
+class Events:
+    """The events of a run that come from now on; a context.
+
+    Args:
+        run: which.
+        output: also ``Printed``, when logs have grown.
+        seconds: the time limit for the answer of its launcher.
+
+    Raises:
+        ConnectionError, LaunchError: as `ask`.
+    """
+
+    def __init__(self, run: Run, output: bool = False, seconds: float = _ANSWER_SECONDS) -> None:
+        self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        #: No more come: the job ends, its launcher was killed, or we were too slow.
+        self.ended = False
+        self._rest = b""
+        try:
+            _ask(self._peer, run, {"request": "follow", "output": output}, seconds)
+        except BaseException:
+            self._peer.close()
+            raise
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._peer.close()
+
+    def wait(self, seconds: float | None = None) -> list[Mapping[str, Any]]:
+        """The next events, or none if the time is up or there are no more.
+
+        Args:
+            seconds: ``None``: no limit.
+        """
+        if not select.select([self._peer], [], [], seconds)[0]:
+            return []
+        packet = b""
+        with suppress(ConnectionError):  # it was killed
+            packet = self._peer.recv(SIZE)
+        self.ended = not packet
+        *lines, self._rest = (self._rest + packet).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+    connected = False
+    try:
+        connect_unix(peer, address(run.job), seconds)
+        connected = True
+        pid, uid = process_and_user(peer)
+        if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
+            text = f"its socket belongs to process {pid} of user {uid}"
+            raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
+        peer.send(json.dumps(request).encode())
+        _, files, _, _ = socket.recv_fds(peer, SIZE, 1)
+    except TimeoutError as error:
+        why = "does not answer; is it suspended?"
+        if not connected:
+            why = "accepts no connections, and their queue is full; is it suspended?"
+        text = f"the launcher of {run.job} {why} (`launch stop` wakes it)"
+        raise LaunchError(text) from error
+    if not files:
+        raise ConnectionResetError
+    with open(files[0], "rb") as file:
+        file.seek(0)
+        answer: Mapping[str, Any] = json.load(file)
+    if "error" in answer:
+        raise LaunchError(f"{run.job}: {printable(answer['error'])}")
+    return answer
+
+
+def _unreachable(run: Run) -> str:
+    """Why the launcher of a run has no control socket."""
+    if run.state is RunState.ELSEWHERE and run.owner is not None:
+        return f"{run.job} runs on {printable(run.owner.machine)}: ask there"
+    if run.state is RunState.RUNNING:
+        return f"no task of {run.job} runs now: its launcher prepares their start, or copies files"
+    return f"the launcher of {run.job} died and left no report; `launch logs {run.job}` has the output"

@@ -1,4 +1,4 @@
-"""Reads regular files, up to a size, and tells whose they are.
+"""Reads regular files, up to a size; tells whose they are, and which file a user may have meant.
 
 Another user may have put a pipe, a device, a link or an endless file in the place of one.
 """
@@ -9,6 +9,8 @@ import errno
 import os
 import stat
 from typing import BinaryIO
+
+from launcher.text import nearest
 
 #: The size that is read of files which a person writes, in bytes.
 MOST = 1 << 20
@@ -65,3 +67,13 @@ def read_most(file: BinaryIO, most: int = MOST) -> bytes:
 def is_ours(user: int) -> bool:
     """Whether files of the user with this id can be trusted: it is this user, or root."""
     return user in (0, os.geteuid())
+
+
+def similar_file(path: str) -> str:
+    """The path of a file with a similar name in the same folder; empty if there is none."""
+    folder, name = os.path.split(path)
+    try:
+        guess = nearest(name, os.listdir(os.path.expanduser(folder) or "."))
+    except OSError:
+        return ""
+    return os.path.join(folder, guess) if guess else ""

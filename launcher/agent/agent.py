@@ -20,9 +20,10 @@ from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
 from launcher.agent.preload import Templates
-from launcher.agent.spawn import CannotStart, Spawner, Started
+from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import ENDING, Deadline
+from launcher.errors import LaunchError
 from launcher.scheduler.cluster_spec import TF_CONFIG_ROLES, ClusterSpec, complete
 from launcher.task_id import TaskId
 
@@ -224,10 +225,9 @@ class Agent:
         try:
             prepared = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
             self._begin(start, self._spawner.spawn(prepared))
-        except CannotStart as fault:
-            self._send(
-                events.TaskNotStarted("", events.now(), start.task, start.attempt, fault.code, fault.why)
-            )
+        except LaunchError as fault:
+            now, code = events.now(), fault.exit_code
+            self._send(events.TaskNotStarted("", now, start.task, start.attempt, code, str(fault)))
 
     def _begin(self, start: events.StartTask, started: Started) -> None:
         """The process of a task exists."""

@@ -30,6 +30,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from launcher.agent.host import NVIDIA_SMI, host_facts
 from launcher.agent.ports import PortKeeper, dual_stack_socket
 from launcher.agent.spawn import entered
+from launcher.errors import ProgramError
 from launcher.task_id import TaskId
 
 Json = Dict[str, Any]
@@ -194,7 +195,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     try:
         env = env if venv is None else {**env, **entered(env, venv)}
         state, output = _run([path, "-B", "-c", _QUESTION], request["seconds"], env)
-    except OSError:
+    except ProgramError:
         state, output = "missing", f"the environment {venv!r} does not exist"
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":

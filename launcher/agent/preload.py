@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from launcher.agent import processes
-from launcher.agent.spawn import CannotStart, Spawner, Started
+from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import Families
+from launcher.errors import LaunchError
 from launcher.events import Preload, StartTask
 from launcher.record import Record
 from launcher.task_id import TaskId
@@ -118,7 +119,7 @@ class Templates:
         try:
             prepared = self._spawner.prepare(argv, command.env, venv=command.venv)
             pid = self._spawner.spawn_with_stdin(prepared, theirs.fileno())
-        except CannotStart:  # the tasks can't be started either, and report it
+        except LaunchError:  # the tasks can't be started either, and report it
             ours.close()
             return _Template(command, 0, None)
         finally:
@@ -172,7 +173,7 @@ class Templates:
             rights = array.array("i", [writing, reading])
             packet = json.dumps(request).encode()
             found.link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        except CannotStart:  # its cold start reports why
+        except LaunchError:  # its cold start reports why
             self._start_cold(found.waiting.pop(0))
             self._ask(found)
             return

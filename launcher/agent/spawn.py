@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import processes
+from launcher.agent.lookup import find_executable, find_script
+from launcher.errors import LaunchError, NotRunnableError, ProgramError
 from launcher.record import Record
 from launcher.regular_file import read_regular
 
@@ -16,9 +18,6 @@ from launcher.regular_file import read_regular
 DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 #: Where gRPC looks for a proxy, unless ``grpc_proxy`` is set: the tasks could not connect to each other.
 _PROXIES = ("http_proxy", "https_proxy")
-
-#: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for errors of our own (as ``env`` does).
-NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125
 
 #: Tasks start with the kernel's defaults, also for signals that nohup, the user's shell or Python ignores.
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -32,24 +31,12 @@ _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "
 
 #: Why a program can't be run, by the error of the kernel.
 _NOT_RUN: Dict[Optional[int], str] = {
+    errno.ENOENT: "can't be run: the interpreter in its first line is missing",
+    errno.ENOTDIR: "can't be run: the interpreter in its first line is missing",
     errno.EACCES: "is not executable: chmod +x would make it so",
     errno.ENOEXEC: "can't be run: not a program for this machine, or a script without a #! line",
     errno.E2BIG: "can't be run: arguments and environment are larger than the kernel allows",
 }
-
-
-class CannotStart(Exception):
-    """The process can't be started.
-
-    Args:
-        code: 127, 126 or 125.
-        why: for the user.
-    """
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-        self.why = why
 
 
 class Prepared(Record):
@@ -149,32 +136,33 @@ class Spawner:
             script: a file that must be there.
 
         Raises:
-            CannotStart: with the exit code that stands for it.
+            LaunchError: with the exit code that stands for it.
         """
         argv = [_at_home(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
         environment: Dict[str, str] = {**self._environment, **extra}
         if any(environment.get(name) for name in _PROXIES):
             environment.setdefault("grpc_proxy", "")
         if venv is not None:
-            environment.update(_environment_of(venv, environment))
+            environment.update(entered(environment, venv))
         _enter(self._home, workdir)
-        if script is not None and not os.path.exists(script):
-            raise _not_found(script)
-        return Prepared(_find(argv[0], environment.get("PATH", os.defpath)), argv, environment)
+        if script is not None:
+            find_script(script, "")
+        path = find_executable(argv[0], "", environment.get("PATH", os.defpath))
+        return Prepared(path, argv, environment)
 
     def spawn(self, prepared: Prepared) -> Started:
         """Start a task with a pipe for its output.
 
         Raises:
-            CannotStart: with the exit code that stands for it.
+            LaunchError: with the exit code that stands for it.
         """
         try:
             reading, writing = os.pipe()
         except OSError as error:
-            raise CannotStart(OUR_FAULT, f"no pipe for its output: {error.strerror}") from error
+            raise LaunchError(f"no pipe for its output: {error.strerror}") from error
         try:
             pid, tag = self._spawn(prepared, writing, (self._nothing, self._inherited, self._inherited))
-        except CannotStart:
+        except LaunchError:
             os.close(reading)
             raise
         finally:
@@ -193,7 +181,7 @@ class Spawner:
             Its pid.
 
         Raises:
-            CannotStart: with the exit code that stands for it.
+            LaunchError: with the exit code that stands for it.
         """
         return self._spawn(prepared, stdin, (self._inherited, self._nothing, self._nothing))[0]
 
@@ -223,7 +211,7 @@ class Spawner:
                     setsigdef=_ALL_SIGNALS,
                 )
         except (OSError, ValueError) as error:
-            raise _explained(error, argv[0], path) from error
+            raise _explained(error, argv[0]) from error
         finally:
             os.dup2(self._nothing, self._inherited, inheritable=False)
         return pid, tag if tagged else 0
@@ -237,15 +225,7 @@ def _enter(home: int, workdir: Optional[str]) -> None:
             os.chdir(_at_home(workdir))
     except (OSError, ValueError) as error:
         why = f"can't enter the working folder {workdir!r}: {_reason(error)}"
-        raise CannotStart(NOT_RUNNABLE, why) from error
-
-
-def _environment_of(venv: str, environment: Mapping[str, str]) -> Dict[str, str]:
-    try:
-        return entered(environment, venv)
-    except OSError as error:
-        why = f"there is no virtual or conda environment {venv!r} (or no bin/python in it)"
-        raise CannotStart(NOT_FOUND, why) from error
+        raise NotRunnableError(why) from error
 
 
 def _at_home(path: str) -> str:
@@ -253,44 +233,11 @@ def _at_home(path: str) -> str:
     return os.path.expanduser(path) if path.startswith("~") else path
 
 
-def _find(name: str, path: str) -> str:
-    """The file that execvp(3) finds for ``name``.
-
-    Raises:
-        CannotStart: 127 if there is none, 126 if there is one that may not be run.
-    """
-    if "/" in name:
-        return name
-    files = (os.path.join(folder or ".", name) for folder in path.split(os.pathsep))
-    found = [file for file in files if os.path.isfile(file)]
-    runnable = next((file for file in found if os.access(file, os.X_OK)), None)
-    if runnable is not None:
-        return runnable
-    if found:
-        raise CannotStart(NOT_RUNNABLE, f"{found[0]!r} is not executable")
-    here = os.path.isfile(name)
-    hint = " (a file of that name is in the working folder: write ./ before it)" if here else ""
-    raise CannotStart(NOT_FOUND, f"program not found: {name!r} is nowhere along PATH{hint}")
-
-
-def _not_found(name: str) -> CannotStart:
-    looked = "" if os.path.isabs(name) else f" (looked in {os.getcwd()!r})"
-    return CannotStart(NOT_FOUND, f"program not found: {name!r}{looked}")
-
-
-def _explained(error: Exception, name: str, path: str) -> CannotStart:
+def _explained(error: Exception, name: str) -> LaunchError:
     code = error.errno if isinstance(error, OSError) else None
-    if code in (errno.ENOENT, errno.ENOTDIR):
-        if os.path.exists(path):
-            return CannotStart(
-                NOT_RUNNABLE, f"{name!r} can't be run: the interpreter in its first line is missing"
-            )
-        return _not_found(name)
-    if code == errno.EACCES and os.path.isdir(path):
-        return CannotStart(NOT_RUNNABLE, f"{name!r} is a folder, not a program")
     if code in _NOT_RUN:
-        return CannotStart(NOT_RUNNABLE, f"{name!r} {_NOT_RUN[code]}")
-    return CannotStart(OUR_FAULT, f"{name!r} can't be started: {_reason(error)}")
+        return NotRunnableError(f"{name!r} {_NOT_RUN[code]}")
+    return LaunchError(f"{name!r} can't be started: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -305,11 +252,11 @@ def entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
         venv: the environment's folder (``~/`` is this user's home), or the name of one of conda's.
 
     Raises:
-        FileNotFoundError: there is none.
+        ProgramError: there is none.
     """
     folder = next((path for path in _folders(venv) if os.path.exists(f"{path}/bin/python")), None)
     if folder is None:
-        raise FileNotFoundError(errno.ENOENT, "no such environment", venv)
+        raise ProgramError(f"there is no virtual or conda environment {venv!r} (or no bin/python in it)")
     own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}
     if os.path.isdir(os.path.join(folder, "conda-meta")):
         own.update(CONDA_PREFIX=folder, CONDA_DEFAULT_ENV=os.path.basename(folder))

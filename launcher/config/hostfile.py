@@ -30,6 +30,7 @@ from launcher.config.schema import Faults, Key, Node, Values, quoted, several, s
 from launcher.config.values import comma_separated
 from launcher.errors import Fault, HostfileError
 from launcher.job import Host
+from launcher.regular_file import similar_file
 
 #: Largest number of hosts of a launch.
 MOST_HOSTS = 4096
@@ -240,7 +241,7 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     if not names_file(text) and (os.path.isdir(text) or not os.path.exists(text)):
         return parse_list(text, source)
     if not os.path.exists(text):
-        problem, meant = f"{schema.shown_path(text)}: no such hostfile", schema.similar_file(text)
+        problem, meant = f"{schema.shown_path(text)}: no such hostfile", similar_file(text)
         expected = (
             f"did you mean {schema.shown_path(meant)}?" if meant else "expected a file, or host[:slots],..."
         )

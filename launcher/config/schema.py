@@ -7,7 +7,6 @@ could be gigabytes.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from typing import Any, TypeVar
 
 from launcher.errors import Fault, InputError
 from launcher.record import Record
-from launcher.regular_file import read_most, read_regular
-from launcher.text import did_you_mean, nearest, printable
+from launcher.regular_file import read_most, read_regular, similar_file
+from launcher.text import did_you_mean, printable
 
 T = TypeVar("T")
 
@@ -373,16 +372,6 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
         problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
         fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
     raise error([fault])
-
-
-def similar_file(path: str) -> str:
-    """The path of a file with a similar name in the same folder; empty if there is none."""
-    folder, name = os.path.split(path)
-    try:
-        guess = nearest(name, os.listdir(os.path.expanduser(folder) or "."))
-    except OSError:
-        return ""
-    return os.path.join(folder, guess) if guess else ""
 
 
 def shown_path(path: str) -> str:

@@ -6,14 +6,13 @@ Agents on other machines check them when a task starts, with the same messages a
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
+from launcher.agent.lookup import find_executable, find_script
+from launcher.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.job import Host, Placed, Placement, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import listed
-
-_QUOTED = " (remove the quotes around the program and its arguments)"
 
 
 class _Missing(Record):
@@ -90,24 +89,24 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
     role, folder = placed.role, _workdir(options, placed)[1]
     env = dict(options.job.env + placed.host.env + role.env + options.job.option_env)
     path = env.get("PATH", os.environ.get("PATH", os.defpath))
-    error: LaunchError | None = None
-    if role.program.kind is ProgramKind.EXECUTABLE:
-        error = _executable_error(role.program.name, folder, path)
-    else:
+    if role.program.kind is not ProgramKind.EXECUTABLE:
         where, python = _python(options, placed)
-        unusable = _executable_error(python, folder, path)
-        if unusable is not None:
-            yield _Missing(where, "", unusable)
-        if role.program.kind is ProgramKind.SCRIPT:
-            error = _script_error(role.program.name, folder)
-    if error is None:
-        return
-    if role.program_source == COMMAND_LINE:
-        yield _Missing("", "", error)
-        return
-    if isinstance(error, ProgramError):
-        error = ProgramError(f"{error}{_job_file_hint(role)}")
-    yield _Missing(role.program_source or role.source, str(placed.task), error)
+        try:
+            find_executable(python, folder, path)
+        except LaunchError as error:
+            yield _Missing(where, "", error)
+    try:
+        if role.program.kind is ProgramKind.EXECUTABLE:
+            find_executable(role.program.name, folder, path)
+        elif role.program.kind is ProgramKind.SCRIPT:
+            find_script(role.program.name, folder)
+    except LaunchError as error:
+        if role.program_source == COMMAND_LINE:
+            yield _Missing("", "", error)
+            return
+        hint = _job_file_hint(role) if isinstance(error, ProgramError) else ""
+        where = role.program_source or role.source
+        yield _Missing(where, str(placed.task), type(error)(f"{error}{hint}"))
 
 
 def _python(options: Options, placed: Placed) -> tuple[str, str]:
@@ -117,71 +116,6 @@ def _python(options: Options, placed: Placed) -> tuple[str, str]:
     if placed.host.venv and "/" in placed.host.venv:
         return placed.host.source, os.path.join(os.path.expanduser(placed.host.venv), "bin", VENV_PYTHON)
     return options.sources.python, options.job.python or DEFAULT_PYTHON
-
-
-def _script_error(name: str, folder: str) -> LaunchError | None:
-    """Look for a script, which Python reads.
-
-    Args:
-        name: its path, relative to ``folder``.
-    """
-    script = os.path.join(folder, name)
-    if not os.path.exists(script):
-        return _not_there(name, folder)
-    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-        return NotRunnableError(f"{name!r} is a folder, not a program")
-    if not os.access(script, os.R_OK):
-        return NotRunnableError(f"{name!r} can't be read: permission denied")
-    return None
-
-
-def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
-    """Look for an executable as execvp(3) does.
-
-    Args:
-        name: a path, relative to ``folder``; or a name, looked up along ``path``.
-    """
-    if "/" in name:
-        file = os.path.join(folder, os.path.expanduser(name))
-        if not os.path.exists(file):
-            return _not_there(name, folder)
-        if os.path.isdir(file):
-            return NotRunnableError(f"{name!r} is a folder, not a program")
-        if not os.access(file, os.X_OK):
-            return NotRunnableError(f"{name!r} is not executable: chmod +x would make it so")
-        return None
-    files = [os.path.join(folder, entry, name) for entry in path.split(os.pathsep)]
-    found = [file for file in files if os.path.isfile(file)]
-    if any(os.access(file, os.X_OK) for file in found):
-        return None
-    if found:
-        return NotRunnableError(f"{found[0]!r} is not executable")
-    hint = ""
-    if os.path.isfile(os.path.join(folder, name)):
-        hint = " (a file of that name is in the working folder: write ./ before it)"
-    elif any(os.path.exists(os.path.join(folder, file.split(" ")[0])) for file in (name, *files)):
-        hint = _QUOTED
-    elif name == "=":
-        hint = "; -x NAME=VALUE has no blanks around the ="
-    elif name.isdigit():
-        hint = "; --chief and --evaluator take no number"
-    return ProgramError(f"program not found: {name!r} is nowhere along PATH{hint}")
-
-
-def _not_there(name: str, folder: str) -> ProgramError:
-    """The error for a path without a file."""
-    path = os.path.expanduser(name)
-    looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
-    import shutil  # 4 ms, needed only for a fault
-
-    from launcher.config.schema import similar_file
-
-    first = path.split(" ")[0]
-    if first != path and (os.path.exists(os.path.join(folder, first)) or shutil.which(first)):
-        return ProgramError(f"program not found: {name!r}{_QUOTED}")
-    guess = os.path.basename(similar_file(os.path.join(folder, path)))
-    meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""
-    return ProgramError(f"program not found: {name!r}{looked}{meant}")
 
 
 def _job_file_hint(role: Role) -> str:

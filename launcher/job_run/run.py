@@ -23,6 +23,7 @@ from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.loop import Loop
+from launcher.regular_file import similar_file
 from launcher.scheduler.placement import place
 from launcher.text import counted, counted_roles, listed
 from launcher.transports.base import Hosts
@@ -63,8 +64,6 @@ def run_job(options: Options, detached: Detached | None = None) -> int:
             text = options.hosts_text or ""
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):
-                from launcher.config.schema import similar_file
-
                 meant = similar_file(text)
                 more = f"--hosts {text}: there is no file of that name either"
                 more += f"; did you mean {meant}?" if meant else ""

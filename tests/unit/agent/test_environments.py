@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.spawn import entered
+from launcher.errors import ProgramError
 
 
 def environment(folder: Path) -> Path:
@@ -54,5 +55,5 @@ def test_one_of_condas_by_its_name(home: Path):
 
 @pytest.mark.parametrize("name", ["tf", "~/tf", "/nowhere/tf"])
 def test_none(home: Path, name: str):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ProgramError):
         entered({}, name)

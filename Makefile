@@ -11,6 +11,8 @@ SIDE_BY_SIDE := -p no:cacheprovider -n 10
 # Set, it has each launch compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
+# Kills at random moments, floods, and the matrix of trainings: make soak runs them.
+LONG := test_floods.py test_kills.py test_survival.py
 comma := ,
 
 PACKAGING := pyproject.toml setup.py constraints.txt
@@ -37,7 +39,7 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 
 test: packages oldest  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
 	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types docs
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" --ignore tests/soak/test_survival.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS)
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)

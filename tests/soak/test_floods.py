@@ -124,16 +124,6 @@ def end(started: Started, stop: Path) -> None:
 
 
 @repeated
-def test_commands(launch: Launch, tmp_path: Path, turn: int):
-    started = launch.start(*command(tmp_path / "stop"), cwd=tmp_path)
-    started.until(lambda it: "| line" in it.out and "| up 1" in it.out)
-    job = last_run(launch).path.name
-    with flood(here, job):
-        use(launch, job, tmp_path)
-        end(started, tmp_path / "stop")
-
-
-@repeated
 def test_a_connection_breaks(ssh_launch: Launch, hosts: list[LabHost], turn: int):
     started = ssh_launch.start("--hosts", "node1", *command(hosts[0].home / "stop"), cwd="/")
     started.until(lambda it: "| line" in it.out and "| up 1" in it.out, 60)

@@ -27,38 +27,20 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "expected a program"),
         ([""], "expected a program"),
-        (["-m"], "module"),
-        (["--image", "tf:1", "true"], "--image tf:1: use --docker tf:1"),
-        (
-            ["--hosts", "n1", "--hosts", "n2", "true"],
-            "--hosts: expected once; for several hosts use host,host",
-        ),
         (["--no-check", "--lease", "30", "true"], "--no-check: the option is about other machines, and none"),
-        (["--sync", ".", "true"], "--sync: the option is about other machines"),
-        (["--workers", "-1", "true"], "-1"),
         (["--python", "", "true"], "--python: '': expected text that is not empty"),
         (["--workdir", "", "true"], "--workdir: '': expected text that is not empty"),
         (["--tensorboard", "", "true"], "expected a program"),
         (["--run-dir", "a/" * 3000, "true"], "--run-dir: more than 200 folders in each other"),
         (["--workers", "0", "true"], "no task"),
-        (["--grace", "soon", "true"], "soon"),
-        (["--timeout", "-5", "true"], "--timeout"),
-        (["--on-failure", "panic", "true"], "panic"),
         (["--preload", "numpy,train.py x", "true"], "train.py x"),
-        (["-x", "NO_SUCH_VARIABLE", "true"], "NO_SUCH_VARIABLE"),
         (["-x", "=value", "true"], "-x"),
-        (["-x", "A B=3", "true"], "-x A B: 'A B' can't be set; expected a variable's name"),
         (["-x", "TF_CONFIG={}", "true"], "launch sets this variable for each task"),
         (["-x", "OUTPUT_DIR=/x", "--output-dirs", "true"], "an option of this launch sets this variable"),
-        (["--show", "unknown", "true"], "unknown"),
         (["--show", "", "true"], "--show"),
         (["--hosts", "", "true"], "host"),
-        (["--hosts", "node[5-1]", "true"], "node[5-1]"),
-        (["--hosts", "no-such-file.yaml", "true"], "no such hostfile"),
         (["--hosts", "localhost:2", "--workers", "3", "true"], "do not fit"),
-        (["--workers", "2", "--", "echo", "{ps_host}"], "{ps_hosts}"),
         (
             ["-x", "SIZE={wrold_size}", "true"],
             "-x: variable SIZE: there is no placeholder {wrold_size}; did you",
@@ -66,8 +48,6 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         (["--run-dir", "", "true"], "--run-dir"),
         (["--report", "", "true"], "--report"),
         (["--tmux", "--json", "true"], "--tmux"),
-        (["--workdir", "/no/such/folder", "true"], "/no/such/folder"),
-        (["no-such-job.yaml"], "no-such-job.yaml"),
     ],
 )
 def test_refused(launch: Launch, words: Words, message: str):
@@ -176,40 +156,6 @@ def test_words_after_a_job_file_are_options(launch: Launch, tmp_path: Path):
     assert "unexpected argument 'extra'" in _refused(launch, job, "--", "extra").err
 
 
-@pytest.mark.parametrize("command", ["hosts", "logs", "stop", "completion"])
-def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
-    ended = launch(command, "no/such/thing")
-    assert ended.code == 2
-    assert "thing" in ended.err and "Traceback" not in ended.err
-
-
-# ---------------------------------------------------------------------- one line, with what was meant
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--worker", "3", "true"], "unrecognized option --worker; did you mean --workers? (launch --help"),
-        (["--wrokers=3", "true"], "unrecognized option --wrokers; did you mean --workers? (launch --help"),
-        (
-            ["--zzz", "true"],
-            "unrecognized option --zzz; an option of the program comes after the program (launch --help-all",
-        ),
-        (["--workers", "two", "true"], "--workers: 'two': expected a whole number from 0 to 10000 ("),
-        (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help"),
-        (["--no-verbose", "true"], "unrecognized option --no-verbose; an option of the program"),
-        (["--no-chek", "true"], "unrecognized option --no-chek; did you mean --no-check? (launch --help"),
-        (["--wor\nkers", "2", "true"], "unrecognized option --wor\\nkers; did you mean --workers? (launch"),
-        (["ps", "RUN", "-", "-="], "unrecognized option -= (launch ps --help"),
-        (["completion", "bash", "-"], "unexpected argument '-' (launch completion --help"),
-        (["--hosts", "a", "--hosts", "b", "--hosts", "c", "true"], "--hosts: expected once; for several"),
-    ],
-)
-def test_an_unknown_option_is_one_line(launch: Launch, words: Words, message: str):
-    (line,) = _refused(launch, *words).err.splitlines()
-    assert line.startswith(f"launch: {message}")
-
-
 # ---------------------------------------------------------------------- programs
 
 
@@ -217,25 +163,6 @@ def _not_run(launch: Launch, code: int, *words: str | Path, lines: int = 1, **se
     ended = _refused(launch, *words, code=code, **settings)
     assert len(ended.err.splitlines()) == lines, ended.err
     return ended.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["no-such-program"], "'no-such-program' is nowhere along PATH"),
-        (["./nothing"], "'./nothing' (looked in"),
-        (["nothing.py"], "'nothing.py' (looked in"),
-        (["log"], "did you mean launch logs?"),
-        (["--chief", "2", "true"], "'2' is nowhere along PATH; --chief and --evaluator take no number"),
-        (
-            ["--python", "no-python", "-m", "x"],
-            "--python: program not found: 'no-python' is nowhere along PATH",
-        ),
-        (["-x", "PATH=/nowhere", "sh"], "'sh' is nowhere along PATH"),
-    ],
-)
-def test_programs_that_are_not_there(launch: Launch, words: Words, message: str):
-    assert message in _not_run(launch, 127, "--workers", "2", *words)
 
 
 def test_programs_that_cannot_be_run(launch: Launch, tmp_path: Path):

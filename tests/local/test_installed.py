@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import launcher
 from tests.conftest import Launch
 from tests.local.seeing import ROOT
+from tests.local.test_mistakes import MISSPELT, furnish
 from tests.pythons import python_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -21,8 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 #: All tests run on this one.
 _THIS = f"3.{sys.version_info.minor}"
 _OTHERS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if version != _THIS]
-#: Run by each other Python: the command line and its faults, which depend on Python's argparse.
-_TESTS = ["tests/local/test_bad_input.py", "tests/unit/test_options.py"]
 
 
 def _run(*argv: str | Path, cwd: Path = ROOT, timeout: float = 500) -> str:
@@ -78,7 +78,9 @@ def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, la
     python = python_of(version)
     if python is None:
         pytest.skip(f"not tested: there is no Python {version} on this machine")
-    commands = _installed(python, f"{wheel}[test]", tmp_path / "environment")
+    commands = _installed(python, str(wheel), tmp_path / "environment")
     _run_a_job(commands, version, launch, tmp_path)
-    only = ("-m", "not tensorflow and not slow and not tmux", "-n", "2", "--maxfail", "5")
-    _run(commands / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *only, *_TESTS, timeout=550)
+    furnish(tmp_path)
+    for words, message in MISSPELT:  # Python's argparse parses them
+        ended = launch(*shlex.split(words), command=[str(commands / "launch")], cwd=tmp_path)
+        assert ended.code == 2 and message in ended.err, ended.err

@@ -20,12 +20,12 @@ from tests.ssh.lab import Lab
 #: Fixtures of other folders.
 __all__ = ["real_engine"]
 
-#: The transports that are tested: by default all. In containers, and by command lines, that takes minutes,
-#: so by default these files are enough; ``LAUNCH_TEST_CONTRACT=docker`` (``make contract-docker``) for all.
+#: The transports that are tested: by default all, but some only with the files that `_is_too_much` has.
+#: ``LAUNCH_TEST_CONTRACT=docker`` for all files.
 ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
 #: Seconds a test in a container may take, its fixtures left out: they have limits of their own.
 _LIMIT = 120
-BRIEF = {"test_exits.py", "test_preload.py", "test_ready_and_ports.py", "test_the_end.py"}
+BRIEF = {"test_ready_and_ports.py", "test_the_end.py"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -50,8 +50,10 @@ def _is_in_docker(item: pytest.Item) -> bool:
 
 
 def _is_too_much(item: pytest.Item) -> bool:
-    slow = _is_in_docker(item) or re.search(r"\[(command|rooms)", item.name)
-    return bool(slow) and item.path.name not in BRIEF
+    """Whether it takes long, and nothing of it depends on the transport."""
+    if _is_in_docker(item):
+        return item.path.name not in {*BRIEF, "test_exits.py", "test_preload.py"}
+    return bool(re.search(r"\[(command|rooms)", item.name)) and item.path.name not in BRIEF
 
 
 @pytest.fixture(params=ASKED_FOR or sorted(SITES))

@@ -74,13 +74,6 @@ def test_output_held_open_by_a_process_of_another_task(agent: Driver, eyes: Eyes
     agent.stopped("worker/0")
 
 
-def test_a_hundred_megabytes(agent: Driver):
-    since = time.monotonic()
-    agent.run("worker/0", ["head", "-c", str(100 * MB), "/dev/zero"], timeout=60)
-    print(f"100 MB in {time.monotonic() - since:.2f} s")
-    assert agent.size("worker/0") == 100 * MB
-
-
 def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
     code = "import sys; sys.stdout.writelines(f'{sys.argv[1]} {i}\\n' for i in range(20000))"
     for index in range(8):
@@ -92,7 +85,7 @@ def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
 
 @pytest.mark.timeout(200)
 def test_memory_is_bounded_while_nothing_reads(open_agent: Callable[[], Driver], eyes: Eyes):
-    """1 GB is printed, the link is not read for a while: the task waits, the agent stays small, all comes."""
+    """256 MiB are printed while the link is not read: the task waits, the agent stays small, all comes."""
     agent = open_agent()
     pid = agent.ready().pid
 
@@ -100,7 +93,7 @@ def test_memory_is_bounded_while_nothing_reads(open_agent: Callable[[], Driver],
         return int(eyes.status(pid, "VmHWM").split()[0]) * 1024
 
     small = peak()  # a fork is as large as what it is a fork of, here pytest
-    size = 1 << 30
+    size = 1 << 28
     code = (
         "import os, sys\n"
         "data, at, size = bytes(range(256)) * 4096, 0, int(sys.argv[1])\n"

@@ -255,8 +255,7 @@ def test_a_daemon_that_forks_and_ends_without_a_pause(agent: Driver, eyes: Eyes)
     assert gone.unkillable == ()
 
 
-@pytest.mark.parametrize("leave", ["stay", "leave"])
-@pytest.mark.parametrize("ignore", ["ignore", "obey"])
+@pytest.mark.parametrize(("ignore", "leave"), [("ignore", "leave"), ("obey", "stay")])
 def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, ignore: str, leave: str):
     agent.start("worker/0", [eyes.site.python, "-c", BOMB, ignore, leave, eyes.site.folder])
     agent.started("worker/1", ["sleep", "600"])

@@ -1,4 +1,4 @@
-"""The exit code of ``launch`` is the same on every backend."""
+"""The exit code of ``launch`` is the same in containers, here and on hosts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ import pytest
 from tests.conftest import Ended, Launch
 from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import Site
-from tests.ssh.conftest import four_hosts, lab
-
-#: Fixtures of another folder.
-__all__ = ["four_hosts", "lab"]
 
 #: How a backend is asked for.
 BACKENDS = {
-    "local": [],
     "docker": ["--docker", BASE],
-    "ssh": ["--hosts", "node1,node2,node3", "--sync", "."],
     "docker over ssh": ["--docker", BASE, "--sync", ".", "--hosts"],
 }
 
@@ -48,8 +42,6 @@ def backend(request: pytest.FixtureRequest, launch: Launch) -> list[str]:
     """The options for each backend in turn; it is there."""
     if request.param == "docker":
         request.getfixturevalue("docker")
-    if request.param == "ssh":
-        request.getfixturevalue("lab").move_in(launch.home)
     if request.param == "docker over ssh":
         return [*BACKENDS[request.param], request.getfixturevalue("hostfile")]
     return BACKENDS[request.param]

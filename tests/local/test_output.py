@@ -108,8 +108,8 @@ def _largest(started: Started, family: Family, seconds: float) -> dict[str, int]
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["--quiet", "--json", "--show=worker"])
 def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
-    """1 GB of it where only the log takes it, less where it is shown too: bounded memory, nothing lost."""
-    size = 1024 if how == "--quiet" else 64
+    """256 MiB of it where only the log takes it, less where it is shown too: bounded memory, nothing lost."""
+    size = 256 if how == "--quiet" else 64
     started = launch.start(how, "--", *stub("printer", "endless", size))
     largest = _largest(started, family, 250)
     ended = started.wait()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher import ExitStatus, Reason, TaskState
-from launcher.testing import CannotStart, Cluster, ClusterError, Job, Task, WaitFailed
+from launcher import TaskState
+from launcher.testing import CannotStart, Cluster, Job, Task, WaitFailed
 from tests.docker.conftest import left_of
 from tests.docker.engine import Engine
 from tests.local.seeing import soon
@@ -58,21 +57,6 @@ def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Itera
     assert [left for job in cluster.jobs for left in left_of(docker, job.name)] == []
 
 
-def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job]):
-    """Its container goes on, so the launcher has its exit status and all that it printed."""
-    job = start(COUNTS, ps=1, workers=2)
-    job.task("worker/0").until_prints("step 10")
-    job.task("ps/0").kill()
-    ended = job.wait()
-    assert ended.exit_code == 128 + signal.SIGKILL
-    assert ended.failure is not None
-    assert (ended.failure.task, ended.failure.reason) == ("ps/0", Reason.SIGNAL)
-    assert job.task("ps/0").exit_status == ExitStatus(None, signal.SIGKILL)
-    assert job.task("worker/1").state is TaskState.STOPPED
-    with pytest.raises(ClusterError, match="ps/0 can't be signalled: it is failed, killed by SIGKILL"):
-        job.task("ps/0").kill()
-
-
 def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
     """Also one in a session of its own; the other task minds nothing."""
     job = start(ANSWERING, workers=2, on_failure="continue", left_running=True)
@@ -118,16 +102,6 @@ def _step(worker: Task, times: int) -> int:
         return found if len(found) == times else []
 
     return int(soon(answers, 40)[-1].split()[-1])
-
-
-def test_a_launcher_that_was_killed(start: Callable[..., Job], cluster: Cluster, docker: Engine):
-    """Its containers and its network are removed with the test."""
-    job = start(SLEEPS, workers=2, left_running=True)
-    os.kill(job.launcher_pid, signal.SIGKILL)
-    with pytest.raises(WaitFailed, match="and launch has exited with 137"):
-        job.wait()
-    assert cluster.close() == []
-    assert left_of(docker, job.name) == []
 
 
 def test_faults_of_docker_clusters(start: Callable[..., Job], cluster: Cluster, docker: Engine):

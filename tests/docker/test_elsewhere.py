@@ -80,14 +80,6 @@ def test_over_ssh(over_ssh: dict[str, str], launch: Launch):
     check(launch, over_ssh)
 
 
-def test_a_launcher_that_is_killed(hosts: list[DockerHost], over_ssh: dict[str, str], launch: Launch):
-    started = launch.start(*OPTIONS, "sh", "-c", "echo up; exec sleep 600", env=over_ssh)
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    started.kill()  # the fixture of the hosts sees to the rest
-    cleaned = launch("clean", env=over_ssh, timeout=60)
-    assert cleaned.code == 0, cleaned.err
-
-
 def test_a_context_with_tls(over_tls: dict[str, str], launch: Launch):
     folder = over_tls["DOCKER_CERT_PATH"]
     there = f"host={over_tls['DOCKER_HOST']},ca={folder}/ca.pem,cert={folder}/cert.pem,key={folder}/key.pem"

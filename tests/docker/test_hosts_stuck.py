@@ -58,28 +58,6 @@ def test_while_tasks_run(
     nothing_runs(hosts)
 
 
-def test_while_tasks_are_stopped(
-    stuck: DockerHost, hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
-):
-    started = launch.start(*docker_on(hostfile, "--workers", "4", "--grace", "2", *LASTING), cwd=tmp_path)
-    started.until(lambda it: it.out.count("up") == 4, 40)
-    stuck.stick()
-    started.send(signal.SIGINT)
-    ended = started.wait(SOON)
-    assert ended.code == 130, ended.err
-    nothing_runs(hosts)
-
-
-def test_a_launcher_that_is_killed(
-    stuck: DockerHost, hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
-):
-    started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
-    started.until(lambda it: it.out.count("up") == 4, 40)
-    stuck.stick()
-    started.kill()
-    nothing_runs(hosts)
-
-
 def test_one_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     """Its container outlives it for the lease. Once it is back the container is removed."""
     started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)

@@ -51,20 +51,11 @@ def talker() -> Iterator[Callable[[bytes], int]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_by_name_and_by_address(home: Home, hosts: list[LabHost]):
-    assert works(Host(hosts[0].name), hosts[1].record()) == []
-
-
 def test_all_addresses_of_a_host_are_tried(home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
     resolve = socket.getaddrinfo
     refused = resolve("127.0.0.1", 9, socket.AF_INET, socket.SOCK_STREAM)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words: [*refused, *resolve(*words)])
     assert works(Host(hosts[0].name)) == []
-
-
-def test_an_unknown_name(home: Home):
-    message = refusal(Host("no-such-host.invalid"))
-    assert message.startswith("no-such-host.invalid: 'no-such-host.invalid' was not found (")
 
 
 def test_a_port_that_is_refused_is_tried_again(home: Home, hosts: list[LabHost]):
@@ -194,11 +185,6 @@ def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHos
         hosts[0].start_sshd()
         fleet.reconnect(hosts[0].name)
         assert fleet.is_alive(hosts[0].name)
-
-
-def test_through_another_host(home: Home, hosts: list[LabHost]):
-    home.config(f"Host {hosts[1].name} {hosts[2].name}\n  ProxyJump {hosts[0].name}\n")
-    assert works(Host(hosts[1].name), Host(hosts[2].name)) == []
 
 
 def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]):

@@ -105,24 +105,6 @@ def here(opened: Callable[..., Reach]) -> Reach:
     return reach
 
 
-def test_a_connection_that_breaks_again_and_again(opened: Callable[..., Reach]):
-    here = opened(lease=30.0)
-    here.agent.ready()
-    here.count(200)
-    for lines in ((20,), (60, 61), (100,), (140,)):
-        before = len(here.notices)
-        for line in lines:
-            here.agent.prints("worker/0", b"line %d\n" % line)
-            here.fleet.cut()
-        here.agent.until(lambda before=before: len(here.notices) > before and len(here.notices) % 2 == 0)  # type: ignore[misc]
-    here.counted(200)
-    assert len(here.notices) in (8, 10), "once when it is lost, once when it is back"
-    lost = r"node1: connection lost \(the connection broke\); its tasks go on, trying again for (2\d|30)s"
-    assert re.fullmatch(lost, here.notices[0])
-    assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
-    assert here.agent.close() == ""
-
-
 def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     python = oldest_python()
     if python is None:
@@ -136,41 +118,6 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     here.agent.started("worker/1", ["sleep", "600"])
     os.kill(here.keepers()[1], 9)
     assert here.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
-    here.gone()
-
-
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_a_silent_connection(here: Reach, monkeypatch: pytest.MonkeyPatch, comes_back: bool):
-    """It comes back by itself, or another one replaces it."""
-    here.count(300)
-    here.agent.prints("worker/0", b"line 10\n")
-    here.fleet.reachable = not comes_back
-    here.fleet.line.frozen.set()
-    with monkeypatch.context() as quick:
-        quick.setattr(links, "SILENCE", 2.5)
-        here.agent.until(lambda: here.notices and here.fleet.dialled)
-        assert re.match(r"node1: connection lost \(no answer for \d+s\); ", here.notices[0])
-        if comes_back:
-            here.fleet.thaw()
-        here.agent.until(lambda: len(here.notices) > 1)
-    here.counted(300)
-    assert len(here.notices) == 2
-    assert comes_back or here.fleet.dialled == 1
-    assert here.agent.close() == ""
-
-
-def test_the_lease_of_a_silent_connection_ends_on_both_sides(
-    opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(links, "SILENCE", 60.0)  # no attempt to connect anew
-    here = opened(lease=8.0)
-    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
-    here.agent.prints("worker/0", b"up")
-    here.fleet.reachable = False
-    here.fleet.line.frozen.set()
-    why = "the network to it, or the host itself, is down"
-    ending = "its agent stops the tasks there"
-    assert here.agent.to_the_end(40) == f"no answer for 8s: {why}; {ending}"
     here.gone()
 
 
@@ -308,38 +255,6 @@ def _gone_by_itself(gone: Callable[[], bool]) -> None:
     assert gone(), "something is left"
 
 
-def test_remote_commands_over_a_connection_that_breaks(here: Reach):
-    """What goes through them is whole, while a task prints and connections break."""
-    here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    first = here.link.command("tests.stubs.programs:echo", None)
-    second = here.link.command("tests.stubs.programs:ends", {"stderr": "last words", "status": 3})
-    data = bytes(range(256)) * 40_000
-    sent = received = 0
-    deadline = time.monotonic() + TIME_LIMIT * 2
-    cuts = [len(data) // 4, len(data) // 2]
-    echoed = bytearray()
-    while received < len(data):
-        assert time.monotonic() < deadline, f"{sent} sent, {received} received"
-        here.agent.pump(0)
-        sent += first.send(data[sent : sent + 300_000]) if sent < len(data) else 0
-        piece = first.recv(1 << 16)
-        if piece is None:
-            here.agent.pump(0.01)
-        echoed += piece or b""
-        received = len(echoed)
-        if cuts and received > cuts[0]:
-            cuts.pop(0)
-            here.fleet.cut()
-    assert bytes(echoed) == data
-    assert second.wait(TIME_LIMIT) == 3
-    assert second.stderr() == "last words"
-    assert second.recv(10) == b""
-    first.close()
-    second.close()
-    here.agent.stopped("worker/0")
-    assert here.agent.close() == ""
-
-
 def test_a_remote_command_that_is_closed_ends(here: Reach):
     command = here.link.command("tests.stubs.programs:echo", None)
     command.send(b"x")
@@ -364,21 +279,6 @@ def test_a_remote_command_whose_agent_is_gone(here: Reach):
     with pytest.raises(TransportError, match="node1: the agent was killed"):
         until(lambda: command.recv(1) == b"", TIME_LIMIT, "an end")
     command.close()
-
-
-def test_a_suspended_launcher_reports_no_broken_connection(
-    opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
-):
-    here = opened(lease=6.0)
-    here.agent.started("worker/0", ["sleep", "600"])
-    clock = time.clock_gettime
-    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + 100.0)
-    here.fleet.cut(reachable=False)
-    here.gone(within=20)
-    here.fleet.reachable = True
-    message = here.agent.to_the_end(TIME_LIMIT)
-    assert message is not None
-    assert re.fullmatch(r"launch itself was suspended for 10\ds, and the agent there stops .*", message)
 
 
 class Breaking(PretendFleet):

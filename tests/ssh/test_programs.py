@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +11,7 @@ from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections
-from tests.ssh.connecting import receive, send, start, until
+from tests.ssh.connecting import receive, send, start
 from tests.ssh.host import LabHost
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
@@ -63,60 +62,6 @@ def failure(program: RemoteCommand) -> str:
     return str(caught.value)
 
 
-def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
-    hosts: list[LabHost], run: Runner
-):
-    (hosts[0].home / "os.py").write_text("raise SystemExit('not this one')\n")
-    hosts[0].expected.append("os.py")
-    short = receive(run(hosts[0], "describes", "x"))
-    long = receive(run(hosts[0], "describes", "x" * 10_000))
-    assert short == long
-    version, in_path, site = eval(short)[:3]
-    assert (in_path, site) == (False, False) and version >= (3, 8)
-
-
-def test_stderr_is_read_on_and_its_end_is_kept(hosts: list[LabHost], run: Runner):
-    program = run(hosts[0], "floods", 8 << 20)
-    assert receive(program) == b"ok"
-    message = program.stderr()
-    assert len(message) == 64 * 1024
-    assert message.endswith("xxx\nthe last words\n")
-
-
-def test_sending_never_waits(hosts: list[LabHost], run: Runner):
-    program = run(hosts[0], "deaf", 0)
-    assert receive(program, 3) == b"up\n"
-    pids = [str(process.pid) for process in hosts[0].processes()]
-    hosts[0].run(["kill", "-STOP", *pids])
-    taken = _send_until_stuck(program, 1 << 20)
-    assert 1 << 20 < taken < 64 << 20
-    hosts[0].run(["kill", "-CONT", *pids])
-    until(lambda: program.send(b"x") == 1)
-
-
-def _send_until_stuck(program: RemoteCommand, least: int = 0) -> int:
-    """Send until nothing more is taken for a while; how much was, which must be so much."""
-    data, taken, deadline = bytes(1 << 20), 0, time.monotonic() + 60
-    while True:
-        sent = _in_no_time(lambda: program.send(data))
-        taken += sent
-        if not sent:
-            time.sleep(0.4)
-            sent = _in_no_time(lambda: program.send(data))
-            if not sent and taken > least:
-                return taken
-            taken += sent
-        assert time.monotonic() < deadline, f"{taken} bytes taken"
-        assert not program.recv(1)
-
-
-def _in_no_time(call: Callable[[], int]) -> int:
-    began = time.monotonic()
-    result = call()
-    assert time.monotonic() - began < 20
-    return result
-
-
 def test_more_than_the_server_allows_is_reported(hosts: list[LabHost], run: Runner):
     programs = [run(hosts[0], "echo") for _ in range(10)]
     for program in programs:
@@ -165,15 +110,3 @@ def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
     hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
     message = failure(run(hosts[0], "shown", 1, python="brokenpython"))
     assert "exited with 3 and printed: no libpython" in message
-
-
-def test_a_host_that_is_cut_off_delays_no_call(hosts: list[LabHost], run: Runner):
-    program = run(hosts[0], "echo")
-    assert send(program, b"x") or receive(program, 1)
-    hosts[0].cut()
-    assert _send_until_stuck(program) < 64 << 20
-    began = time.monotonic()
-    program.close()
-    run.close()
-    assert time.monotonic() - began < 20, "TCP would try for longer"
-    hosts[0].restore()

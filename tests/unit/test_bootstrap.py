@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 import subprocess
 import sys
 from importlib.util import MAGIC_NUMBER
-from pathlib import Path
 
 import pytest
 
@@ -15,52 +13,8 @@ from launcher import text
 from launcher.errors import TransportError
 from launcher.transports import bootstrap
 
-SHELLS = [shell for shell in ("sh", "bash", "zsh", "csh", "tcsh", "fish") if shutil.which(shell)]
 #: Has no effect and prints what it got.
 ENTRY = "launcher.text:printable"
-
-
-def answer(python: str, shell: str = "sh", entry: str = ENTRY) -> tuple[str, bytes, str]:
-    """The word of the mark, what follows it, and stderr."""
-    data = bootstrap.startup(python, entry, "printed")
-    result = subprocess.run([shell, "-c", bootstrap.COMMAND], input=data, capture_output=True, timeout=60)
-    found = bootstrap.find_mark(b"Welcome!\n" + result.stdout)
-    assert found is not None, result
-    return found[0], (b"Welcome!\n" + result.stdout)[found[1] :], result.stderr.decode()
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_every_login_shell_starts_it(shell: str):
-    assert answer(sys.executable, shell) == (bootstrap.READY, b"", "printed\n")
-
-
-@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9", "3.13"])
-def test_every_python_starts_it_or_reports_that_it_is_too_old(version: str):
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
-    if not found:
-        pytest.skip(f"no Python {version} on this machine")
-    word, _, stderr = answer(str(found[0]))
-    if version in ("2.7", "3.6", "3.7"):
-        assert word.startswith(f"too old {version}")
-        assert f"is Python {version}" in bootstrap.explain(word, "python3")
-    else:
-        assert (word, stderr) == (bootstrap.READY, "printed\n")
-
-
-def test_a_python_that_is_not_there():
-    word, _, _ = answer("no-such-python")
-    assert word == bootstrap.MISSING
-    assert "there is no python3.99 there" in bootstrap.explain(word, "python3.99")
-
-
-def test_a_first_line_that_the_start_up_files_have_read():
-    data = bootstrap.startup(sys.executable, ENTRY, None)
-    command = f"read line; {bootstrap.COMMAND}"
-    result = subprocess.run(["sh", "-c", command], input=data, capture_output=True, timeout=60)
-    found = bootstrap.find_mark(result.stdout)
-    assert found is not None
-    assert found[0] == bootstrap.EATEN
-    assert "~/.bashrc" in bootstrap.explain(found[0], "python3")
 
 
 def test_noise_without_a_mark():

@@ -95,32 +95,6 @@ def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
     ]
 
 
-def test_gpus_of_the_hostfile():
-    gpus = {"gpus": {"state": "ok", "output": "", "list": [GPU]}}
-    assert listed(reports(gpus, gpus=("0", "GPU-12"))) == []
-    [(severity, kind, _, text)] = listed(reports(gpus, gpus=("0", "1")))
-    assert (severity, kind) == ("problem", "gpus")
-    assert text == "GPU 1 of the hostfile not found: nvidia-smi lists 1"
-
-
-def test_connections():
-    pairs = (
-        Pair("node1", "node2", "refused", "Connection refused"),
-        Pair("node1", "node3", "unknown name", "not known"),  # a finding of the name
-        Pair("node2", "node1", "timed out"),
-        Pair("node2", "node3", "timed out"),
-        Pair("node3", "node3", "no route"),
-        Pair("node3", "node1", "ok"),
-    )
-    found = [(kind, hosts, text) for _, kind, hosts, text in listed(reports({}, {}, {}), pairs)]
-    assert found == [
-        ("name", ("node1",), "node3 can't be resolved: not known"),
-        ("unreachable", ("node1",), "can't reach node2: refused"),
-        ("unreachable", ("node2",), "can't reach node1, node3: timed out"),
-        ("unreachable", ("node3",), "can't reach itself: no route"),
-    ]
-
-
 def test_addresses_of_the_inventory():
     hosts = [Host("node1"), Host("a", address="10.0.0.9"), Host("b", address="10.0.0.9"), Host("localhost")]
     found = findings_of_agents(hosts, {"node1": facts(1).agent})

@@ -80,16 +80,6 @@ def test_which_host_a_line_is_about(names: str, address: str, port: int, known: 
     assert known or "is not known (ssh-ed25519 SHA256:" in message
 
 
-def test_changed_and_revoked_keys_name_their_line(tmp_path: Path):
-    path = tmp_path / "known"
-    rsa = Key(b"another key", "ssh-rsa")
-    text = "# comment\n\nnonsense\nnode1 ssh-rsa A\n" + line("node1", rsa) + line("node1", OTHER)
-    assert f"{path}:6 has another ssh-ed25519 key" in verdict(text, path)
-    assert f"{path}:1 has another ssh-rsa key" in verdict(line("node1", rsa), path)
-    assert verdict(line("node1", OTHER) + line("node1"), path) == ""
-    assert f"is revoked by {path}:2" in verdict(line("node1") + "@revoked " + line("*"), path)
-
-
 def test_known_algorithms_come_first(tmp_path: Path):
     (tmp_path / "known").write_text(line("node1", Key(b"k", "ssh-rsa")))
     found = KnownHosts().algorithms(

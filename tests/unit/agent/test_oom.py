@@ -46,18 +46,6 @@ class Log:
         return self._text
 
 
-def test_nothing_was_counted(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(oom, "KernelLog", lambda: Log("never asked"))
-    assert oom.OomWatch().evidence(7) == ""
-
-
-def test_the_log_is_the_best_witness(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(oom, "KernelLog", lambda: Log("kernel log: Killed process 7 (x)", readable=True))
-    watch = oom.OomWatch()
-    kernel.counts(machine=4, group=1)
-    assert watch.evidence(7) == "kernel log: Killed process 7 (x)"
-
-
 def test_a_count_of_our_group_stands_for_one_process(kernel: Kernel):
     watch = oom.OomWatch()
     kernel.counts(machine=5, group=3)
@@ -78,12 +66,6 @@ def test_the_machines_count_where_there_is_nothing_else(kernel: Kernel, monkeypa
     kernel.counts(machine=4, group=1)
     assert "from 3 to 4" in watch.evidence(7)
     assert watch.evidence(8) == ""
-
-
-def test_no_count_at_all(kernel: Kernel):
-    kernel.vmstat.unlink()
-    kernel.events.unlink()
-    assert oom.OomWatch().evidence(7) == ""
 
 
 def test_the_real_files_are_found_and_read():

@@ -134,24 +134,6 @@ class TestSources:
         assert "python data.py" in text and str(tmp_path / "mnist.npz") in text
 
 
-def test_load_scales_and_flattens(
-    data: ModuleType, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer(data, monkeypatch, small)
-    mnist = data.load(tmp_path)
-    assert mnist.train_images.shape == (7, 784) and mnist.train_images.dtype == "float32"
-    assert mnist.test_labels.shape == (3,) and mnist.test_labels.dtype == "int32"
-    assert mnist.train_images.min() >= 0 and mnist.train_images.max() <= 1
-    assert mnist.test_images[1, 5] == pytest.approx(small.test_images[1, 0, 5] / 255)
-
-
-class TestBatches:
-    def test_every_image_once_before_any_twice(self, data: ModuleType) -> None:
-        batches = data.batches(np.arange(10), np.arange(10) * 2, size=5, seed=0)
-        (a, labels), (b, _) = next(batches), next(batches)
-        assert sorted([*a, *b]) == list(range(10)) and list(labels) == list(a * 2)
-
-
 @pytest.mark.parametrize("program", ["data.py", "mnist_dist.py", "mnist_sync.py"])
 def test_programs_find_their_modules_from_anywhere(tmp_path: Path, program: str) -> None:
     argv = [sys.executable, str(FOLDER / program), "--help"]

@@ -21,8 +21,6 @@ from launcher.feed.sources import partitions, rows
 from tests.local.seeing import soon
 from tests.unit.feed.lab import Lab, connector, flat, uneven
 
-MANY = 300_003
-
 
 def endless() -> Iterator[range]:
     return (range(n, n + 1000) for n in itertools.count())
@@ -33,16 +31,6 @@ def double(row: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------- every row
-
-
-@pytest.mark.parametrize("tcp", [False, True])
-def test_every_row_arrives_once(tmp_path: Path, tcp: bool):
-    with Lab(tmp_path, tcp=tcp) as lab:
-        got = lab.read()
-        lab.feeder.train(uneven(MANY))
-        lab.finish()
-    assert sorted(flat(got)) == list(range(MANY)) and all(got)
-    assert len([1 for batches in got for batch in batches if len(batch) != 500]) <= 4  # the last ones
 
 
 @pytest.mark.timeout(180)
@@ -95,27 +83,7 @@ def test_calls_epochs_and_feeds(tmp_path: Path):
     assert sorted(flat([tests])) == list(range(5000))
 
 
-def test_equal_numbers_of_batches(tmp_path: Path):
-    with Lab(tmp_path, 3) as lab:
-        got = lab.read(3, batch=4)
-        lab.feeder.train(list(range(100)), equal="repeat", batch_size=4)
-        lab.finish()
-    assert [[len(batch) for batch in batches if batch] for batches in got] == [[4] * 9] * 3
-    assert set(flat(got)) == set(range(100))
-
-
 # ---------------------------------------------------------------------------------------- results
-
-
-@pytest.mark.parametrize("rows", [30_003, 0, 1, 170])
-def test_one_result_for_each_row_in_order(tmp_path: Path, rows: int):
-    with Lab(tmp_path) as lab:
-        lab.answer(double)
-        assert list(lab.feeder.inference(uneven(rows))) == [2 * row for row in range(rows)]
-        lab.feeder.train(uneven(1000))
-        data = [lambda n=n: range(n, n + 999) for n in range(0, 4995, 999)]
-        assert list(lab.feeder.inference(data)) == [2 * row for row in range(4995)]
-        lab.finish()
 
 
 def test_a_batch_of_inference_ends_with_its_partition(tmp_path: Path):
@@ -192,22 +160,6 @@ def test_columns_by_name(tmp_path: Path, data: Any):
 def test_columns_that_rows_do_not_have():
     with pytest.raises(InputError, match="no 'b' in {'a': 1} .* expected the columns a, b of the input_map"):
         data_feed._columns([[{"a": 1}]], {"a": "x", "b": "y"})
-
-
-def test_a_function_that_wants_no_more_gets_no_row_after_a_break(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        first, second = lab.feed(0), lab.feed(1)
-        first.terminate()
-        for connections in range(1, 4):
-            soon(lambda number=connections: len(lab.peers) == number)  # type: ignore[misc]
-            frames.hang_up(lab.peers[-1].sock)
-        got: list[int] = []
-        fed = lab.run(lab.feeder.train, partitions([range(30), range(30, 60)]))
-        while fed.is_alive():
-            got += second.next_batch(30)
-            if len(got) == 60:
-                second.terminate()
-        assert sorted(got) == list(range(60))
 
 
 # ---------------------------------------------------------------------------------------- errors
@@ -287,22 +239,6 @@ def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
         assert str(lab.errors[0]).startswith("worker/0: ")
 
 
-def test_a_job_that_fails_while_the_data_are_slow(tmp_path: Path):
-    released = threading.Event()
-
-    def stuck() -> Iterator[int]:
-        yield 1
-        released.wait(40)
-
-    with Lab(tmp_path, 1) as lab:
-        assert not lab.feed().should_stop()
-        threading.Timer(0.2, lab.feeder.fail, [FeedError("worker/0 was killed")]).start()
-        with pytest.raises(FeedError, match="was killed"):
-            lab.feeder.train(partitions([stuck()]))
-        assert not released.is_set()
-        released.set()
-
-
 def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(data_feed, "MOST_AWAY", 0.5)
     with Lab(tmp_path, 1) as lab:
@@ -316,16 +252,6 @@ def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 # ---------------------------------------------------------------------------------------- the end
-
-
-def test_a_driver_that_ends_without_finish(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        feed = lab.feed()
-        lab.run(lab.feeder.train, [1])
-        assert feed.next_batch(1) == [1]
-        lab.feeder.close()
-        with pytest.raises(FeedError, match="no more rows"):
-            feed.next_batch(1)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,12 @@ import pytest
 
 from launcher.agent import files
 from launcher.agent.transfer import SYNC_MARK
-from launcher.errors import JobError, OutOfTime, TransportError
-from launcher.files import copying as copying_module
+from launcher.errors import JobError, TransportError
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, read_trees
-from launcher.transports import base
 from launcher.transports.command import CommandPipe
 from tests.pythons import oldest_python
 from tests.unit.files.conftest import Sync
@@ -56,22 +54,6 @@ def test_only_what_changed_is_sent(bring: Sync, hosts: LocalHosts, folder: Path)
     assert not os.listdir(hosts.cache("a") / "work")
     assert finish(Copying(hosts, 8), ("a", "never synced"), "job1") == {}
     assert not hosts.cache("never synced").exists()
-
-
-def test_what_tasks_do_in_their_folder_does_not_come_back(bring: Sync, hosts: LocalHosts, folder: Path):
-    tree, _ = bring(folder)
-    (tree / "train.py").write_text("print('HELLO')\n")
-    (tree / "results/deep").mkdir(parents=True)
-    (tree / "results/deep/model").write_text("x")
-    (tree / "run.sh").unlink()
-    (tree / "run.sh").symlink_to("/etc/passwd")
-    shutil.rmtree(tree / "src")
-    (tree / "src").symlink_to(hosts.home("a"))
-    finish(Copying(hosts, 1), ("a",), "job1")
-    assert not list((hosts.cache("a") / "trees").rglob("model"))
-    tree, _ = bring(folder, job="job2")
-    assert synced(tree) == snapshot(folder)
-    assert not (hosts.home("a") / "big").exists()
 
 
 def test_folders_become_files_and_files_folders(bring: Sync, hosts: LocalHosts, folder: Path, there: Path):
@@ -327,42 +309,3 @@ def test_a_task_that_runs_there_is_not_disturbed(bring: Sync, folder: Path, ther
 
 
 # ---------------------------------------------------------------------- ends that do not keep to the protocol
-
-
-def test_cancelling_ends_at_once_and_shows_no_success(
-    hosts: LocalHosts, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with open(folder / "big", "wb") as file:
-        file.truncate(400_000_000)
-    trees = trees_of(folder)
-    lines: list[str] = []
-    with pytest.raises(OutOfTime) as caught:
-        sync(Copying(hosts, 2, lines.append, 0.3), ("a", "b", "c"), trees, "job1")
-    assert list(caught.value.faults) == [f"{h}: the copy was stopped by the time limit" for h in "abc"]
-
-    def interrupt(text: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(base, "_FIRST_NOTICE", 0.05)
-    with pytest.raises(KeyboardInterrupt):
-        sync(Copying(hosts, 2, interrupt), ("a", "b", "c"), trees, "job1")
-    assert not lines
-    assert not any((hosts.cache(host) / "work/job1/project").exists() for host in "abc")
-
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        ("raise ValueError('a bug')", "the remote command exited with 1; its last line: ValueError: a bug"),
-        ("print('\\0' * 99)", "wrong message from its remote command: Hello is not for this direction"),
-        ("print('hello ' * 99)", "wrong message from its remote command: a message of type "),
-        ("sys.stdin.buffer.read()", "no file data for 0s"),
-    ],
-)
-def test_hosts_that_do_something_else(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, text: str
-):
-    monkeypatch.setattr(copying_module, "_STALL", 0.4 if "stdin" in code else 20.0)
-    hosts = LocalHosts(tmp_path / "h", a=code)
-    with pytest.raises(TransportError, match=text):
-        sync(Copying(hosts, 1), ("a",), trees_of(folder), "job1")

@@ -9,7 +9,7 @@ from launcher import events
 from launcher.events import Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
-from launcher.output.console import Console, Options, wants_colour
+from launcher.output.console import Console, Options
 from launcher.output.writer import Writer
 from launcher.report import Failure, Reason
 from launcher.task_id import TaskId
@@ -95,24 +95,6 @@ def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
         "worker/0 | next",
     ]
     assert screen.console.tick(6.0) is None
-
-
-@pytest.mark.parametrize(
-    "tty, environ, expected",
-    [
-        (True, {}, True),
-        (False, {}, False),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"NO_COLOR": ""}, True),
-        (True, {"TERM": "dumb"}, False),
-        (False, {"FORCE_COLOR": "1"}, True),
-        (False, {"CLICOLOR_FORCE": "1"}, True),
-        (False, {"FORCE_COLOR": "0"}, False),
-        (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-    ],
-)
-def test_wants_colour(tty: bool, environ: dict[str, str], expected: bool):
-    assert wants_colour(tty, environ) is expected
 
 
 def test_notices_wait_while_tmux_covers_the_terminal(tmp_path):

@@ -9,10 +9,8 @@ from launcher import events
 from launcher.events import Tell
 from launcher.job import RunPaths
 from launcher.output import files as files_module
-from launcher.output.base import Opening, Renderer
+from launcher.output.base import Opening
 from launcher.output.files import Files, write_json_for_user
-from launcher.output.jsonl import Jsonl
-from launcher.output.writer import Writer
 from launcher.report import TaskState
 from launcher.task_id import TaskId
 from tests.unit.output.output_samples import moved, placement, report, task_report
@@ -43,29 +41,6 @@ def begun(paths: RunPaths, warnings: list[Tell], **hosts: str) -> Files:
 def content(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
-    fd = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    writer = Writer()
-    made: Renderer = Jsonl(writer, fd, lambda: 5.0)
-    made.begin(Opening("mnist", placement(node1="worker/0"), RunPaths(""), 1.0))
-    for event in events:
-        made.on(event)  # type: ignore[arg-type]
-    assert made.tick(0.0) is None
-    made.close(report(task_report("worker/0")))
-    assert writer.close()
-    os.close(fd)
-    return [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
-
-
-def test_json_of_an_endless_line(tmp_path):
-    text = "é" * 1_500_000
-    data = text.encode()
-    chunks = [printed(W0, data[at : at + 65_537]) for at in range(0, len(data), 65_537)]
-    objects = jsonl(tmp_path, *chunks)
-    assert "".join(str(each.get("line", "")) for each in objects) == text
-    assert [each.get("more") for each in objects] == [True, True, None, None]
 
 
 def test_a_report_into_a_pipe_and_along_links(tmp_path):

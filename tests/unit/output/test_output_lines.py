@@ -81,32 +81,6 @@ def test_colours_are_kept_and_closed():
     assert cut(b"\x1b[32m10%\r20%\n", [], True, 99) == b"w/0 | 20%\n"
 
 
-def test_a_progress_bar_is_shown_now_and_then_and_at_its_end():
-    cutter = LineCutter(b"| ", b"+ ")
-    assert cutter.feed(b"\r10%", 0.0) == b""
-    assert cutter.feed(b"\r20%", 1.9) == b""
-    assert cutter.feed(b"\r30%", 2.0) + cutter.snapshot(2.0) == b"| 30%\n"
-    assert cutter.feed(b"\r40%", 3.0) == b""
-    assert cutter.snapshot(3.5) == b""
-    assert cutter.snapshot(5.9) == b""  # the second one after 4 s
-    assert cutter.snapshot(6.0) == b"| 40%\n"
-    assert cutter.snapshot(99.0) == b""  # nothing new
-    assert cutter.feed(b"\n", 9.0) == b""  # not twice
-    assert not cutter.unfinished
-    assert cutter.feed(b"next\n", 9.0) == b"| next\n"
-
-
-def test_the_start_of_a_line_is_shown_after_some_quiet():
-    cutter = LineCutter(b"| ", b"+ ")
-    assert (cutter.feed(b"Load\xc3", 0.0), cutter.unfinished) == (b"", True)
-    assert cutter.snapshot(1.9) == b""
-    assert (cutter.snapshot(2.0), cutter.unfinished) == (b"| Load\n", False)
-    assert cutter.feed(b"\xa9 ...", 3.0) + cutter.snapshot(4.9) == b""
-    assert cutter.snapshot(5.0) == "+ é ...\n".encode()
-    assert cutter.feed(b"\nnext\n", 9.0) == b"| next\n"
-    assert not cutter.unfinished
-
-
 def test_a_line_whose_start_was_shown_and_is_rewritten_comes_whole():
     cutter = LineCutter(b"| ", b"+ ")
     assert cutter.feed(b"10%", 0.0) + cutter.snapshot(2.0) == b"| 10%\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -56,51 +55,6 @@ def test_everything_arrives_in_order_on_two_descriptors_of_one_pipe(pipe: tuple[
     os.close(write)
     reader.join()
     assert reader.data == b"".join(lines)
-
-
-@pytest.mark.parametrize("reopened", [True, False])
-def test_a_slow_reader_loses_nothing_while_the_output_is_held(
-    pipe: tuple[int, int], reopened: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """Also where the pipe is another user's, and can't be opened again."""
-    if not reopened:
-        monkeypatch.setattr(os, "open", lambda *_: os.close(-1))
-    read, write = pipe
-    reader = Reader(read, 4000, 0.0005)
-    writer = Writer(capacity=50_000)
-    held = 0
-    for number in range(20_000):
-        while writer.holds():
-            held += 1
-            time.sleep(0.001)
-            writer.flush()
-        writer.write(write, b"%09d:%b" % (number, LINE))
-    assert writer.close()
-    os.close(write)
-    reader.join()
-    assert held
-    assert reader.data == b"".join(b"%09d:%b" % (number, LINE) for number in range(20_000))
-
-
-def test_in_a_hurry_a_full_queue_drops_lines_and_reports_their_number(pipe: tuple[int, int]):
-    read, write = pipe
-    writer = Writer("/logs", capacity=100_000)
-    assert not writer.holds(ending=True, failed=True)
-    for _ in range(5000):
-        writer.write(write, LINE)
-    writer.write(write, b"the end\n", urgent=True)
-    assert not writer.holds()
-    reader = Reader(read)
-    assert writer.close()
-    os.close(write)
-    reader.join()
-    lines = reader.data.decode().splitlines()
-    shown = lines.count(LINE.decode().strip())
-    notice = r"launch: ([\d,]+) lines were not shown here \(([\d,]+) bytes\): .* complete in /logs"
-    dropped = [found for line in lines if (found := re.fullmatch(notice, line))]
-    assert sum(int(found[1].replace(",", "")) for found in dropped) == 5000 - shown
-    assert sum(int(found[2].replace(",", "")) for found in dropped) == 100 * (5000 - shown)
-    assert lines[-1] == "the end" and len(lines) == shown + len(dropped) + 1
 
 
 def test_a_stopped_reader_does_not_hold_up_another_file(pipe: tuple[int, int], tmp_path: Path):

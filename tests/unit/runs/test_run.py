@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from launcher.errors import InputError, LaunchError
 from launcher.regular_file import open_regular
 from launcher.runs.folder import create, unfinished
 from launcher.runs.owner import this_process
-from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining, selected
-from launcher.task_id import TaskId
+from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
@@ -193,36 +191,3 @@ def test_the_modes_do_not_depend_on_the_umask(state: Path, mask: int):
         os.umask(before)
     modes = [os.stat(path).st_mode & 0o777 for path in (paths.root, paths.logs, paths.owner)]
     assert modes == [0o700, 0o700, 0o600]
-
-
-TASKS = [*map(TaskId, ["worker/0", "worker/1", "worker/2", "worker/3", "ps/0", "ps/1"])]
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("ps", "ps/0 ps/1"),
-        ("worker/1", "worker/1"),
-        ("worker/1-3 ps/0", "worker/1 worker/2 worker/3 ps/0"),
-        ("ps ps/0", "ps/0 ps/1"),
-    ],
-)
-def test_selections(text: str, expected: str):
-    assert selected(TASKS, text.split()) == expected.split()
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("wroker", "--show: there is no task 'wroker'; did you mean \"worker\"?"),
-        ("worker:1", 'did you mean "worker/1"?'),
-        ("worker/9", "expected worker/0 to worker/3"),
-        ("worker/2-4", "expected worker/0 to worker/3"),
-        ("worker/3-2", "expected worker/0 to worker/3"),
-        ("zzz", "expected one of worker, ps"),
-    ],
-)
-def test_selections_that_are_wrong(text: str, message: str):
-    with pytest.raises(InputError, match=re.escape(message)) as caught:
-        selected(TASKS, ["ps", "x", text], "--show")
-    assert len(caught.value.faults) == 2, "all faults at once"

@@ -15,7 +15,7 @@ from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler import cluster_spec
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
-from launcher.scheduler.plan import MOST_BYTES, check_placeholders, completed, make_plan, preloads
+from launcher.scheduler.plan import MOST_BYTES, check_placeholders, completed, make_plan
 from launcher.task_id import TaskId
 
 PROGRAM = Program.of(["train.py"])
@@ -111,19 +111,6 @@ def test_workdir_and_python():
         assert only(JobSpec(roles(worker=1), python=python), on).argv == (expected, "train.py")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["train.py", "{rank}"], ("py", "train.py", "0")),
-        (["-m", "train", "{rank}"], ("py", "-m", "train", "0")),
-        (["-c", "print('{rank}')", "{rank}"], ("py", "-c", "print('{rank}')", "0")),
-        (["train", "{rank}"], ("train", "0")),
-    ],
-)
-def test_how_a_program_is_started(words: list[str], expected: tuple[str, ...]):
-    assert only(JobSpec((Role("worker", 1, Program.of(words)),), python="py")).argv == expected
-
-
 def test_classic_flags():
     own = ("--job_name=worker", "--task_index=0")
     assert only(JobSpec(roles(worker=1), flags=True)).argv[2:] == (
@@ -133,15 +120,6 @@ def test_classic_flags():
     )
     made = plan(JobSpec(roles(chief=1, worker=1), flags=True), Host("n1"))
     assert made.tasks[1].argv[2:] == ("--ps_hosts=", "--worker_hosts=n1:5001", "--chief_hosts=n1:5000", *own)
-
-
-def test_classic_flags_by_role():
-    """Of a job with flags neither a role that refuses them nor a sidecar has them."""
-    board = Role("board", 1, PROGRAM, sidecar=True, service=True)
-    for job, role, board_role, expected in [(True, None, None, [1, 0]), (True, False, True, [0, 1]), (False, True, None, [1, 0])]:  # fmt: skip
-        spec = (Role("worker", 1, PROGRAM, flags=role), board._replace(flags=board_role))
-        made = plan(JobSpec(spec, flags=job), Host("n1"))
-        assert [int("--task_index=0" in task.argv) for task in made.tasks] == expected
 
 
 def test_every_placeholder():
@@ -188,20 +166,6 @@ def test_ranks():
         "evaluator/0": "5 2/3 1 n1:5000",
         "board/0": "6 3/3 0 n1:5000",
     }
-
-
-def test_placeholders_in_variables():
-    """Not in copies of launch's own variables."""
-    value = '{rank} {{rank}} {"rank": 1}'
-    role = Role("worker", 1, PROGRAM, env=(("ROLE", value),))
-    spec = JobSpec(
-        (role,), env=(("JOB", value),), option_env=(("X", value), ("COPY", value)), copied=frozenset({"COPY"})
-    )
-    env = only(spec, Host("n1", env=(("HOST", value),))).env
-    filled = '0 {rank} {"rank": 1}'
-    assert {name: env[name] for name in ("ROLE", "JOB", "X", "COPY", "HOST")} == {
-        "ROLE": filled, "JOB": filled, "X": filled, "COPY": value, "HOST": filled,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -270,32 +234,3 @@ def test_variables_that_are_too_long_for_the_kernel():
         else:
             with pytest.raises(PlacementError, match="A takes 131,073 bytes"):
                 place(spec, (host,))
-
-
-def test_one_template_for_each_python_and_environment_that_is_read_early():
-    script, module = Program.of(["train.py"]), Program.of(["-m", "train"])
-    roles = (
-        Role("chief", 1, script, env=(("OWN", "1"), ("TF_CPP_MIN_LOG_LEVEL", "2"))),
-        Role("worker", 2, module, env=(("OWN", "2"), ("TF_CPP_MIN_LOG_LEVEL", "2"))),
-        Role("ps", 1, script, env=(("OMP_NUM_THREADS", "1"),)),
-        Role("board", 1, Program.of(["tensorboard"])),
-        Role("other", 1, script, hosts=("n2",)),
-    )
-    hosts = (Host("n1", slots=5, venv="/venv"), Host("n2", python="/usr/bin/python3"))
-    job = JobSpec(roles, env=(("ALL", "a"),), preload=("tensorflow", "numpy"))
-    placement = place(job, hosts)
-    found = [preload for host in hosts for preload in preloads(job, placement.by_host()[host.name])]
-    shown = [(each.host, sorted(each.tasks), each.python, each.venv, dict(each.env)) for each in found]
-    assert shown == [
-        (
-            "n1",
-            ["chief/0", "worker/0", "worker/1"],
-            "python",
-            "/venv",
-            {"ALL": "a", "TF_CPP_MIN_LOG_LEVEL": "2"},
-        ),
-        ("n1", ["ps/0"], "python", "/venv", {"ALL": "a", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}),
-        ("n2", ["other/0"], "/usr/bin/python3", None, {"ALL": "a"}),
-    ]
-    assert {each.modules for each in found} == {("tensorflow", "numpy")}
-    assert not list(preloads(job._replace(preload=()), placement.tasks))

@@ -241,19 +241,6 @@ def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path:
     soon(lambda: not any(path in (p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])), 20)
 
 
-def test_files_beside_the_program_replace_no_module_of_the_launcher(tmp_path: Path, launch: Any):
-    for name in ("argparse", "json", "launcher", "queue"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken from the current folder')\n")
-    (tmp_path / "program").mkdir()
-    (tmp_path / "program" / "program.py").write_text(
-        "import launcher\nlauncher.TFCluster.run(lambda args, ctx: print('ran'), None, 1).shutdown()\n"
-    )
-    ended = launch.start(
-        str(tmp_path / "program" / "program.py"), command=[sys.executable], cwd=tmp_path
-    ).wait()
-    assert ended.code == 0 and "| ran" in ended.out, ended.err
-
-
 @pytest.mark.parametrize("where", ["this machine", "a job file", "hosts"])
 def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Path):
     (tmp_path / "job.yaml").write_text("roles: {worker: 1}\ngrace: 5\n")

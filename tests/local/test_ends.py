@@ -71,12 +71,6 @@ def _pids(launch: Launch) -> dict[str, int]:
 # ---------------------------------------------------------------------- what can't be run
 
 
-def test_a_module_that_is_not_there(launch: Launch):
-    ended = launch("-m", "no_such_module_anywhere")
-    assert ended.code != 0
-    assert "no_such_module_anywhere" in ended.err
-
-
 def test_a_script_without_its_interpreter(launch: Launch, weird_path: Path):
     program = weird_path / "foreign"
     program.write_text("#!/no/such/interpreter\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
-from tests.docker.engine import Engine
+from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import DockerHost, Site, docker_on
 from tests.docker.test_job import BOTH, FETCH, SERVE
 from tests.local.seeing import last_run

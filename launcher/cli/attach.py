@@ -11,7 +11,7 @@ import time
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.stop import launcher_of, send_sigterm
-from launcher.config.values import argument, whole
+from launcher.config.values import option, whole
 from launcher.output.failure import failure_report
 from launcher.output.table import result_table
 from launcher.runs.logs import GrowingLog
@@ -37,10 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch attach``."""
     which = "its name, a part of it, `latest`, or its folder (default: newest)"
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
-    parser.add_argument(
-        "-n", "--lines", metavar="N", type=argument(whole(0, 10**12)), default=10,
-        help="begin with the last N lines of each task (default: 10)",
-    )  # fmt: skip
+    text = "begin with the last N lines of each task (default: 10)"
+    option(parser, "-n --lines N", text, whole(0, 10**12), default=10)
 
 
 def run(args: argparse.Namespace) -> int:

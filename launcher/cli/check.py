@@ -17,7 +17,7 @@ from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, 
 from launcher.cli.connecting import add_connecting, commands
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
-from launcher.config.values import argument, positive_duration, program_path
+from launcher.config.values import option, positive_duration, program_path
 from launcher.errors import ProtocolError, TransportError
 from launcher.fields import FieldReader
 from launcher.job import Host
@@ -65,16 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where", metavar="FILE_OR_LIST", nargs="?",
         help="a hostfile, or host[:slots],... (default: this machine)",
     )  # fmt: skip
-    lists.add_argument("--hosts", metavar="X", help="the same")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument(
-        "--python", type=argument(program_path), metavar="PATH",
-        help="the Python of .py files (default: the hostfile's)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=argument(positive_duration), default=_TIMEOUT, metavar="S",
-        help="for each question to a host (default: 20)",
-    )  # fmt: skip
+    option(lists, "--hosts X", "the same")
+    option(parser, "--json", "print JSON instead of tables")
+    option(parser, "--python PATH", "the Python of .py files (default: the hostfile's)", program_path)
+    text = "for each question to a host (default: 20)"
+    option(parser, "--timeout S", text, positive_duration, default=_TIMEOUT)
     add_connecting(parser)
 
 

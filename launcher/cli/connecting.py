@@ -21,22 +21,15 @@ _MOST_AT_ONCE = 1024
 
 def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the options that are the same for every transport and command; `reaching` reads them."""
-    parser.add_argument(
-        "--connect-timeout", type=values.argument(values.positive_duration), metavar="S",
-        help="limit for each step of connecting (default: 10)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fanout", type=values.argument(values.whole(1, _MOST_AT_ONCE)), metavar="N",
-        help="hosts to connect to at the same time (default: 32)",
-    )  # fmt: skip
+    text = "limit for each step of connecting (default: 10)"
+    values.option(parser, "--connect-timeout S", text, values.positive_duration)
+    text = "hosts to connect to at the same time (default: 32)"
+    values.option(parser, "--fanout N", text, values.whole(1, _MOST_AT_ONCE))
 
 
 def add_lease(parser: argparse._ArgumentGroup) -> None:
     """Add ``--lease``, for a launch."""
-    parser.add_argument(
-        "--lease", type=values.argument(_lease), metavar="S",
-        help="time tasks run without a connection (default: 60)",
-    )  # fmt: skip
+    values.option(parser, "--lease S", "time tasks run without a connection (default: 60)", _lease)
 
 
 def reaching(args: argparse.Namespace) -> Reaching:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
-from launcher.config.values import argument, whole
+from launcher.config.values import option, whole
 from launcher.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.job_run.questions import Events
 from launcher.output.lines import labels
@@ -46,9 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run (default: the newest), then tasks (worker/0) or roles",
     )  # fmt: skip
     completes(selected, runs_and_tasks)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
-    lines = argument(whole(0, 10**12))
-    parser.add_argument("-n", "--lines", metavar="N", type=lines, help="only the last N lines of each task")
+    option(parser, "-f --follow", "go on until the run has ended")
+    option(parser, "-n --lines N", "only the last N lines of each task", whole(0, 10**12))
 
 
 def run(args: argparse.Namespace) -> int:

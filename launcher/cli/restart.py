@@ -7,7 +7,7 @@ import sys
 
 from launcher.cli.completion import completes, newest_tasks, unfinished_runs
 from launcher.cli.ps import described
-from launcher.config.values import argument, duration
+from launcher.config.values import duration, option
 from launcher.errors import LaunchError
 from launcher.job_run.questions import Events, ask, snapshot
 from launcher.report import TaskState
@@ -36,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     completes(parser.add_argument("run", metavar="RUN", type=find, help=which), unfinished_runs)
     names = "tasks such as worker/0, or roles"
     completes(parser.add_argument("tasks", metavar="TASK", nargs="+", help=names), newest_tasks)
-    parser.add_argument(
-        "--timeout", metavar="S", type=argument(duration), default=60.0,
-        help="time limit until they run: 90s, 5m (default: 60)",
-    )  # fmt: skip
+    option(parser, "--timeout S", "time limit until they run: 90s, 5m (default: 60)", duration, default=60.0)
 
 
 def run(args: argparse.Namespace) -> int:

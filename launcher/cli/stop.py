@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from launcher.cli.completion import completes, unfinished_runs
-from launcher.config.values import argument, duration
+from launcher.config.values import duration, option
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send
@@ -42,11 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch stop``."""
     which = "its name, a part of it, `latest`, or its folder"
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
-    parser.add_argument("--now", action="store_true", help="kill its tasks at once")
-    parser.add_argument(
-        "--timeout", metavar="S", type=argument(duration), default=60.0,
-        help="time to wait for it: 90s, 5m (default: 60)",
-    )  # fmt: skip
+    option(parser, "--now", "kill its tasks at once")
+    option(parser, "--timeout S", "time to wait for it: 90s, 5m (default: 60)", duration, default=60.0)
 
 
 def run(args: argparse.Namespace) -> int:

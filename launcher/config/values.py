@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from launcher.job import RESERVED_VARIABLES
 
@@ -34,6 +34,38 @@ def argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
             raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
     return argument_type
+
+
+def option(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    names: str,
+    help: str,
+    read: Callable[[str], object] | None = None,
+    choices: Sequence[str] = (),
+    **settings: Any,
+) -> argparse.Action:
+    """Add an option to a parser.
+
+    Args:
+        parser: gets the option.
+        names: its names, then that of its value: ``-n --lines N``. Without a value it is a switch.
+        help: one line.
+        read: converts the value, or raises ``ValueError("expected ...")``.
+        choices: the possible values.
+        settings: for ``add_argument``.
+    """
+    flags = [name for name in names.split() if name.startswith("-")]
+    if choices:
+        settings.update(choices=choices, type=argument(choice(*choices)))
+    elif len(flags) < len(names.split()):
+        settings.update(metavar=names.split()[-1], type=read and argument(read))
+    else:
+        settings.setdefault("action", "store_true")
+    return parser.add_argument(*flags, help=help, **settings)
+
+
+#: Settings of an option that may be given several times.
+REPEATABLE: Mapping[str, Any] = {"action": "append", "default": []}
 
 
 def matching(pattern: str, expected: str) -> Callable[[str], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -116,43 +117,30 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about containers; `settings` reads them."""
-    group = parser.add_argument_group("containers")
-    group.add_argument(
-        "--docker", metavar="IMAGE", type=values.argument(values.image),
-        help="run each task in a container of this image",
-    )  # fmt: skip
-    group.add_argument(
-        "--mount", action="append", default=[], metavar="SRC[:DST][:ro]",
-        help="a further folder or file of containers; repeatable",
-    )  # fmt: skip
-    group.add_argument("--no-mount", action="store_true", help="do not mount the working folder")
-    group.add_argument("--read-only", action="store_true", help="mount the working folder read-only")
-    group.add_argument(
-        "--memory", action="append", default=[], type=_of_role(values.memory), metavar="[ROLE=]SIZE",
-        help="limit for each container: 512m, 2g; repeatable",
-    )  # fmt: skip
-    group.add_argument(
-        "--cpus", action="append", default=[], type=_of_role(values.cpus), metavar="[ROLE=]N",
-        help="limit for each container: 1.5; repeatable",
-    )  # fmt: skip
-    group.add_argument(
-        "--user", type=values.argument(values.one_line), metavar="UID[:GID]",
-        help="user of the tasks (default: you)",
-    )  # fmt: skip
-    group.add_argument(
-        "--pull", choices=("missing", "always", "never"), help="when to pull the image (default: missing)"
-    )
-    group.add_argument("--keep", action="store_true", help="keep the containers; `launch clean` removes them")
+    add = functools.partial(values.option, parser.add_argument_group("containers"))
+    add("--docker IMAGE", "run each task in a container of this image", values.image)
+    text = "a further folder or file of containers; repeatable"
+    add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
+    add("--no-mount", "do not mount the working folder")
+    add("--read-only", "mount the working folder read-only")
+    text = "limit for each container: 512m, 2g; repeatable"
+    add("--memory [ROLE=]SIZE", text, _of_role(values.memory), **values.REPEATABLE)
+    text = "limit for each container: 1.5; repeatable"
+    add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
+    add("--user UID[:GID]", "user of the tasks (default: you)", values.one_line)
+    text = "when to pull the image (default: missing)"
+    add("--pull", text, choices=("missing", "always", "never"))
+    add("--keep", "keep the containers; `launch clean` removes them")
 
 
 def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
-    """The type of an option: ``worker=2g``, or ``2g`` for every role (an empty name)."""
+    """A reader of ``worker=2g``, or ``2g`` for every role (an empty name)."""
 
     def role_and_limit(text: str) -> tuple[str, _N]:
         role, _, limit = text.rpartition("=")
         return role, read(limit)
 
-    return values.argument(role_and_limit)
+    return role_and_limit
 
 
 def settings(asked: Asked) -> DockerOptions | None:

@@ -42,8 +42,8 @@ _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory",
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: Seconds for the hosts to measure memory; between two looks at whether they have.
 _MEASURE_SECONDS, _LOOK = 2.0, 0.05
-#: Seconds between two tables of ``--watch``, at least.
-_PAUSE = 0.5
+#: Seconds between two tables of ``--watch``, at least; and so many times what a table took.
+_PAUSE, _TIMES = 0.5, 4.0
 #: Bytes of each log in which its last line is looked for.
 _LAST = 8 * 1024
 #: The most hosts that are named; of more hosts their number is shown.
@@ -111,12 +111,14 @@ def _redraw(run: Run, events: Events, clear: str) -> None:
             continue
         if events.ended:
             return
+        began = time.monotonic()
         print(clear, end="")
-        _print_tasks(run, False, shutil.get_terminal_size().lines - 3)
+        _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
         print(f"{run.job} runs; Ctrl-C ends only this table", end="", flush=True)
+        took = time.monotonic() - began
         while not events.ended and not any(event["event"] == "TaskMoved" for event in events.wait()):
             continue
-        time.sleep(_PAUSE)
+        time.sleep(max(_PAUSE, _TIMES * took))
 
 
 def _print_moves(events: Events, as_json: bool) -> None:
@@ -151,6 +153,8 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
         print(json.dumps(records, indent=2))
     else:
         print_table(_TASK_HEADERS, map(_task_row, records), crop=True)
+        if len(records) < len(now.report.tasks):
+            print(f"... and {len(now.report.tasks) - len(records)} more")
         if now.report.tensorboard:
             print(f"TensorBoard: {printable(now.report.tensorboard)}")
     return 0

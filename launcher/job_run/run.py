@@ -27,6 +27,7 @@ from launcher.regular_file import similar_file
 from launcher.scheduler.placement import place
 from launcher.text import counted, counted_roles, listed
 from launcher.transports.base import Hosts
+from launcher.transports.machines import Machines
 from launcher.transports.transport import Inventory, Launch
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def _launch(
             notices(text)
         if options.other_machines:
             _name_idle_hosts(inventory.hosts, placement)
-        hosts = stack.enter_context(options.transport.hosts(launch, inventory, placement, loop))
+        made = options.transport.hosts(launch, inventory, placement, loop)
+        hosts = stack.enter_context(made or Machines(options.transport, launch, inventory, placement, loop))
         from launcher.job_run.display import JobDisplay, tmux_session
         from launcher.job_run.orchestrator import Moves, Orchestrator
         from launcher.output.base import Opening

@@ -14,10 +14,10 @@ from launcher.job import Host, Placement, is_loopback
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Forwarding, Link, RemoteCommand
 from launcher.transports.local import fork_agent
+from launcher.transports.transport import Inventory, Launch, Reaching, Transport
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
     from launcher.transports.link import ReconnectingLink
-    from launcher.transports.transport import Inventory, Launch, Reaching, Transport
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
@@ -94,9 +94,9 @@ class Machines:
 
     def __init__(
         self,
-        transport: "Transport",
-        launch: "Launch",
-        inventory: "Inventory",
+        transport: Transport,
+        launch: Launch,
+        inventory: Inventory,
         placement: Placement,
         loop: Loop,
         agents: bool = True,
@@ -274,10 +274,10 @@ class Programs:
 
 @contextmanager
 def commands(
-    transport: "Transport",
+    transport: Transport,
     settings: Any,
     hosts: Sequence[Host],
-    reaching: "Reaching",
+    reaching: Reaching,
     notice: Callable[[str], None],
 ) -> Iterator[tuple[Programs, Mapping[str, str]]]:
     """Connections for remote commands without a job.

@@ -11,7 +11,6 @@ from launcher.loop import Loop
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Commands, Connected, Hosts
-from launcher.transports.machines import Machines
 
 if TYPE_CHECKING:
     from launcher.config.schema import Section
@@ -157,8 +156,8 @@ class Transport:
 
     def hosts(
         self, launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
-    ) -> AbstractContextManager[Hosts]:
-        """Connect to the hosts of a launch.
+    ) -> AbstractContextManager[Hosts] | None:
+        """Connect to the hosts of a launch; ``None``: as `machines.Machines` does, over `connections`.
 
         Args:
             launch, inventory: of `inventory`.
@@ -168,7 +167,7 @@ class Transport:
         Raises:
             TransportError: on entering: hosts can't be reached.
         """
-        return Machines(self, launch, inventory, placement, loop)
+        return None
 
     def connections(
         self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]

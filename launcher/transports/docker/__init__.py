@@ -13,10 +13,11 @@ launcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from launcher.errors import Fault
 from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -24,7 +25,7 @@ from launcher.text import listed
 from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
 from launcher.transports.machines import is_here
-from launcher.transports.transport import Inventory, Launch, Transport
+from launcher.transports.transport import Asked, Inventory, Launch, Transport
 
 if TYPE_CHECKING:
     from launcher.config.schema import Section
@@ -37,7 +38,14 @@ class DockerTransport(Transport):
 
     add_options = staticmethod(docker.add_options)
     settings = staticmethod(docker.settings)
-    faults = staticmethod(docker.faults)
+
+    def faults(self, asked: Asked, settings: docker.DockerOptions | None) -> Iterator[Fault]:
+        """See `Transport.faults`."""
+        yield from docker.faults(asked, settings)
+        if settings is not None:
+            from launcher.transports.docker.container import container_faults
+
+            yield from container_faults(settings, asked.job, here=not asked.named)
 
     def sections(self) -> Mapping[str, Section]:
         """See `Transport.sections`."""

@@ -189,6 +189,3 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
         return
     if settings.no_mount and settings.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
-    from launcher.transports.docker.container import container_faults
-
-    yield from container_faults(settings, asked.job, here=not asked.named)

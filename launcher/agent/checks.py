@@ -212,13 +212,8 @@ def _listen(request: Json) -> Json:
     keeper = PortKeeper()
     try:
         port = keeper.hold(TaskId("check/0"))
-
-        def listen(server: socket.socket, address: str) -> None:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind((address, port))
-            server.listen(128)
-
-        server = dual_stack_socket(listen)
+        server = dual_stack_socket(port, reuse=True)
+        server.listen(128)
     except OSError as error:
         keeper.release_all()
         return {"port": 0, "why": error.strerror or str(error)}

@@ -43,8 +43,8 @@ class PortKeeper:
             OSError: no port is free.
         """
         if task not in self._held:
-            holder = first_free(preferred, lambda port: dual_stack_socket(_bind_to(port, reuse=True)))
-            holder = holder or dual_stack_socket(_bind_to(0))
+            holder = first_free(preferred, lambda port: dual_stack_socket(port, reuse=True))
+            holder = holder or dual_stack_socket(0)
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._held[task] = holder
         return int(self._held[task].getsockname()[1])
@@ -80,44 +80,38 @@ def first_free(ports: Iterable[int], bind: Callable[[int], socket.socket]) -> Op
     for port in ports:
         try:
             # Fails if another launch holds the port: its socket is bound to all addresses, this one, too.
-            _bound(socket.AF_INET, "127.0.0.2", _bind_to(port)).close()
+            _bound(socket.AF_INET, "127.0.0.2", port).close()
             return bind(port)
         except OSError:
             continue
     return None
 
 
-def _bind_to(port: int, reuse: bool = False) -> Callable[[socket.socket, str], None]:
-    def bind(sock: socket.socket, address: str) -> None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-        sock.bind((address, port))
-
-    return bind
-
-
-def dual_stack_socket(bind: Callable[[socket.socket, str], None]) -> socket.socket:
-    """A TCP socket for IPv6 and IPv4, or for IPv4 alone on a host without IPv6.
+def dual_stack_socket(port: int, reuse: bool = False) -> socket.socket:
+    """A TCP socket for IPv6 and IPv4, or for IPv4 alone on a host without IPv6, on all addresses.
 
     Args:
-        bind: binds this socket to this address, which stands for all of the machine's.
+        port: to bind; 0: the kernel picks one.
+        reuse: whether other sockets that have SO_REUSEADDR may have the port, too.
 
     Raises:
         OSError: it can't be bound.
     """
     try:
-        return _bound(socket.AF_INET6, "::", bind)
+        return _bound(socket.AF_INET6, "::", port, reuse)
     except OSError as error:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
         if error.errno == errno.EADDRINUSE:
             raise
-        return _bound(socket.AF_INET, "0.0.0.0", bind)
+        return _bound(socket.AF_INET, "0.0.0.0", port, reuse)
 
 
-def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]) -> socket.socket:
+def _bound(family: int, address: str, port: int, reuse: bool = False) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        bind(sock, address)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        sock.bind((address, port))
     except OSError:
         sock.close()
         raise

@@ -254,11 +254,8 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
 
 def user_of(pid: int) -> Optional[int]:
     """The real user id of a process; ``None`` if it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            uids = file.read().partition(b"\nUid:")[2].split(None, 1)
-    except OSError:
-        return None
+    status: bytes = _of_process(_read, f"/proc/{pid}/status") or b""
+    uids = status.partition(b"\nUid:")[2].split(None, 1)
     return int(uids[0]) if uids else None
 
 

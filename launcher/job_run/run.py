@@ -299,7 +299,7 @@ def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
         print_notice(f"no task runs on {listed(idle)}: the job has {tasks}")
 
 
-def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -> RunPaths:
+def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
     """Make the folder of the run.
 
     Raises:

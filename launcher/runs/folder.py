@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from launcher.errors import Fault, JobError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
-from launcher.runs.owner import AgentRecord, start_ticks, this_process
+from launcher.runs.owner import this_process
 from launcher.runs.run import AGENTS, Run, RunState, load, runs_folder
 from launcher.text import listed
 
@@ -28,7 +28,7 @@ _UNKNOWN = 30 * 24 * 3600.0
 _JOB_ID = r"\d{8}-\d{6}-[0-9a-z]+"
 
 
-def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()) -> RunPaths:
+def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPaths:
     """Make the folder of a new run, owned by this process.
 
     From now on only this user can read and write what this process creates.
@@ -36,7 +36,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
     Args:
         run_dir: a new or an empty folder; ``None``: a folder below the state folder.
         job: the run's name.
-        agents: its agents on this machine: number and pid of the watchdog.
+        agents: the numbers of its agents on this machine.
 
     Raises:
         JobError: ``run_dir`` is in use.
@@ -51,7 +51,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
         os.mkdir(paths.logs, 0o700)
         record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
         if agents:
-            record[AGENTS] = [AgentRecord(number, pid, start_ticks(pid) or 0) for number, pid in agents]
+            record[AGENTS] = agents
         write_json(paths.owner, record)
     except FileExistsError as error:  # another launch has made it since
         raise _in_use(paths.root, "another launch has just taken it") from error

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from launcher.agent.processes import Process, all_processes, user_of
+from launcher.agent.processes import Process, tag, tag_of, user_of
 from launcher.agent.sweep import kill_all, tagged
 from launcher.record import Record
 from launcher.runs.run import Run, RunState, forget_agents
@@ -15,8 +15,6 @@ from launcher.runs.run import Run, RunState, forget_agents
 _KILL_LIMIT = 5.0
 #: Seconds between two looks at the processes.
 _LOOK = 0.02
-#: An agent starts at most this number of ticks (hundredths of a second) after its watchdog.
-_AGENT_DELAY = 500
 #: States of a suspended process.
 _SUSPENDED = "Tt"
 
@@ -48,14 +46,19 @@ def sweep_died(runs: Iterable[Run], seconds: float | None = None) -> Swept:
 
 def _sweep(run: Run, seconds: float | None) -> Swept:
     until = time.monotonic() + (seconds or 0.0)
-    while ending := [agent for agent in _processes(run)[0] if agent.state not in _SUSPENDED]:
+    agents = {tag(number, 0) for number in run.agents}
+    while ending := [
+        process
+        for process in _processes(run)
+        if process.state not in _SUSPENDED and tag_of(process.pid) in agents
+    ]:
         if time.monotonic() >= until:
             break
         time.sleep(_LOOK)
     if ending and seconds is None:
         return Swept(f"the launcher of job {run.job} died; its agent is stopping its tasks here", left=True)
-    found = _processes(run)[1]
-    left = kill_all(lambda: _processes(run)[1], _KILL_LIMIT)
+    found = _processes(run)
+    left = kill_all(lambda: _processes(run), _KILL_LIMIT)
     if not left:
         forget_agents(run)
     if not found:
@@ -65,29 +68,15 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
     return Swept(f"the launcher of job {run.job} died and left {many} here: killed{but}", bool(left))
 
 
-def _processes(run: Run) -> tuple[list[Process], list[Process]]:
-    """The agents and watchdogs of the run; and these with all processes that they started."""
-    agents = [process for process in all_processes() if not process.ended and _is_agent(run, process)]
-    by_number, known = tagged(), {process.pid for process in agents}
-    started = [
+def _processes(run: Run) -> list[Process]:
+    """The agents and watchdogs of the run, and all that they started.
+
+    Those of this user, unless this user is root: processes of others could set an agent's tag.
+    """
+    by_number = tagged()
+    return [
         process
-        for agent in run.agents
-        for process in by_number.get(agent.number, [])
-        if process.pid not in known and _is_mine(process.pid)
+        for number in run.agents
+        for process in by_number.get(number, [])
+        if os.geteuid() in (0, user_of(process.pid))
     ]
-    return agents, [*agents, *started]
-
-
-def _is_agent(run: Run, process: Process) -> bool:
-    """Whether it is a watchdog of this run, or an agent: in its session, and started soon after it."""
-    for agent in run.agents:
-        if process.pid == agent.pid:
-            return process.start == agent.start_ticks
-        if process.session == agent.pid and 0 <= process.start - agent.start_ticks <= _AGENT_DELAY:
-            return _is_mine(process.pid)
-    return False
-
-
-def _is_mine(pid: int) -> bool:
-    """Whether it belongs to this user, or this user is root: processes of others could set an agent's tag."""
-    return os.geteuid() in (0, user_of(pid))

@@ -24,16 +24,6 @@ class Owner(Record):
     pid_namespace: str
 
 
-class AgentRecord(Record):
-    """Identifies the processes of an agent of this machine, even after it was killed."""
-
-    #: The number in the process tags of all processes that it started.
-    number: int
-    #: Pid and start time (in ticks since boot) of its watchdog, which is the leader of their session.
-    pid: int
-    start_ticks: int
-
-
 def this_process() -> Owner:
     """The identity of this process.
 

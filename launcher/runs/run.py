@@ -17,7 +17,7 @@ from launcher.output.files import write_json
 from launcher.record import Record
 from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.report import TaskState
-from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere
+from launcher.runs.owner import Owner, is_alive, is_elsewhere
 from launcher.task_id import TaskId
 from launcher.text import did_you_mean, duration, printable
 
@@ -51,8 +51,8 @@ class Run(Record):
     owner: Owner | None
     #: Seconds since the epoch; 0: unknown.
     started_at: float
-    #: Its agents on this machine.
-    agents: tuple[AgentRecord, ...] = ()
+    #: The numbers of its agents on this machine, which are in the process tags of all that they started.
+    agents: tuple[int, ...] = ()
     #: User id of the owner of its ``launcher.json``.
     written_by: int = -1
 
@@ -169,13 +169,13 @@ def load(path: str) -> Run | None:
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
         return None
-    job, started_at = record.get("job"), record.get("started_at")
+    job, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS)
     return Run(
         printable(job if isinstance(job, str) else os.path.basename(paths.root)),
         paths,
         _owner(record),
         float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _LAST_START else 0.0,
-        _agents(record.get(AGENTS)),
+        tuple(number for number in agents if type(number) is int) if isinstance(agents, list) else (),
         written_by,
     )
 
@@ -301,13 +301,3 @@ def _owner(record: Mapping[str, Any]) -> Owner | None:
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
         return None
     return Owner._make(fields)
-
-
-def _agents(found: object) -> tuple[AgentRecord, ...]:
-    """The agents in a ``launcher.json``; entries that are not agents are left out."""
-    entries = found if isinstance(found, list) else []
-    return tuple(
-        AgentRecord(*entry)
-        for entry in entries
-        if isinstance(entry, list) and list(map(type, entry)) == [int] * len(AgentRecord._fields)
-    )

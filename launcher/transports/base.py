@@ -175,8 +175,8 @@ class Connected(Record):
 class Hosts(Protocol):
     """The hosts of a launch, as a context: at its end no agent or task is left there."""
 
-    #: Number, and pid of the watchdog, of each agent on this machine.
-    agents: Sequence[tuple[int, int]]
+    #: The number of each agent on this machine, see `launcher.agent.processes`.
+    agents: Sequence[int]
     #: Whether other machines are among the hosts.
     others: bool
 

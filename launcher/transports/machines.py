@@ -108,7 +108,7 @@ class Machines:
         self._here = [host for host in hosts if host.name in inventory.here]
         self._remote = [host for host in hosts if host.name not in inventory.here]
         self.others = bool(self._remote)
-        self.agents: Sequence[tuple[int, int]] = ()
+        self.agents: Sequence[int] = ()
         self.forwarding: Forwarding | None = None
         self._links: dict[str, Link | TransportError] = {}
         self._reconnecting: dict[str, ReconnectingLink] = {}
@@ -123,7 +123,7 @@ class Machines:
             for host in self._here if self._agents else ():
                 try:
                     link = self._links[host.name] = fork_agent(host.name)
-                    self.agents = (*self.agents, (link.number, link.pid))
+                    self.agents = (*self.agents, link.number)
                 except TransportError as error:
                     self._links[host.name] = error
             allow_descriptors(len(self._placement.tasks))  # their logs

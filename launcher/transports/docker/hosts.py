@@ -126,7 +126,7 @@ class Containers:
         HostsError: an engine can't be used, or does not have the image.
     """
 
-    agents: Sequence[tuple[int, int]] = ()
+    agents: Sequence[int] = ()
 
     def __init__(
         self,

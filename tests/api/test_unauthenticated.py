@@ -45,9 +45,8 @@ class Lab:
         self.listener = Listener(KEY, str(folder), tcp=True, notice=self.notices.append)
         self.listener.serve(self.peers.append)
 
-    def connector(self, *more: str, key: bytes = KEY, relay: str = "", **hello: Any) -> Connector:
-        addresses = more or [f"unix:{self.listener.path}"]
-        return Connector(addresses, relay, key, {**HELLO, **hello})
+    def connector(self, **hello: Any) -> Connector:
+        return Connector([f"unix:{self.listener.path}"], "", KEY, {**HELLO, **hello})
 
     def raw(self) -> socket.socket:
         return raw(self.listener)
@@ -67,30 +66,6 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     made.listener.close()
     for peer in made.peers:
         peer.sock.close()
-
-
-@pytest.mark.parametrize("route", ["unix", "127.0.0.1", "[::1]", "relay", "after a silent machine"])
-def test_a_task_with_the_key_is_accepted(lab: Lab, route: str):
-    """The relay is tried last. Another machine with the same address that does not answer is passed over."""
-    if route == "[::1]" and not socket.has_ipv6:
-        pytest.skip("no IPv6")
-    port = lab.listener.port
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        routes = {
-            "unix": lab.connector(),
-            "relay": lab.connector("unix:/no/such", "tcp:127.0.0.1:9", relay=f"127.0.0.1:{port}"),
-            "after a silent machine": lab.connector(
-                f"tcp:127.0.0.1:{silent.getsockname()[1]}", f"tcp:127.0.0.1:{port}"
-            ),
-        }
-        connector = routes.get(route) or lab.connector("unix:/no/such", f"tcp:{route}:{port}")
-        with connector.connect("feed", feed="input") as sock:
-            assert soon(lambda: lab.peers)
-            assert lab.peers[0][:4] == ("worker/0", 1, "feed", "input")
-            lab.peers[0].sock.sendall(b"welcome")
-            assert sock.recv(100) == b"welcome"
-    assert lab.listener.addresses[0] == f"unix:{lab.listener.path}" and not lab.notices
-    assert not any("127.0.0.1" in address for address in lab.listener.addresses)
 
 
 def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):

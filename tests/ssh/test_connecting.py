@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 import time
@@ -56,14 +55,6 @@ def test_all_addresses_of_a_host_are_tried(home: Home, hosts: list[LabHost], mon
     refused = resolve("127.0.0.1", 9, socket.AF_INET, socket.SOCK_STREAM)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words: [*refused, *resolve(*words)])
     assert works(Host(hosts[0].name)) == []
-
-
-def test_a_port_that_is_refused_is_tried_again(home: Home, hosts: list[LabHost]):
-    message = refusal(Host(hosts[0].name, port=9), settings=ONCE._replace(attempts=2))
-    where = re.escape(f"{hosts[0].address}:9")
-    assert re.fullmatch(
-        f"node1: {where} refused the connection; does an ssh server run .* \\(2 attempts\\)", message
-    )
 
 
 def test_a_server_that_starts_between_two_attempts(home: Home, hosts: list[LabHost]):

@@ -158,18 +158,6 @@ def test_a_host_that_is_gone_for_good_is_lost_at_once_with_the_reason(opened: Ca
     here.gone()
 
 
-def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
-    """The task, the agent, everything is over while there is no connection."""
-    here.agent.started("worker/0", ["sh", "-c", "sleep 0.2; echo done; exit 9"])
-    here.agent.send(events.CloseAgent("node1"))
-    here.fleet.cut(reachable=False)
-    until(lambda: not {"sh", "sleep"} & set(here.alive()), TIME_LIMIT, "the task ends")
-    here.fleet.reachable = True
-    assert here.agent.to_the_end(TIME_LIMIT) == ""
-    assert here.agent.all(events.TaskExited)
-    assert here.agent.all(events.AgentClosed)
-
-
 def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connection(here: Reach):
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
     here.agent.wait(events.TaskStarted, "worker/0")

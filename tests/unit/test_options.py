@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from launcher.api.run import Options, option_arguments, option_faults
+from launcher.api.run import Options, option_arguments
 from launcher.output.jsonl import record_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState, report_from_json
 from launcher.task_id import TaskId
@@ -20,15 +19,6 @@ def test_options_on_the_command_line_have_no_value_of_the_environment():
     options |= {"grace": 2.5, "flags": True, "options": ["--json"]}
     words = "--json --flags -x KEY --hosts lab.yaml --docker x/y:1 --grace 2.5"
     assert option_arguments(options) == words.split()
-
-
-def test_all_faults_of_options_at_once():
-    given: Any = {"env": {"N": 1}, "options": "--json", "work_dir": "x"}
-    assert [str(fault) for fault in option_faults("run", given)] == [
-        "run: there is no argument 'work_dir'; did you mean \"workdir\"?",
-        "run: env: 'N' is 1; expected texts: 'N': '1'",
-        "run: options='--json'; expected a list of texts: options=['--json']",
-    ]
 
 
 @pytest.mark.parametrize("failure", [None, Failure(Reason.SIGNAL, W0, "node1", 2.0, "killed", "more memory")])

@@ -104,17 +104,6 @@ def test_equal_batches_when_all_tasks_start_again(tasks: int, batch: int, rows: 
     assert before | after == set(range(rows))
 
 
-def test_a_task_that_is_lost_in_equal_batches():
-    world = World(2, [range(100)], batch_size=5).begins()
-    world.tasks[1].takes()
-    world.tasks[1].is_lost()
-    with pytest.raises(FeedError, match=r"worker/1 is lost \(was killed\); equal batches"):
-        world.passes(1.1)
-    world = World(2, [range(100)], batch_size=5).begins()
-    world.state.restarting({"worker/1": 1}, world.now)
-    assert "a restart of worker/1; equal batches" in str(world.call.error)
-
-
 def test_a_connection_that_breaks_within_equal_batches():
     world = World(2, [range(100)], batch_size=5).begins()
     world.tasks[1].breaks()
@@ -205,13 +194,6 @@ def test_results_that_nobody_takes_stop_the_rows(monkeypatch: pytest.MonkeyPatch
     assert world.results == list(range(400))
 
 
-def test_a_task_that_takes_no_rows():
-    world = World(1, [range(10)], timeout=5.0).begins()
-    world.passes(4.0)
-    with pytest.raises(FeedTimeout, match=r"(?s)worker/0 has taken no rows for 5s.*last line of worker/0"):
-        world.passes(1.1)
-
-
 def test_a_task_that_owes_results():
     world = World(1, [range(10)], inference=True, timeout=5.0).begins()
     world.tasks[0].answers = False
@@ -248,15 +230,6 @@ def test_functions_that_want_no_more_end_the_call(inference: bool):
             world.passes(0.1)
     else:
         assert world.is_over and not world.state.remains()
-
-
-def test_a_task_that_starts_again_takes_rows_again():
-    world = World(2, [[LARGE] * 20] * 10).begins()
-    world.tasks[1].terminates()
-    world.state.restarting({"worker/1": 1}, world.now)
-    world.tasks[1].starts_again()
-    world.go_on()
-    assert world.tasks[1].batches
 
 
 def test_no_task_is_left():

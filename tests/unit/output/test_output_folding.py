@@ -89,16 +89,6 @@ def test_only_the_start_of_a_task_has_notices():
     assert fed(fold, notice) == notice
 
 
-def test_a_traceback_that_another_task_has_shown():
-    fold, other = folds(Folding())
-    again = "(the same traceback as worker/0, 4 lines; --verbose shows it)\n"
-    assert fed(fold, "before\n" + TRACEBACK + "after\n") == "before\n" + TRACEBACK + "after\n"
-    assert fed(other, "before\n" + TRACEBACK + "after\n") == f"before\n{again}after\n"
-    assert fed(fold, TRACEBACK) == TRACEBACK
-    different = TRACEBACK.replace("no such", "another")
-    assert fed(other, different) == different
-
-
 def test_a_traceback_is_whole():
     """Also if it shows a line of the program with the text of a notice."""
     text = TRACEBACK.replace("main()", "raise ValueError('Initializing CoordinationService')")

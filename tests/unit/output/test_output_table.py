@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -102,10 +101,3 @@ def test_a_report_in_a_notebook():
     assert shown.count("<tr>") == 102 and "<td>400 more</td>" in shown and "<b>" not in shown
     row = "<td>worker/0</td><td>&lt;b&gt;</td><td>failed</td><td>exit code 7</td><td>12s</td>"
     assert f"<tr>{row}</tr>" in shown
-
-
-def test_colours_change_nothing_but_colours():
-    one = report(task_report("worker/0"), failed("worker/1"), failure=FAILURE, exit_code=7)
-    coloured = result_table(one, colour=True)
-    assert "\x1b[32msucceeded\x1b[0m" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == result_table(one)

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
@@ -224,11 +225,8 @@ def _listen(request: Json) -> Json:
 def _serve(server: socket.socket, token: bytes) -> None:
     """Send the token of this host to all that connect."""
     while True:
-        try:
-            with server.accept()[0] as peer:
-                peer.sendall(token + b"\n")
-        except OSError:
-            continue  # the peer reports what became of it
+        with suppress(OSError), server.accept()[0] as peer:  # the peer reports what became of it
+            peer.sendall(token + b"\n")
 
 
 def _connect(request: Json) -> Json:

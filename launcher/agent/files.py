@@ -28,6 +28,7 @@ import time
 import zlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
+from launcher.agent.processes import write_all
 from launcher.agent.transfer import (
     FOLDER,
     OUTPUTS,
@@ -55,9 +56,7 @@ class _Pipe(FileStream):
     """The launcher, at standard input and output."""
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(1, view) :]
+        write_all(1, data)
 
     def _read(self) -> bytes:
         data = os.read(0, 256 * 1024)

@@ -26,10 +26,12 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, connect_to, listen
+from launcher.agent.processes import write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
 from launcher.protocol import Refused, encode
@@ -45,58 +47,12 @@ _LOOK = 0.002
 _READ = 256 * 1024
 
 
-def run(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent with a pipe under its watchdog; see above."""
-    _serve(arguments)
-
-
-def start(arguments: Mapping[str, Any]) -> int:
-    """Start the daemon, unless it lives already (the answer to an earlier request got lost), and connect."""
-    try:
-        listener = listen(str(arguments["token"]))
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return connect(arguments)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
-    watchdog = os.fork()
-    if watchdog:
-        listener.close()
-        return connect(arguments, watchdog)
-    try:
-        os.setsid()
-        processes.nothing_on(0, 1, 2)
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
-        _serve(arguments, listener)
-    finally:
-        os._exit(0)
-
-
-def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent that listens, under its watchdog; our stdin and stdout are its first connection.
-
-    Without a first message on stdin the launcher is gone: then nothing starts.
-    """
-    processes.close_inherited()
-    waiting = select.poll()
-    waiting.register(0, select.POLLIN)
-    if not waiting.poll()[0][1] & select.POLLIN:
-        sys.exit(1)
-    listener = listen(str(arguments["token"]))
-    if os.fork() == 0:
-        listener.close()
-        os._exit(connect(arguments))
-    processes.nothing_on(0, 1)
-    _serve(arguments, listener)
-
-
-def _serve(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) -> NoReturn:
+def run(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) -> NoReturn:
     """Be the agent under its watchdog.
 
     Args:
         arguments: see above.
-        listener: see `launcher.agent.connection.Connection`.
+        listener: see `launcher.agent.connection.Connection`; ``None``: the agent has a pipe.
     """
     host, number = str(arguments["host"]), int(arguments["agent"])
     token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
@@ -118,10 +74,51 @@ def _serve(arguments: Mapping[str, Any], listener: Optional[socket.socket] = Non
         if listener is not None:
             if connection.broken:
                 _remove_files(arguments)
-            sweep.sweep_lost(_SWEEPING)
+            sweep.kill_all(sweep.lost, _SWEEPING)
         return code
 
     watch(agent, deadline)
+
+
+def start(arguments: Mapping[str, Any]) -> int:
+    """Start the daemon, unless it lives already (the answer to an earlier request got lost), and connect."""
+    try:
+        listener = listen(str(arguments["token"]))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return connect(arguments)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
+    watchdog = os.fork()
+    if watchdog:
+        listener.close()
+        return connect(arguments, watchdog)
+    try:
+        os.setsid()
+        processes.nothing_on(0, 1, 2)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        run(arguments, listener)
+    finally:
+        os._exit(0)
+
+
+def serve(arguments: Mapping[str, Any]) -> NoReturn:
+    """Be the agent that listens, under its watchdog; our stdin and stdout are its first connection.
+
+    Without a first message on stdin the launcher is gone: then nothing starts.
+    """
+    processes.close_inherited()
+    waiting = select.poll()
+    waiting.register(0, select.POLLIN)
+    if not waiting.poll()[0][1] & select.POLLIN:
+        sys.exit(1)
+    listener = listen(str(arguments["token"]))
+    if os.fork() == 0:
+        listener.close()
+        os._exit(connect(arguments))
+    processes.nothing_on(0, 1)
+    run(arguments, listener)
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
@@ -130,10 +127,8 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
         return
     from launcher.agent.files import discard
 
-    try:
+    with suppress(OSError, LaunchError):  # the next sync there tries again
         discard(str(arguments["job"]))
-    except (OSError, LaunchError):  # the next sync there tries again
-        return
 
 
 def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
@@ -159,31 +154,23 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         return 1
     down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)
     down.start()
-    try:
+    with suppress(OSError):  # the agent has ended
         while data := os.read(0, _READ):
             agent.sendall(data)
         agent.shutdown(socket.SHUT_WR)
-    except OSError:  # the agent has ended
-        pass
     down.join(2 * _ACCEPTING)  # it ends what the agent leaves
     os._exit(0)
 
 
 def _pump_down(agent: socket.socket, number: int, watchdog: int) -> None:
     """Pass on what the agent sends; when it ended without a word, report that, and end what it left."""
-    try:
-        try:
+    with suppress(OSError):
+        with suppress(ConnectionResetError):
             while data := agent.recv(_READ):
-                _write(1, data)
-        except ConnectionResetError:
-            pass
-        status = _await_end(number, watchdog)
-        if not status:  # nothing is left; or a newer connection replaced this one
-            os._exit(0)
-        sweep.sweep(number, _KILLING)
-        _refuse("the agent was killed")
-    except OSError:
-        pass
+                write_all(1, data)
+        if _await_end(number, watchdog):  # else nothing is left, or a newer connection replaced this one
+            sweep.sweep(number, _KILLING)
+            _refuse("the agent was killed")
     os._exit(0)
 
 
@@ -209,10 +196,4 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
 
 
 def _refuse(why: str) -> None:
-    _write(1, b"".join(encode(Refused(why))))
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_all(1, b"".join(encode(Refused(why))))

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import suppress
 from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence
 
 from launcher.task_id import TaskId
@@ -78,12 +79,10 @@ def first_free(ports: Iterable[int], bind: Callable[[int], socket.socket]) -> Op
         bind: makes a socket with SO_REUSEADDR, so that ``bind`` fails only if a socket listens on the port.
     """
     for port in ports:
-        try:
+        with suppress(OSError):
             # Fails if another launch holds the port: its socket is bound to all addresses, this one, too.
             _bound(socket.AF_INET, "127.0.0.2", port).close()
             return bind(port)
-        except OSError:
-            continue
     return None
 
 

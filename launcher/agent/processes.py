@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence
 
 from launcher.record import Record
 
@@ -46,14 +46,12 @@ def show_as(command: str) -> None:
     """Show this command line in process lists. A fork has the launcher's, and ``pkill -f launch`` must not
     signal it. Where that is not allowed nothing changes.
     """
-    try:
+    with suppress(OSError, ValueError):
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[45]), int(fields[46])
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(start)
             memory.write(command.encode()[: end - start - 1].ljust(end - start, b"\0"))
-    except (OSError, ValueError):
-        return
 
 
 def wake_on(*numbers: int) -> int:
@@ -143,7 +141,8 @@ _LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
 def children_of(pid: int) -> List[int]:
     """Pids of the children of all threads of ``pid``; empty if it is gone."""
     if not _LISTS_CHILDREN:
-        return [process.pid for process in all_processes() if process.parent == pid]
+        found = map(look_at, all_pids())
+        return [process.pid for process in found if process is not None and process.parent == pid]
     threads = _of_process(os.listdir, f"/proc/{pid}/task") or ()
     listed = [_of_process(_read, f"/proc/{pid}/task/{thread}/children") or b"" for thread in threads]
     return [int(child) for child in b" ".join(listed).split()]
@@ -152,11 +151,6 @@ def children_of(pid: int) -> List[int]:
 def all_pids() -> List[int]:
     """The pids that ``/proc`` shows."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def all_processes() -> Iterator[Process]:
-    """Every process that ``/proc`` shows."""
-    return filter(None, map(look_at, all_pids()))
 
 
 def descendants_of(pid: int) -> List[Process]:
@@ -344,10 +338,15 @@ def tag_of(pid: int) -> int:
 def carry_tag(agent: int) -> None:
     """Tag this process and its forks as agent or watchdog of this number."""
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
-    try:
+    with suppress(OSError, ValueError):  # the hard limit is lower: then tasks have no tag either
         resource.setrlimit(resource.RLIMIT_RTTIME, (tag(agent, 0), hard))
-    except (OSError, ValueError):  # the hard limit is lower: then tasks have no tag either
-        return
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it to a blocking descriptor."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def nothing_on(*fds: int) -> None:
@@ -362,10 +361,8 @@ def close_inherited() -> None:
     """Close inherited descriptors."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
-            try:
+            with suppress(OSError):  # the descriptor that listed the folder
                 os.close(int(name))
-            except OSError:  # the descriptor that listed the folder
-                continue
 
 
 def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoReturn:

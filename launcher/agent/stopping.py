@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from launcher.agent import processes
@@ -239,8 +240,9 @@ class Stopping:
         for task, stop, _ in found:
             # Each process that gets SIGABRT must be kept from leaving a core first.
             if task.main is not None and not stop.sent and stop.signal != signal.SIGABRT:
-                stop.group = _signal_group(task.main, stop.signal)
-                task.signalled = task.signalled or stop.group is not None
+                with suppress(OSError):  # it runs as another user by now
+                    os.killpg(task.main, stop.signal)
+                    stop.group, task.signalled = task.main, True
 
     def _send(self, task: Task, stop: StopSequence, members: List[Process]) -> None:
         due = [] if stop.sent and stop.signal != SIGKILL else members
@@ -265,20 +267,9 @@ class Stopping:
             task.signalled = True
 
 
-def _signal_group(group: int, number: int) -> Optional[int]:
-    """Signal a process group; the group, or ``None`` if it did not get it."""
-    try:
-        os.killpg(group, number)
-    except OSError:  # it runs as another user by now
-        return None
-    return group
-
-
 def _leave_no_core(pid: int) -> None:
     """SIGABRT is sent for the stacks it makes Python print, not for a core of 500 MB."""
-    try:
+    with suppress(OSError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         # 1, not 0: a core that is piped to a program is only left out at exactly 1 (core(5)).
         resource.prlimit(pid, resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
-    except OSError:
-        return

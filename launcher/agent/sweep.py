@@ -68,11 +68,6 @@ def is_looked_after(agent: int) -> Optional[bool]:
     return None if left is None else any(ordinal_of(tag_of(process.pid)) == 0 for process in left)
 
 
-def sweep_lost(seconds: float) -> List[int]:
-    """Kill processes of this user's agents whose agent and watchdog are gone; see `sweep`."""
-    return kill_all(lost, seconds)
-
-
 def tagged() -> Dict[int, List[Process]]:
     """The processes of this machine that carry a tag, by the number of their agent."""
     found: Dict[int, List[Process]] = {}
@@ -87,7 +82,7 @@ def tagged() -> Dict[int, List[Process]]:
 
 
 def lost() -> List[Process]:
-    """Of these, the processes of this user without agent and watchdog."""
+    """The processes of this user with the tag of an agent that is gone, and its watchdog, too."""
     return [
         process
         for group in tagged().values()

@@ -22,6 +22,7 @@ import resource
 import runpy
 import socket
 import sys
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -199,15 +200,13 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
 
 def _show_as(argv: List[str]) -> None:
     """Show the task's command line in process lists, cut to the size of the template's arguments."""
-    try:
+    with suppress(OSError, ValueError):
         fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
         start, end = int(fields[45]), int(fields[46])
         shown = b"\0".join(map(os.fsencode, argv))[: end - start - 1]
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(start)
             memory.write(shown.ljust(end - start, b"\0"))
-    except (OSError, ValueError):
-        return
 
 
 def _become(request: Request) -> None:

@@ -110,10 +110,8 @@ def _pass_on_sigterm(agent: int) -> None:
     """Pass SIGTERM on to the agent: the first process of a container ignores it (``docker stop``)."""
 
     def passed_on(*_: object) -> None:
-        try:
+        with suppress(OSError):  # it has ended
             os.kill(agent, signal.SIGTERM)
-        except OSError:  # it has ended
-            return
 
     signal.signal(signal.SIGTERM, passed_on)
 

@@ -99,16 +99,14 @@ def _make(root: str) -> bool:
 
 def _register_and_prune(root: str, job: str) -> None:
     """Link a run that lies elsewhere, so that ``launch ps`` finds it; remove old runs. Ignores errors."""
-    try:
+    with contextlib.suppress(OSError, LaunchError):
         folder = runs_folder()
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if root != f"{folder}/{job}":
             os.symlink(root, f"{folder}/{job}")
         names = os.listdir(folder)
-    except (OSError, LaunchError):
-        return
-    if len(names) > KEPT_RUNS + _SLACK:
-        prune(folder, names, KEPT_RUNS)
+        if len(names) > KEPT_RUNS + _SLACK:
+            prune(folder, names, KEPT_RUNS)
 
 
 def prune(folder: str, names: Sequence[str], keep: int) -> None:

@@ -38,7 +38,7 @@ def _launch(launch: dict[str, Any], folder: Path) -> NoReturn:
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if launch["case"] is not None:
-        agent.run = lambda _: pretender.local(launch["case"])  # type: ignore[assignment,return-value]
+        agent.run = lambda _: pretender.local(launch["case"])  # type: ignore[assignment,misc]
     sys.argv = ["launch", *launch["argv"]]
     main()
 

@@ -331,13 +331,11 @@ class ClosingSocket:
                 os.close(self._wake)
                 self._wake = -1
             self._room.notify_all()
-        try:
+        with suppress(OSError, EOFError, SSHException):  # it has ended, or its gateway has
             if unread:
                 self._under.close()
             elif not self._is_channel:
                 self._under.shutdown(socket.SHUT_RDWR)
-        except (OSError, EOFError, SSHException):  # it has ended, or its gateway has
-            pass
 
 
 class _Packets(Packetizer):

@@ -153,7 +153,7 @@ def receive_into(channel: Channel, sock: socket.socket, sender: threading.Thread
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     poll.register(sock, 0)
-    try:
+    with suppress(SSHException, EOFError, OSError):
         while True:
             ended = channel.eof_received or channel.closed  # read before the last bytes are
             if channel.recv_ready():
@@ -162,8 +162,6 @@ def receive_into(channel: Channel, sock: socket.socket, sender: threading.Thread
                 return bool(channel.eof_received)
             elif any(fd == sock.fileno() for fd, _ in poll.poll()):  # it was closed
                 break
-    except (SSHException, EOFError, OSError):
-        pass
     if not channel.closed:
         sender.join(_LAST_BYTES)
     return False

@@ -479,12 +479,6 @@ class Channel:
             return False
         return True
 
-    @property
-    def has_output(self) -> bool:
-        """Whether `output` has something other than acknowledgements and pings."""
-        waits = self._again or self._urgent or (self._bulk and not self.held)
-        return self.connected and bool(self._wire or self._control or (self.met and waits))
-
     def next_due(self) -> Optional[float]:
         """When `output` has something even if nothing happens (monotonic); ``None``: never."""
         if not (self._session and self.met):

@@ -7,7 +7,7 @@ from typing import Optional, Tuple
 from launcher.fields import FieldReader
 from launcher.record import Record
 from launcher.task_id import TaskId
-from launcher.text import duration, printable, shortened
+from launcher.text import duration, printable, shortened, signal_name
 
 
 class TaskState(enum.Enum):
@@ -72,6 +72,11 @@ class ExitStatus(Record):
         if self.code is not None:
             return self.code
         return 125 if self.signal is None else 128 + self.signal
+
+    @property
+    def text(self) -> str:
+        """``exit code 7``, ``killed by SIGKILL``."""
+        return f"exit code {self.code}" if self.signal is None else f"killed by {signal_name(self.signal)}"
 
     @property
     def known(self) -> bool:

@@ -46,6 +46,8 @@ _COLUMNS = (
     "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
     "not checked",
 )  # fmt: skip
+#: The names of the fields of a `Pair` in JSON.
+_PAIR_KEYS = ("from", "to", "reach", "why", "address")
 _TIMEOUT = 20.0
 _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
@@ -300,16 +302,7 @@ def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code
             }
             for host, report in rows
         ],
-        "pairs": [
-            {
-                "from": pair.source,
-                "to": pair.target,
-                "reach": pair.result,
-                "why": pair.why,
-                "address": pair.address,
-            }
-            for pair in asked.pairs
-        ],
+        "pairs": [dict(zip(_PAIR_KEYS, pair, strict=True)) for pair in asked.pairs],
         "findings": [finding._asdict() for finding in found],
         "exit_code": code,
     }

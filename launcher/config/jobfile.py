@@ -212,7 +212,8 @@ def parse_job(
     if node is not None and not isinstance(node.value, dict):
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
     elif node is not None:
-        found = _Reader(_overlaid(node, roles) if roles else node, faults, sections, folder).job_file()
+        node = _overlaid(node, roles, faults) if roles else node
+        found = _Reader(node, faults, sections, folder).job_file()
         return found._replace(roles=(), sections={}, faults=faults.all()) if faults else found
     return JobFile(faults=faults.all())
 
@@ -437,7 +438,7 @@ def _role_mapping(node: Node) -> Node:
     return node._replace(value={"count": node}) if isinstance(node.value, str) else node
 
 
-def _overlaid(node: Node, roles: Mapping[str, Any]) -> Node:
+def _overlaid(node: Node, roles: Mapping[str, Any], faults: Faults) -> Node:
     """A job file with other roles, see `parse_job`."""
     old = node.value.get("roles", Node({}))
     if not isinstance(old.value, dict):  # a fault, which `_Reader` reports
@@ -452,6 +453,6 @@ def _overlaid(node: Node, roles: Mapping[str, Any]) -> Node:
         keys = role if isinstance(role, dict) else {"count": role}
         before = _role_mapping(merged.get(name, Node({})))
         if isinstance(before.value, dict):
-            before = before._replace(value={**before.value, **schema.node_of(keys).value})
+            before = before._replace(value={**before.value, **schema.node_of(keys, faults).value})
         merged[name] = before
     return node._replace(value={**node.value, "roles": old._replace(value=merged)})

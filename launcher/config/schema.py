@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.errors import Fault, InputError
@@ -408,8 +408,7 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
     if node.id == "sequence":
         return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
-        if _UNFIT.search(node.value):
-            faults.add(line, f"{quoted(node.value)} contains a NUL or an unpaired surrogate")
+        _check_fit(node.value, line, faults)
         return made if node.tag == f"{_CORE}null" else made._replace(value=str(node.value))
     found: dict[str, Node] = {}
     for key, value in node.value:
@@ -422,6 +421,11 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
         else:
             found[key.value] = _node(value, at, faults, seen)
     return made._replace(value=found)
+
+
+def _check_fit(text: str, line: int, faults: Faults) -> None:
+    if _UNFIT.search(text):
+        faults.add(line, f"{quoted(text)} contains a NUL or an unpaired surrogate")
 
 
 def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
@@ -484,24 +488,7 @@ def _toml_table(
                 line, f"{quoted('.'.join(table[:number]))} is not a table", "expected KEY = VALUE lines"
             )
             return None
-    node = node_of(value, lines, tuple(table))
-    for line, written in _texts(node):
-        if _UNFIT.search(written):
-            faults.add(line, f"{quoted(written)} contains a NUL or an unpaired surrogate")
-    return node
-
-
-def _texts(node: Node) -> Iterator[tuple[int, str]]:
-    """All texts in a value, with their lines, names of keys included."""
-    if isinstance(node.value, str):
-        yield node.line, node.value
-    elif isinstance(node.value, dict):
-        for name, value in node.value.items():
-            yield value.key_line, name
-            yield from _texts(value)
-    elif isinstance(node.value, list):
-        for item in node.value:
-            yield from _texts(item)
+    return node_of(value, faults, lines, tuple(table))
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -529,21 +516,28 @@ def _toml_path(dotted: str) -> tuple[str, ...]:
 
 
 def node_of(
-    value: Any, lines: Mapping[tuple[str, ...], int] = {}, path: tuple[str, ...] = (), line: int = 0
+    value: Any,
+    faults: Faults,
+    lines: Mapping[tuple[str, ...], int] = {},
+    path: tuple[str, ...] = (),
+    line: int = 0,
 ) -> Node:
     """A JSON or TOML value as a node.
 
     Args:
         value: the value.
+        faults: new faults are added.
         lines: path -> line; without its line a value has that of the value it is in.
         path: the keys that lead to the value.
         line: of the value it is in.
     """
     line = lines.get(path, line)
     if isinstance(value, dict):
-        items = {str(key): node_of(each, lines, (*path, str(key)), line) for key, each in value.items()}
-        return Node(items, line, line)
+        items = value.items()
+        found = {str(key): node_of(each, faults, lines, (*path, str(key)), line) for key, each in items}
+        return Node(found, line, line)
     if isinstance(value, list):
-        return Node([node_of(each, lines, path, line) for each in value], line, line)
+        return Node([node_of(each, faults, lines, path, line) for each in value], line, line)
     text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    _check_fit(text or "", line, faults)
     return Node(text, line, line)

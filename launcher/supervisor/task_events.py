@@ -89,10 +89,8 @@ def exited(job: JobState, event: events.TaskExited) -> None:
     record.move(TaskState.ENDED, event)
     record.status = ExitStatus(event.code, event.signal)
     record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
-    record.detail = f"exit code {event.code}"
-    if event.signal is not None:
-        oom = f", out of memory ({event.oom})" if event.oom else ""
-        record.detail = f"killed by {signal_name(event.signal)}{oom}"
+    oom = f", out of memory ({event.oom})" if event.oom and event.signal is not None else ""
+    record.detail = f"{record.status.text}{oom}"
     job.tasks.process_ended(event.task, event.at)
     if record.stalled and record.signalled:
         record.outcome, record.reason = TaskState.FAILED, Reason.STALLED

@@ -19,7 +19,6 @@ from launcher.report import ExitStatus, Report, TaskState
 from launcher.runs.logs import attempt_mark, content, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.task_id import TaskId
-from launcher.text import signal_name
 from launcher.transports.docker.container import container_name, network_name
 from launcher.transports.docker.engine import Engine, explain
 
@@ -322,9 +321,7 @@ class Task(_Waits):
         status = self.exit_status
         if status is None or not status.known:
             return self.state.value
-        if status.signal is None:
-            return f"{self.state.value}, exit code {status.code}"
-        return f"{self.state.value}, killed by {signal_name(status.signal)}"
+        return f"{self.state.value}, {status.text}"
 
     # ------------------------------------------------------------------ output
 

@@ -14,7 +14,7 @@ from launcher.agent.ports import first_free
 from launcher.job_run.tensorboard import PORTS
 from tests.conftest import Launch
 from tests.local.board import FOLDER, page_of, url_of, waits_for
-from tests.local.seeing import Family, last_run
+from tests.local.seeing import last_run
 
 #: A Python that finds our stub as ``tensorboard``.
 STUB = {"PYTHONPATH": str(FOLDER)}
@@ -96,15 +96,3 @@ def test_gpus_that_nvidia_smi_lists(launch: Launch, tmp_path: Path):
     ended = launch(*show, env=env)
     assert ended.code == 2
     assert "localhost has no known GPU" in ended.err and "CUDA_VISIBLE_DEVICES" in ended.err
-
-
-@pytest.mark.tensorflow
-@pytest.mark.timeout(200)
-def test_the_real_one(launch: Launch, family: Family, tmp_path: Path):
-    done = tmp_path / "done"
-    started = launch.start("--tensorboard", "--", *waits_for(done), cwd=tmp_path)
-    assert "<title>TensorBoard</title>" in page_of(url_of(started), 150)
-    done.touch()
-    assert started.wait(60).code == 0
-    assert last_run(launch).states()["tensorboard/0"] == "stopped"
-    family.gone(1.0)

@@ -51,10 +51,6 @@ def check_squares(hosts: str, count: int = 2) -> set[str]:
     return {host for host, _ in found}
 
 
-def test_rows_go_there_and_back(hosts: list[LabHost]):
-    assert check_squares("node1,node2") == {"node1", "node2"}
-
-
 def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
     """Nodes that can't reach the program come to it all the same."""
     monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])

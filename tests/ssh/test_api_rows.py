@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher import InputMode, TaskFailed, TFCluster
-from tests.local.seeing import ROOT, quick
+from tests.local.seeing import ROOT
 from tests.ssh.host import LabHost
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,9 +47,6 @@ def note(args: Any, ctx: Any) -> None:
     The other is in no hurry then, or it might have them all.
     """
     import array
-    import os
-    import signal
-    import time
 
     feed, seen = ctx.get_data_feed(), 0
     with open(f"{ctx.output_dir}/rows", "ab", buffering=0) as file:
@@ -93,34 +90,6 @@ def test_none_of_them_is_lost_when_a_worker_is_killed():
     first, second = noted(cluster)
     assert len(second) >= 50_000
     assert sorted({*first, *second}) == list(range(ROWS))
-
-
-@pytest.mark.parametrize("how", ["raises", "exits", "is killed"])
-def test_the_driver_knows_at_once(how: str):
-    """The bound is wide; a quiet machine takes a fifth of a second.
-
-    Nothing that gives up after a while would be as fast as the bound: connections are mended for 60 s.
-    """
-
-    def fail(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed()
-        while not feed.should_stop():
-            if feed.next_batch(1) and how == "raises":
-                raise ValueError("over there")
-            if how == "exits":
-                sys.exit(3)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    text = {"raises": "raised ValueError: over there", "exits": "exit code 3", "is killed": "SIGKILL"}[how]
-
-    def known_after() -> float:
-        cluster = TFCluster.run(fail, None, 2, hosts="node1,node2", quiet=True, **HERE)
-        since = time.monotonic()
-        with pytest.raises(TaskFailed, match=text), cluster:
-            cluster.train(list(range(1000)))
-        return time.monotonic() - since
-
-    quick(known_after, 10)
 
 
 def program(path: Path) -> ModuleType:

@@ -93,7 +93,6 @@ def test_where_tasks_run(plugged: pytest.Pytester):
     plugged.makepyfile("def test_it(cluster): print('backend:', cluster._image)")
     for words, expected in [
         ([], "*backend: from-file"),
-        (["--cluster-backend=docker:x/y:1"], "*backend: x/y:1"),
         (["--cluster-backend=local"], "*backend: None"),
     ]:
         plugged.runpytest_subprocess("-s", *words, timeout=LIMIT).stdout.fnmatch_lines([expected])

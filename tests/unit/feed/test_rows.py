@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from launcher.errors import FeedError
 from launcher.feed import partition
 from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
-from launcher.feed.remote.codec import as_rows, decode, encode, is_own
+from launcher.feed.remote.codec import as_rows, decode, encode
 from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
 from tests.pythons import oldest_python
@@ -131,21 +131,6 @@ class Row:
     def __init__(self, number: int, more: object = None) -> None:
         self.number = number
         self.more = more
-
-
-@pytest.mark.parametrize(
-    "block",
-    [[Row(1)], [(1, 2), (3, Row(4))], [Row], [{"deep": [[[Row(1)]]]}], (numpy.array([Row(1)]), ["a"])],
-    ids=["row", "plain at first", "class", "deep", "array"],
-)
-def test_classes_of_the_program_travel_as_code(block: Any):
-    code = b"A class of a module that is not installed"
-    assert code in b"".join(map(bytes, encode(block)))
-    named = b"".join(map(bytes, encode(block, named=True)))
-    assert code not in named and __name__.encode() in named
-    assert back([(1, lambda number: number + 1)])[0][1](1) == 2
-    assert is_own("__main__") and is_own(__name__)
-    assert not any(map(is_own, ("json", "numpy", "launcher.feed.remote.codec", "pytest")))
 
 
 def test_rows_that_cannot_be_sent_or_read():

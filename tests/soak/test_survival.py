@@ -1,6 +1,6 @@
 """Trainings survive the death of any task, wherever they run: the whole matrix, and random kills.
 
-``tests/local/test_tensorflow.py`` runs two cases of it.
+``tests/local/test_tensorflow.py`` runs one case of it.
 """
 
 from __future__ import annotations

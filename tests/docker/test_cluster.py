@@ -13,7 +13,7 @@ from launcher.testing import CannotStart, Cluster, Job, Task, WaitFailed
 from tests.docker.conftest import left_of
 from tests.docker.engine import Engine
 from tests.local.seeing import soon
-from tests.testing.stubs import COUNTS, SLEEPS
+from tests.testing.stubs import SLEEPS
 
 #: Each worker sends the ps its step over one connection, and prints the answer. Silence is borne for long; on
 #: SIGUSR1 it says how far it has come.
@@ -41,9 +41,6 @@ for step in range(100_000):
     time.sleep(0.05)
 """
 
-#: Counts by a child that is in a session of its own, and says when it hears SIGUSR1.
-ANSWERING = ["sh", "-c", f"trap 'echo answered' USR1; setsid sh -c '{COUNTS[2]}' & while :; do wait; done"]
-
 
 @pytest.fixture
 def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
@@ -55,26 +52,6 @@ def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Itera
     yield started
     cluster.close()
     assert [left for job in cluster.jobs for left in left_of(docker, job.name)] == []
-
-
-def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
-    """Also one in a session of its own; the other task minds nothing."""
-    job = start(ANSWERING, workers=2, on_failure="continue", left_running=True)
-    stopped, other = job.tasks
-    stopped.until_prints("step 2")
-    stopped.stop()
-    other.signal(signal.SIGUSR1)
-    other.until_prints("answered")  # what their agent had read of both before has come before
-    before = stopped.raw
-    other.until_prints(f"step {len(other.lines) + 4}")  # time passes
-    assert stopped.raw == before
-    stopped.resume()
-    stopped.until_prints(f"step {len(stopped.lines) + 2}")
-    stopped.stop()
-    stopped.kill()  # a suspended one too
-    status = stopped.wait()
-    assert (status.code, status.signal) == (None, signal.SIGKILL)
-    assert other.state is TaskState.RUNNING
 
 
 def test_a_network_is_cut_and_mended(start: Callable[..., Job]):

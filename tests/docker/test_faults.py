@@ -28,18 +28,6 @@ def test_a_worker_that_exceeds_its_memory(docker: Engine, image: str, launch: La
     assert "out of memory" in ended.err
 
 
-def test_a_container_that_is_killed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    started = launch.start(
-        "--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path
-    )
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
-    ended = started.wait(30)
-    assert ended.code == 125
-    assert "worker-1 is lost: its container was killed by SIGKILL" in ended.err
-    assert last_run(launch).states() == {"worker/0": "stopped", "worker/1": "lost"}
-
-
 def test_a_container_that_is_stopped(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     """`docker stop` is an orderly end for the tasks in it, and need not wait for its SIGKILL."""
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"

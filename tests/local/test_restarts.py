@@ -48,16 +48,6 @@ def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Lau
     assert states == [*zip([1] * 4 + [2] * 4, expected, strict=True)]
 
 
-def test_the_last_attempt_decides(launch: Launch):
-    code = "import sys; print('try', sys.argv[1]); sys.exit(1)"
-    ended = launch("--restarts", "1", "-c", code, "{attempt}")
-    assert ended.code == 1
-    assert "worker/0 failed after" in ended.err
-    assert "(attempt 2): exit code 1" in ended.err
-    assert "try 2" in ended.err
-    assert "try 1" not in ended.err, "the failure report has lines of an earlier attempt"
-
-
 def test_the_same_exception_in_three_attempts_is_the_last(launch: Launch):
     code = "import os; print('row'); raise ValueError(f'bad row {os.getpid()}')"
     ended = launch("--restarts", "9", "-c", code)

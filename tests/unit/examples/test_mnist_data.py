@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,16 +37,6 @@ def offer(data: ModuleType, monkeypatch: pytest.MonkeyPatch, *results: Any) -> l
 
 
 class TestCache:
-    def test_keeps_what_was_fetched(
-        self, data: ModuleType, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked = offer(data, monkeypatch, small)
-        first, where = data.fetch(tmp_path / "new" / "folder")
-        again, where_again = data.fetch(tmp_path / "new" / "folder")
-        assert same(first, small) and same(again, small)
-        assert (where, where_again) == ("source 0", f"cache, {tmp_path}/new/folder/mnist.npz")
-        assert asked == ["source 0"]
-
     @pytest.mark.parametrize("damage", ["empty", "cut", "bit", "text", "pickle", "other data", "folder"])
     def test_damage_is_found_and_mended(
         self,
@@ -84,26 +72,6 @@ class TestCache:
         assert capsys.readouterr().err.count("is damaged and will be fetched anew") == 1
         if damage != "folder":  # can't be replaced by a file: a message, no failure
             assert same(data.read_cache(file), small)
-
-    def test_tasks_that_start_at_once_fetch_once(
-        self, data: ModuleType, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked = []
-
-        def slow() -> Any:
-            asked.append(1)
-            time.sleep(0.3)
-            return small
-
-        monkeypatch.setattr(data.sources, "in_order", lambda: [data.sources.Source("slow", slow)])
-        results: list[Any] = []
-        tasks = [threading.Thread(target=lambda: results.append(data.fetch(tmp_path)[0])) for _ in range(4)]
-        for task in tasks:
-            task.start()
-        for task in tasks:
-            task.join(40)
-        assert len(results) == 4 and all(same(raw, small) for raw in results)
-        assert len(asked) == 1
 
 
 class TestSources:

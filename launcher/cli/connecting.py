@@ -27,11 +27,6 @@ def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> N
     values.option(parser, "--fanout N", text, values.whole(1, _MOST_AT_ONCE))
 
 
-def add_lease(parser: argparse._ArgumentGroup) -> None:
-    """Add ``--lease``, for a launch."""
-    values.option(parser, "--lease S", "time tasks run without a connection (default: 60)", _lease)
-
-
 def reaching(args: argparse.Namespace) -> Reaching:
     """How to reach hosts."""
     given = {name: getattr(args, name, None) for name in Reaching._fields}
@@ -53,7 +48,7 @@ def commands(
     return machines.commands(transport, settings, hosts, reaching(args), print_notice)
 
 
-def _lease(text: str) -> float:
+def lease(text: str) -> float:
     """Seconds of a lease; a shorter one would end before the launcher notices a lost connection."""
     seconds = values.positive_duration(text)
     if seconds < _LEAST_LEASE:

@@ -203,7 +203,7 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             names = ("/".join(action.option_strings) or None, action.metavar, action.dest)
             if error.argument_name in names if error.argument_name else action.required:
-                action.type, action.choices, action.required = _no_value, None, False
+                action.type, action.choices, action.required = lambda _: None, None, False
                 if action.nargs not in ("*", argparse.REMAINDER):
                     action.nargs = "*" if action.nargs == "+" else "?"
 
@@ -283,10 +283,6 @@ def _has_value(option: str, words: Sequence[str]) -> bool:
     return not (os.path.splitext(word)[1] or os.path.isfile(word) or shutil.which(word))
 
 
-def _no_value(text: str) -> None:
-    """The type of an option whose values have a fault."""
-
-
 class _Unknown(argparse.Action):
     """Refuses an option that ``launch`` does not have.
 
@@ -298,16 +294,9 @@ class _Unknown(argparse.Action):
         super().__init__(**settings)
         self.answer = answer
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        assert isinstance(parser, Parser)
+    def __call__(self, parser: Any, _: object, values: Any, name: str | None = None) -> None:
         if self.answer is None:
-            parser.unknown.append(option_string or "")
+            parser.unknown.append(name or "")
         else:
             given = values if isinstance(values, list) else [] if values is None else [values]
-            parser.refused.append(self.answer(option_string or "", given))
+            parser.refused.append(self.answer(name or "", given))

@@ -6,10 +6,10 @@ import argparse
 import functools
 import os
 import sys
-from typing import cast
+from typing import Any, cast
 
 from launcher import __version__, transports
-from launcher.cli.connecting import add_lease, add_reaching
+from launcher.cli.connecting import add_reaching, lease
 from launcher.cli.launch_options import add_installed, program_command, read_options
 from launcher.cli.parser import Parser
 from launcher.config import values
@@ -34,15 +34,9 @@ launch job.yaml                                a job file with all settings"""
 class _Once(argparse.Action):
     """An option that may be given once; argparse itself would use the last one."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        value: object,
-        option: object = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: object, value: object, option: object = None) -> None:
         if getattr(namespace, self.dest) not in (None, value):
-            cast(Parser, parser).refused.append(f"{option}: expected once; for several hosts use host,host")
+            parser.refused.append(f"{option}: expected once; for several hosts use host,host")
         setattr(namespace, self.dest, value)
 
 
@@ -145,7 +139,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     others("--collect [TASK=]PATH[:DIR]", text, **REPEATABLE)
     others("--no-check", "do not check that the hosts reach each other")
     others("--relay SOCKET", "forward a port of each host here; see LAUNCH_RELAY")
-    add_lease(machines)
+    others("--lease S", "time tasks run without a connection (default: 60)", lease)
     add_reaching(machines)
     for transport in transports.transports().values():
         transport.add_options(parser)

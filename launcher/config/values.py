@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from launcher.job import RESERVED_VARIABLES
 
@@ -17,23 +17,9 @@ MOST_DAYS = 10_000
 #: Endings of programs: no image has such a name.
 _PROGRAMS = (".py", ".sh", ".yaml", ".yml")
 
-_T = TypeVar("_T")
-
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-
-
-def argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """A reader as the ``type`` of an argument of argparse."""
-
-    def argument_type(text: str) -> _T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-
-    return argument_type
 
 
 def option(
@@ -54,11 +40,19 @@ def option(
         choices: the possible values.
         settings: for ``add_argument``.
     """
+    convert = choice(*choices) if choices else read
+
+    def value(text: str) -> object:
+        try:
+            return convert(text) if convert else text
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
     flags = [name for name in names.split() if name.startswith("-")]
     if choices:
-        settings.update(choices=choices, type=argument(choice(*choices)))
+        settings.update(choices=choices, type=value)
     elif len(flags) < len(names.split()):
-        settings.update(metavar=names.split()[-1], type=read and argument(read))
+        settings.update(metavar=names.split()[-1], type=value)
     else:
         settings.setdefault("action", "store_true")
     return parser.add_argument(*flags, help=help, **settings)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from launcher import events
 from launcher.job import Placed, Placement, ProgramKind, deciding_roles
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.supervisor.restarts import Restart
 
 _S = TaskState
-#: Every change of the state of an attempt; any other is a fault of the launcher.
+#: Every change of the state of a task; any other is a fault of the launcher.
 TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     _S.PENDING: (_S.STARTING, _S.CANCELLED, _S.LOST),
     _S.STARTING: (_S.RUNNING, _S.FAILED, _S.STOPPING, _S.LOST),
@@ -24,9 +24,8 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     # FAILED: the start failed, and the launcher learned of it after the stop. STOPPED: unkillable.
     _S.STOPPING: (_S.ENDED, _S.FAILED, _S.STOPPED, _S.LOST),
     _S.ENDED: (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST),
+    **dict.fromkeys((_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST), (_S.STARTING,)),  # the next attempt
 }
-#: States in which the next attempt can begin.
-_OVER = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST)
 #: Bytes of the last output, and earlier attempts, that are kept.
 _TAIL, _MOST_EARLIER = 4000, 1000
 #: The fields of `events.TaskMoved` that a record has.
@@ -102,8 +101,13 @@ class TaskRecord(StateRecord):
         """Let a `events.TaskMoved` follow; after a change of the state it does so anyway."""
         self._moved[self.task] = self
 
-    def _move(self, state: Any, possible: Sequence[Any], cause: object) -> None:
-        super()._move(state, possible, cause)
+    def move(self, state: TaskState, cause: object) -> None:
+        """Change to ``state``.
+
+        Raises:
+            InvalidTransition: there is no such change.
+        """
+        super().move(state, cause)
         self.has_moved()
 
     def start_again(self) -> None:
@@ -113,8 +117,7 @@ class TaskRecord(StateRecord):
             InvalidTransition: the last one is not over.
         """
         last = Attempt._make(getattr(self, field) for field in Attempt._fields)
-        possible = (TaskState.STARTING,) if self.state in _OVER else ()
-        self._move(TaskState.STARTING, possible, "the next attempt")
+        self.move(TaskState.STARTING, "the next attempt")
         self.earlier = (*self.earlier, last)[-_MOST_EARLIER:]
         self.attempt += 1
         self.host = self.next_host

@@ -34,11 +34,8 @@ class StateRecord:
         Raises:
             InvalidTransition: there is no such change.
         """
-        self._move(state, self._transitions.get(self.state, ()), cause)
-
-    def _move(self, state: Any, possible: Sequence[Any], cause: object) -> None:
         self._history.append((self.state, state, cause))
-        if state not in possible:
+        if state not in self._transitions.get(self.state, ()):
             changes = [f"{old.value} -> {new.value}: {why}" for old, new, why in self._history]
             raise InvalidTransition(f"{self._name}: {'; '.join(changes)}")
         self.state = state

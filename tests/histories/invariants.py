@@ -7,7 +7,7 @@ from collections import Counter
 from launcher.report import TaskState
 from launcher.supervisor.hosts import ACTIVE, Hosts, HostState
 from launcher.supervisor.state import JobState, Phase
-from launcher.supervisor.tasks import TRANSITIONS, Tasks
+from launcher.supervisor.tasks import Tasks
 
 
 def validate(job: JobState) -> None:
@@ -36,7 +36,7 @@ def _validate_tasks(tasks: Tasks) -> None:
     ended = {task for task, record in tasks.items() if record.state is TaskState.ENDED}
     stalled = {task for task, record in tasks.items() if record.stalled}
     unanswered = (TaskState.STARTING, TaskState.STOPPING)
-    assert tasks.open == {task for task, record in tasks.items() if record.state in TRANSITIONS}
+    assert tasks.open == {task for task, record in tasks.items() if not record.state.is_over}
     assert tasks.alive == tasks.open - ended - stalled
     assert tasks.starting == {
         task for task, record in tasks.items() if record.state in unanswered and record.pid is None

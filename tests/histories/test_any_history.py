@@ -11,7 +11,7 @@ from launcher import events
 from launcher.job import Host, JobSpec, OnFailure
 from launcher.report import Attempt, Reason, Report, TaskState
 from launcher.scheduler.placement import place
-from launcher.supervisor.tasks import TRANSITIONS, deciding_tasks
+from launcher.supervisor.tasks import deciding_tasks
 from launcher.task_id import TaskId
 from tests.histories.script import SimulatedJob, hosts, job
 from tests.histories.world import World
@@ -106,7 +106,7 @@ def test_every_history_ends(
 def check_states(report: Report) -> None:
     """Every task is over, with a reason."""
     for task in report.tasks:
-        assert task.state not in TRANSITIONS, task
+        assert task.state.is_over, task
         assert task.reason is not None, task
         if task.state is TaskState.SUCCEEDED:
             assert task.status.ok, task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import select
 import selectors
 import threading
 import time
@@ -14,12 +15,26 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:  # with logging and queue: 15 ms
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from _typeshed import FileDescriptorLike
+
 _T = TypeVar("_T")
 _Function = Callable[[], object]
 #: Threads for work that blocks, at most. A thread may wait for a host that does not answer.
 _THREADS = 128
 #: A turn that takes so many seconds longer than it waits and works: this process was suspended meanwhile.
 _SUSPENDED = 4.0
+
+
+def await_readable(file: FileDescriptorLike, seconds: float) -> None:
+    """Wait until something can be read from a descriptor, or it is at its end.
+
+    Args:
+        file: the descriptor; it may be above 1023.
+        seconds: the time limit.
+    """
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    poll.poll(max(0.0, seconds) * 1000 + 1)
 
 
 class Timer:

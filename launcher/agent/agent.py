@@ -109,7 +109,9 @@ class Agent:
         while True:
             while not (self._closing and not self._tasks):
                 self._turn()
-            self._end_strays()
+            self._ports.release_all()
+            # Processes of no task: they left their sessions and removed their process tags.
+            processes.kill_descendants(ABANDONED[-1][1], self._reap)
             if self._cut_short:
                 return 1
             self._connection.hold(False)
@@ -327,11 +329,6 @@ class Agent:
 
     def _report_signal(self, task: Task, number: int, count: int) -> None:
         self._send(events.TaskSignalled("", events.now(), task.id, task.attempt, number, count))
-
-    def _end_strays(self) -> None:
-        """Kill processes of no task: they left their sessions and removed their process tags."""
-        self._ports.release_all()
-        processes.kill_descendants(ABANDONED[-1][1], self._reap)
 
     # ------------------------------------------------------------------ single signals
 

@@ -145,11 +145,10 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sys.stderr.write(f"its agent can't be reached: {error}\n")
         return 1
     except ConnectionRefusedError:
-        if sweep.is_looked_after(number) is not None:
-            if _await_end(number, watchdog) is None:
-                sys.stderr.write("its agent runs, and does not listen\n")
-                return 1
-            sweep.sweep(number, _KILLING)
+        if _await_end(number, watchdog) is None:
+            sys.stderr.write("its agent runs, and does not listen\n")
+            return 1
+        sweep.sweep(number, _KILLING)
         _refuse("its agent exited while the connection was down")
         return 1
     down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)
@@ -188,7 +187,7 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
                 return 0
             if pid:  # it was killed: the agent may be ending its tasks
                 watchdog = 0
-        if not watchdog and not sweep.is_looked_after(number):
+        if not watchdog and not sweep.is_looked_after(sweep.tagged().get(number, [])):
             return 1
         time.sleep(pause)
         pause *= 2

@@ -178,22 +178,19 @@ def send(process: Process, number: int) -> bool:
     Returns:
         Whether it was there to get it.
     """
-    try:
-        if not hasattr(os, "pidfd_open"):  # Python 3.8
-            if _is_still(process):
-                os.kill(process.pid, number)
-                return True
-            return False
-        handle = os.pidfd_open(process.pid)
+    with suppress(OSError):
+        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1  # -1: Python 3.8
         try:
-            if not _is_still(process):
-                return False
-            signal.pidfd_send_signal(handle, number)
+            if _is_still(process):
+                if handle < 0:
+                    os.kill(process.pid, number)
+                else:
+                    signal.pidfd_send_signal(handle, number)
+                return True
         finally:
-            os.close(handle)
-    except OSError:
-        return False
-    return True
+            if handle >= 0:
+                os.close(handle)
+    return False
 
 
 def _is_still(process: Process, group: Optional[int] = None) -> bool:

@@ -138,7 +138,7 @@ class Spawner:
         Raises:
             LaunchError: with the exit code that stands for it.
         """
-        argv = [_at_home(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
+        argv = [os.path.expanduser(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
         environment: Dict[str, str] = {**self._environment, **extra}
         if any(environment.get(name) for name in _PROXIES):
             environment.setdefault("grpc_proxy", "")
@@ -222,15 +222,10 @@ def _enter(home: int, workdir: Optional[str]) -> None:
     try:
         os.chdir(home)
         if workdir is not None:
-            os.chdir(_at_home(workdir))
+            os.chdir(os.path.expanduser(workdir))
     except (OSError, ValueError) as error:
         why = f"can't enter the working folder {workdir!r}: {_reason(error)}"
         raise NotRunnableError(why) from error
-
-
-def _at_home(path: str) -> str:
-    """Expand ``~/x`` by the home of the user that runs the agent, which the launcher does not know."""
-    return os.path.expanduser(path) if path.startswith("~") else path
 
 
 def _explained(error: Exception, name: str) -> LaunchError:

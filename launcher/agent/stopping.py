@@ -180,21 +180,21 @@ class Stopping:
     def __init__(self, families: Families, report: Callable[[Task, int, int], None]) -> None:
         self._families = families
         self._report = report
-        self._tasks: Dict[TaskId, Task] = {}
+        self._stops: Dict[TaskId, Tuple[Task, StopSequence]] = {}
         self._next = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._tasks)
+        return bool(self._stops)
 
     def begin(self, task: Task, steps: StopSteps, now: float) -> None:
         """Stop ``task`` by these steps, from the first one, in place of any other sequence."""
         task.stop = StopSequence(steps, now)
-        self._tasks[task.id] = task
+        self._stops[task.id] = (task, task.stop)
         self._next = now
 
     def next_due(self) -> Optional[float]:
         """When `look` is due (monotonic); ``None``: nothing is being stopped."""
-        return self._next if self._tasks else None
+        return self._next if self._stops else None
 
     def look(self, now: float) -> List[Task]:
         """Look at all of them: advance sequences, send due signals, finish tasks that have ended.
@@ -202,11 +202,15 @@ class Stopping:
         Returns:
             Tasks that have no process any more, or unkillable ones only.
         """
-        if not self._tasks:
+        if not self._stops:
             return []
         done: List[Task] = []
-        exhausted = {task for task, stop in self._sequences() if not stop.advance(now)}
-        found = self._look()
+        exhausted = {task for task, stop in self._stops.values() if not stop.advance(now)}
+        orphans = self._families.orphans()
+        found = [
+            (task, stop, self._families.members(task.main, orphans.get(task.id, [])))
+            for task, stop in self._stops.values()
+        ]
         unsure = self._families.may_be_more()
         self._signal_groups(found)
         for task, stop, members in found:
@@ -221,19 +225,9 @@ class Stopping:
                 done.append(task)
         for task in done:
             task.stop = None
-            del self._tasks[task.id]
-        self._next = min((stop.next_look(now) for _, stop in self._sequences()), default=now)
+            del self._stops[task.id]
+        self._next = min((stop.next_look(now) for _, stop in self._stops.values()), default=now)
         return done
-
-    def _sequences(self) -> List[Tuple[Task, StopSequence]]:
-        return [(task, task.stop) for task in self._tasks.values() if task.stop is not None]
-
-    def _look(self) -> List[_Found]:
-        orphans = self._families.orphans()
-        return [
-            (task, stop, self._families.members(task.main, orphans.get(task.id, [])))
-            for task, stop in self._sequences()
-        ]
 
     def _signal_groups(self, found: List[_Found]) -> None:
         """First the signal to the groups of the main processes: one system call a task, so all together."""

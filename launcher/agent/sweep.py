@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping
 
 from launcher.agent import processes
 from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
@@ -62,10 +62,9 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
         time.sleep(_LOOK)
 
 
-def is_looked_after(agent: int) -> Optional[bool]:
-    """Whether this agent, or its watchdog, runs; ``None``: no process is left of it."""
-    left = tagged().get(agent)
-    return None if left is None else any(ordinal_of(tag_of(process.pid)) == 0 for process in left)
+def is_looked_after(group: List[Process]) -> bool:
+    """Whether an agent, or its watchdog, is among its processes."""
+    return any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
 
 
 def tagged() -> Dict[int, List[Process]]:
@@ -86,7 +85,7 @@ def lost() -> List[Process]:
     return [
         process
         for group in tagged().values()
-        if not any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
+        if not is_looked_after(group)
         for process in group
         if processes.user_of(process.pid) == os.getuid() and not _has_hidden_ancestor(process)
     ]

@@ -10,11 +10,12 @@ import time
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
-from launcher.cli.stop import launcher_of, send_sigterm
+from launcher.cli.stop import launcher_of
 from launcher.config.values import option, whole
 from launcher.output.failure import failure_report
 from launcher.output.table import result_table
 from launcher.runs.logs import GrowingLog
+from launcher.runs.owner import send_sigterm
 from launcher.runs.run import Run, RunState, find, running
 from launcher.text import duration
 

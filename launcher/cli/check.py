@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import secrets
-import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from launcher.errors import ProtocolError, TransportError
 from launcher.fields import FieldReader
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
+from launcher.loop import await_readable
 from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -210,8 +210,6 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
     """
     until = time.monotonic() + timeout + _MARGIN
     to_send, answer = memoryview(json.dumps(request).encode("ascii") + b"\n"), b""
-    poll = select.poll()
-    poll.register(command.fileno(), select.POLLIN)
     while not answer.endswith(b"\n"):
         to_send = to_send[command.send(to_send) :] if to_send else to_send
         data = command.recv(1 << 16)
@@ -225,7 +223,7 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
         elif time.monotonic() > until:
             raise TransportError("no answer in time")
         else:
-            poll.poll((_LOOK if to_send else max(0.0, until - time.monotonic())) * 1000 + 1)
+            await_readable(command, _LOOK if to_send else until - time.monotonic())
     try:
         return record(*FieldReader().read(record, json.loads(answer)))
     except (ValueError, RecursionError, ProtocolError) as error:

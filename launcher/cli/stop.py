@@ -14,7 +14,7 @@ from launcher.cli.completion import completes, unfinished_runs
 from launcher.config.values import duration, option
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
-from launcher.runs.owner import is_pending, open_pidfd, send
+from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining, running
 from launcher.text import listed, printable
 
@@ -130,12 +130,6 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
         return _TIMED_OUT
     print(f"{run.job} {_end(run, 'ended')}")
     return 0
-
-
-def send_sigterm(pidfd: int) -> None:
-    """Send SIGTERM; and SIGCONT, because a suspended launcher does not handle signals."""
-    if send(pidfd, signal.SIGTERM):
-        send(pidfd, signal.SIGCONT)
 
 
 def _ended(pidfd: int, seconds: float, deadline: float) -> bool:

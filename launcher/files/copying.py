@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
-from launcher.loop import Loop
+from launcher.loop import Loop, await_readable
 from launcher.text import byte_size, last_line
 from launcher.transports.base import Commands, RemoteCommand, for_each
 
@@ -164,9 +163,7 @@ class CommandStream(FileStream):
         if time.monotonic() > self._moved_at + _STALL:
             silent = f"no file data for {_STALL:.0f}s; does another copy keep it busy?"
             raise TransportError(f"{self._host}: {silent}")
-        poll = select.poll()
-        poll.register(self._command.fileno(), select.POLLIN)
-        poll.poll(_LOOK * 1000)
+        await_readable(self._command, _LOOK)
         data = self._command.recv(256 * 1024)
         if data is None:
             return b""

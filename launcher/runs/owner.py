@@ -76,19 +76,19 @@ def open_pidfd(owner: Owner) -> int | None:
     return None
 
 
-def send(pidfd: int, signum: int) -> bool:
-    """Send a signal through a pidfd. Returns ``False`` if the process has ended.
+def send_sigterm(pidfd: int) -> None:
+    """Send SIGTERM to a launcher; and SIGCONT, because a suspended one does not handle signals.
 
     Raises:
         LaunchError: the process belongs to another user.
     """
     try:
-        signal.pidfd_send_signal(pidfd, signum)
-    except ProcessLookupError:
-        return False
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:  # it has ended
+        return
     except PermissionError as error:
         raise LaunchError("can't stop it: the launcher of this run is another user's") from error
-    return True
 
 
 def is_pending(pidfd: int, number: int) -> bool:

@@ -9,7 +9,6 @@ host connected to anew, and gives up when the lease is over. A connection is a p
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
 from launcher.errors import ConnectionLost, HostGone, ProtocolError, TransportError
 from launcher.events import AgentClosed, CloseAgent, Command
-from launcher.loop import Loop, Timer
+from launcher.loop import Loop, Timer, await_readable
 from launcher.protocol import (
     GRACE,
     PING,
@@ -234,12 +233,10 @@ class ReconnectingLink:
             return None
         agent = {"agent": self._arguments["agent"]}
         with suppress(TransportError), closing(self._hosts.run(self.host, KILL, agent)) as program:
-            poll = select.poll()  # not `select.select`: it takes no descriptor above 1023
-            poll.register(program, select.POLLIN)
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
                     return "it was killed" if program.wait(left) == 0 else None
-                poll.poll(left * 1000)
+                await_readable(program, left)
         return None
 
     def close(self) -> None:

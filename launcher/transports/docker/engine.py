@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.agent.children import LATE, NOT_FOUND
 from launcher.errors import TransportError
 from launcher.job import Host
+from launcher.loop import await_readable
 from launcher.record import Record
 from launcher.text import host_text
 from launcher.transports.base import Commands, RemoteCommand
@@ -140,15 +140,13 @@ class Engine:
         command = self._start(self._commands, _MAIN, argv, seconds=seconds)
         until, out = time.monotonic() + seconds + _REPORT, b""
         try:
-            poll = select.poll()
-            poll.register(command, select.POLLIN)
             while (data := command.recv(1 << 16)) != b"":
                 out += data or b""
                 left = until - time.monotonic()
                 if left < 0 or len(out) > _OUTPUT:
                     return _late(seconds)
                 if data is None:
-                    poll.poll(left * 1000 + 1)
+                    await_readable(command, left)
             if error := command.why_ended():
                 raise error
             code = command.wait(max(0.0, until - time.monotonic()))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from contextlib import suppress
 
 from launcher.agent.children import LATE
 from launcher.errors import HostGone, TransportError
+from launcher.loop import await_readable
 from launcher.text import byte_size, last_line, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
@@ -104,14 +104,12 @@ class ContainerCommand:
             TransportError: there will be no agent.
         """
         until = time.monotonic() + _START
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
         while not self.arrive():
             if self._ended and (error := self.why_ended()):
                 raise error
             if time.monotonic() > until:
                 raise TransportError(f"not started by the engine within {_START:.0f}s")
-            poll.poll(_LOOK * 1000)
+            await_readable(self, _LOOK)
 
     def _end(self) -> str:
         """How the container ended; empty: all is well, or the command was killed and does not know."""

@@ -58,10 +58,8 @@ def keys() -> Keys:
     from launcher.config.schema import Key, by_role, several, single, table
 
     flag, text = single(values.flag), single(values.one_line)
-    pull, gpus = (
-        single(values.choice("missing", "always", "never")),
-        single(values.whole(0, values.MOST_GPUS)),
-    )
+    pull = single(values.choice("missing", "always", "never"))
+    gpus = single(values.whole(0, values.MOST_GPUS))
     mounts = several(values.one_line)
     return table(
         Key("image", "The image of roles that have none of their own.", single(values.image)),

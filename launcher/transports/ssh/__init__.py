@@ -24,7 +24,6 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from launcher.errors import HostsError
 from launcher.job import Host
 from launcher.record import Record
 from launcher.transports.base import Connected
@@ -71,13 +70,8 @@ class SshTransport(Transport):
         from launcher.transports.ssh.hosts import SshConnections
 
         settings = settings._replace(connect_timeout=reaching.connect_timeout, fanout=reaching.fanout)
-        failed = {}
         with SshConnections(hosts, settings, notice) as connections:
-            try:
-                connections.connect()
-            except HostsError as error:
-                failed = {host: why for host, _, why in (fault.partition(": ") for fault in error.faults)}
-            yield Connected(connections, failed, connections)
+            yield Connected(connections, connections.connect(), connections)
 
 
 TRANSPORT = SshTransport()

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import ConnectionLost, HostsError, TransportError
+from launcher.errors import ConnectionLost, TransportError
 from launcher.job import Host
 from launcher.transports import bootstrap
 from launcher.transports.base import for_each
@@ -113,11 +113,11 @@ class SshConnections(AbstractContextManager["SshConnections"]):
 
     # ------------------------------------------------------------------ connecting
 
-    def connect(self) -> None:
+    def connect(self) -> dict[str, str]:
         """Connect to all hosts.
 
-        Raises:
-            HostsError: hosts can't be connected to; it has the reason for each. The others stay connected.
+        Returns:
+            The reason for each host that can't be connected to. The others stay connected.
         """
         step, fanout = "connecting over SSH", self._settings.fanout
         preparing = threading.Thread(target=self._prepare)
@@ -127,8 +127,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             preparing.join()
         for line in self._paramiko().known.added:
             self._notice(line)
-        if failed:
-            raise HostsError([f"{name}: {failure}" for name, failure in failed.items()])
+        return failed
 
     def _prepare(self) -> None:
         """Do what takes processor time and what all hosts need, while servers answer."""

@@ -11,8 +11,8 @@ from launcher.report import Failure, Reason
 from launcher.scheduler.placement import replace
 from launcher.supervisor.ending import continue_or_stop
 from launcher.supervisor.hosts import HostRecord, HostState
-from launcher.supervisor.restarts import Restart
 from launcher.supervisor.state import HOST_FAULT, READY_LIMIT, JobState, Phase
+from launcher.supervisor.tasks import Restart
 from launcher.text import listed
 
 #: Begins the name of the timer of each host that may come back.

@@ -9,10 +9,10 @@ from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.supervisor.ending import report_failure, stop_tasks
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.moving import LOOK, choose, hold_ports
-from launcher.supervisor.restarts import FIRST, OUTSIDE, Restart, Stage
+from launcher.supervisor.restarts import FIRST, OUTSIDE
 from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase
 from launcher.supervisor.steps import longest, quick
-from launcher.supervisor.tasks import TaskRecord
+from launcher.supervisor.tasks import Restart, Stage, TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import duration, listed
 

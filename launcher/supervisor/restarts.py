@@ -18,13 +18,12 @@ that is larger than any before.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterable, Sequence
 
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
-from launcher.report import ExitStatus, Failure, Reason
-from launcher.supervisor.tasks import TaskRecord
+from launcher.report import ExitStatus, Reason
+from launcher.supervisor.tasks import Restart, TaskRecord
 from launcher.task_id import TaskId
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
@@ -56,44 +55,6 @@ def _random() -> float:
     from random import random  # takes longer than the rest of this module, and most jobs have no restart
 
     return random()
-
-
-class Stage(enum.Enum):
-    """The stage of a restart."""
-
-    ENDING = "ending"  #: its tasks exit by themselves
-    WAITING = "waiting"  #: its tasks are stopped, and the time until the start is not over
-    DUE = "due"  #: its tasks start when the last of them is gone
-
-
-class Restart:
-    """Tasks that start again together.
-
-    Args:
-        tasks: that start again.
-        all: those of them start again, too, that ended well, or do so meanwhile.
-        wait: seconds until they start.
-        number: of this restart among those that count; 0: it does not count.
-        ending: the tasks exit by themselves: they are not stopped at once.
-    """
-
-    def __init__(
-        self, tasks: Iterable[TaskId], all: bool, wait: float = 0.0, number: int = 0, ending: bool = False
-    ) -> None:
-        self.tasks = {*tasks}
-        self.all, self.wait, self.number = all, wait, number
-        self.stage = Stage.ENDING if ending else Stage.WAITING
-        self.timer = ""
-        #: The failure that led to it; ``None``: there is none.
-        self.cause: Failure | None = None
-        #: The message about it that is not shown yet: the last output of the task comes first, because it may
-        #: show that a restart is of no use. Empty: it was shown.
-        self.notice = ""
-        #: Lost hosts whose tasks move to others, or to new containers, and that count as this restart; when
-        #: the last of them was lost; whether the new hosts are chosen, and hold ports.
-        self.lost_hosts: dict[str, None] = {}
-        self.lost_at = 0.0
-        self.placing = False
 
 
 class Restarts:

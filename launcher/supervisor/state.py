@@ -13,9 +13,9 @@ from launcher.events import Command
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.report import Failure
 from launcher.supervisor.hosts import HostRecord, Hosts, HostState
-from launcher.supervisor.restarts import Restart, Restarts
+from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.steps import orderly
-from launcher.supervisor.tasks import TaskRecord, Tasks
+from launcher.supervisor.tasks import Restart, TaskRecord, Tasks
 from launcher.task_id import TaskId
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.

@@ -1,19 +1,16 @@
-"""The record of one task, the changes of its state that are possible, and all tasks of a job."""
+"""The record of one task, the changes of its state that are possible, its restart, and all tasks of a job."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from launcher import events
 from launcher.job import Placed, Placement, ProgramKind, deciding_roles
-from launcher.report import Attempt, ExitStatus, Reason, TaskReport, TaskState
+from launcher.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
 from launcher.supervisor.transitions import StateRecord
 from launcher.task_id import TaskId
 from launcher.text import listed
-
-if TYPE_CHECKING:
-    from launcher.supervisor.restarts import Restart
 
 _S = TaskState
 #: Every change of the state of a task; any other is a fault of the launcher.
@@ -30,6 +27,44 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
 _TAIL, _MOST_EARLIER = 4000, 1000
 #: The fields of `events.TaskMoved` that a record has.
 _MOVED = events.TaskMoved._fields[1:-1]
+
+
+class Stage(enum.Enum):
+    """The stage of a restart."""
+
+    ENDING = "ending"  #: its tasks exit by themselves
+    WAITING = "waiting"  #: its tasks are stopped, and the time until the start is not over
+    DUE = "due"  #: its tasks start when the last of them is gone
+
+
+class Restart:
+    """Tasks that start again together.
+
+    Args:
+        tasks: that start again.
+        all: those of them start again, too, that ended well, or do so meanwhile.
+        wait: seconds until they start.
+        number: of this restart among those that count; 0: it does not count.
+        ending: the tasks exit by themselves: they are not stopped at once.
+    """
+
+    def __init__(
+        self, tasks: Iterable[TaskId], all: bool, wait: float = 0.0, number: int = 0, ending: bool = False
+    ) -> None:
+        self.tasks = {*tasks}
+        self.all, self.wait, self.number = all, wait, number
+        self.stage = Stage.ENDING if ending else Stage.WAITING
+        self.timer = ""
+        #: The failure that led to it; ``None``: there is none.
+        self.cause: Failure | None = None
+        #: The message about it that is not shown yet: the last output of the task comes first, because it may
+        #: show that a restart is of no use. Empty: it was shown.
+        self.notice = ""
+        #: Lost hosts whose tasks move to others, or to new containers, and that count as this restart; when
+        #: the last of them was lost; whether the new hosts are chosen, and hold ports.
+        self.lost_hosts: dict[str, None] = {}
+        self.lost_at = 0.0
+        self.placing = False
 
 
 class TaskRecord(StateRecord):

@@ -520,6 +520,8 @@ class Task(_Waits):
     def _signal(self, number: int, to_all: bool) -> str:
         """Let its agent send a signal; the state of each of its processes after that."""
         __tracebackhide__ = True
+        if self.state is TaskState.STARTING:  # its first line may be read before launch says that it runs
+            self._wait_for(lambda: self.state is not TaskState.STARTING or None, _ANSWER, "its start")
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
         known = len(self._signals_sent())

@@ -41,11 +41,7 @@ class Detached:
         self._pipe = pipe
 
     def use_folder(self, paths: RunPaths, job: str) -> None:
-        """From now on stdout and stderr are a file in the folder of the run.
-
-        Raises:
-            LaunchError: the file can't be made.
-        """
+        """See `launcher.output.base.Background.use_folder`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         try:
             fd = os.open(paths.messages, flags, 0o600)

@@ -31,15 +31,15 @@ from launcher.transports.machines import Machines
 from launcher.transports.transport import Inventory, Launch
 
 if TYPE_CHECKING:
-    from launcher.job_run.detach import Detached
     from launcher.job_run.staging import Staging
+    from launcher.output.base import Background
     from launcher.report import Report
 
 #: Without letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-def run_job(options: Options, detached: Detached | None = None) -> int:
+def run_job(options: Options, detached: Background | None = None) -> int:
     """Run a job to its end; with ``--dry-run`` print its plan.
 
     Args:
@@ -77,7 +77,7 @@ def _with_inventory(
     placements: list[Placement],
     interrupts: Interrupts,
     notices: Notices,
-    detached: Detached | None,
+    detached: Background | None,
 ) -> int:
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
     launch = _launch_of(options, interrupts, notices)
@@ -160,7 +160,7 @@ def _launch(
     show: frozenset[str] | None,
     interrupts: Interrupts,
     notices: Notices,
-    detached: Detached | None,
+    detached: Background | None,
 ) -> int:
     """Run a job whose options were checked."""
     began, job, planned = events.now(), launch.name, placement

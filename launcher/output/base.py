@@ -43,3 +43,14 @@ class Renderer(Protocol):
 
     def close(self, report: Report) -> None:
         """The run has ended. When this returns, all output is written or queued."""
+
+
+class Background(Renderer, Protocol):
+    """The renderer of ``--detach``."""
+
+    def use_folder(self, paths: RunPaths, job: str) -> None:
+        """From now on stdout and stderr are a file in the folder of the run.
+
+        Raises:
+            LaunchError: the file can't be made.
+        """

@@ -107,8 +107,9 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         roles = tuple(role._replace(program=_from(settings["workdir"], role.program)) for role in roles)
     job = _job(args, roles, settings, faults, notes)
     if roles and not deciding_roles(roles, job.policy.done_when):
-        problem = f"no task decides when the job is done: there is no role {job.policy.done_when!r}"
-        expected = f"expected chief, workers or one of {', '.join(r.name for r in roles if not r.sidecar)}"
+        problem = f"there is no role {job.policy.done_when!r}, so no task decides when the job is done"
+        names = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
+        expected = f"expected one of {', '.join(names)}"
         faults.append(Fault(where["done_when"], problem, expected))
     named = settings.get("hosts") is not None
     hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)

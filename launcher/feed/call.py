@@ -210,7 +210,7 @@ class Call:
         return head is not None or (self.exhausted and self._next >= self._made)
 
     def take_results(self) -> list[Any] | None:
-        """The next results, in order, after `has_results`; ``None``: there are no more."""
+        """Return the next results in order, if `has_results`; ``None``: no results are left."""
         head = self._partitions.get(self._next)
         if head is None:
             return None

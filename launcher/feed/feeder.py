@@ -74,7 +74,7 @@ class Feeder:
         with feed.event() as now:
             refusal = _OVER if self._closed else ""
             if peer.feed not in self._feeds:
-                refusal = f"there is no such feed; there is {', '.join(self._feeds)}"
+                refusal = f"unknown feed; expected one of {', '.join(self._feeds)}"
             if (link := feed.state.connected(peer.task, peer.attempt, now, refusal)) is not None:
                 feed.open(link, peer.sock)
             else:
@@ -254,7 +254,7 @@ class Feeder:
                     call.source.close()  # ends the thread that reads ahead, if there is one
 
     def _results(self, feed: Feed, call: Call) -> list[Any] | None:
-        """The next results, in order; waits for some. ``None``: there are no more."""
+        """Wait for the next results, and return them in order; ``None``: no results are left."""
         with self._lock:
             feed.taker, feed.taken = threading.current_thread(), inf
             try:

@@ -7,7 +7,7 @@ from launcher.job import Placement, RunPaths
 from launcher.record import Record
 from launcher.report import Report
 
-#: Events that a renderer shows. What becomes of a task is shown by `TaskMoved`, not by the agent's events.
+#: Events that a renderer shows. `TaskMoved` has the state of a task: what agents say about it is not shown.
 Shown = Event | Tell | TaskMoved | Restarting
 
 

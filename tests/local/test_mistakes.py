@@ -123,7 +123,7 @@ MISSPELT = [
     ("--show wroker train.py", "there is no task 'wroker'; did you mean \"worker\"?"),
     (
         "--ps 1 --workers 1 --done-when cheif train.py",
-        "there is no role 'cheif'; expected chief, workers or one of worker, ps",
+        "no task decides when the job is done; expected one of chief, workers, worker, ps",
     ),
     ("--sync . train.py", "the option is about other machines, and none is named; expected --hosts"),
     ("--no-verbose true", "unrecognized option --no-verbose; an option of the program"),
@@ -193,7 +193,7 @@ JOB_FILES = [
     (START + "done-when: worker", '3: unknown key "done-when"; did you mean "done_when"?'),
     (
         START + "done_when: chef",
-        "3: no task decides when the job is done: there is no role 'chef'; expected chief,",
+        "3: there is no role 'chef', so no task decides when the job is done; expected one of chief,",
     ),
     (START + "image: tf", '3: unknown key "image"; expected "docker"'),
     (START + "timeout: 5 min", '3: timeout is "5 min"; expected seconds, or a number and s, m, h or d'),

@@ -201,7 +201,7 @@ def test_calls_that_are_refused(tmp_path: Path):
             lab.feeder.train([1], qname="other")
         with pytest.raises(InputError, match="equal='drop' with batch_size=None"):
             lab.feeder.train([1], equal="drop")
-        with pytest.raises(FeedError, match="there is no such feed; there is input"):
+        with pytest.raises(FeedError, match="unknown feed; expected one of input"):
             lab.feed(qname_in="other").next_batch(1)
         lab.answer(double, 1)
         results = lab.feeder.inference(range(10))

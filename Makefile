@@ -41,7 +41,7 @@ test: packages oldest  ## install what is missing; ruff, codespell, mypy, import
 	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types docs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS)
 
-test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
+test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (two minutes)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)
 
 # Hosts may have it. Where it can't be had, a line says so.

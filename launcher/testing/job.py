@@ -401,8 +401,7 @@ class Task(_Waits):
             ClusterError: it has ended.
             WaitFailed: its agent does not answer within 10 s.
         """
-        self._job.signalled_at = len(self._job.driver.events)
-        self._signal(signal.SIGKILL, to_all=True)
+        self._signal(signal.SIGKILL, to_all=True, marks_restart=True)
 
     def signal(self, number: int) -> None:
         """Send a signal to its main process.
@@ -414,8 +413,7 @@ class Task(_Waits):
             ClusterError: it has ended.
             WaitFailed: its agent does not answer within 10 s.
         """
-        self._job.signalled_at = len(self._job.driver.events)
-        self._signal(number, to_all=False)
+        self._signal(number, to_all=False, marks_restart=True)
 
     def wait_restarted(self, timeout: float = 60.0) -> int:
         """Wait until it runs again: an attempt that started after the last `kill` or `signal` in its job.
@@ -517,13 +515,21 @@ class Task(_Waits):
 
         self._wait_for(look, _SUSPEND, f"all its processes to {condition}")
 
-    def _signal(self, number: int, to_all: bool) -> str:
-        """Let its agent send a signal; the state of each of its processes after that."""
+    def _signal(self, number: int, to_all: bool, marks_restart: bool = False) -> str:
+        """Let its agent send a signal; the state of each of its processes after that.
+
+        Args:
+            number: of the signal.
+            to_all: to all processes of the task, not only to its main process.
+            marks_restart: `wait_restarted` shall wait for a start after this signal.
+        """
         __tracebackhide__ = True
         if self.state is TaskState.STARTING:  # its first line may be read before launch says that it runs
             self._wait_for(lambda: self.state is not TaskState.STARTING or None, _ANSWER, "its start")
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
+        if marks_restart:
+            self._job.signalled_at = len(self._job.driver.events)
         known = len(self._signals_sent())
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
 

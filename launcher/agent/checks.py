@@ -28,9 +28,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
+from launcher.agent.environments import entered
 from launcher.agent.host import NVIDIA_SMI, host_facts
 from launcher.agent.ports import PortKeeper, dual_stack_socket
-from launcher.agent.spawn import entered
 from launcher.errors import ProgramError
 from launcher.task_id import TaskId
 

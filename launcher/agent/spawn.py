@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import processes
+from launcher.agent.environments import entered
 from launcher.agent.lookup import find_executable, find_script
-from launcher.errors import LaunchError, NotRunnableError, ProgramError
+from launcher.errors import LaunchError, NotRunnableError
 from launcher.record import Record
-from launcher.regular_file import read_regular
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT.
@@ -21,12 +21,6 @@ _PROXIES = ("http_proxy", "https_proxy")
 
 #: Tasks start with the kernel's defaults, also for signals that nohup, the user's shell or Python ignores.
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-
-
-#: Where conda keeps a list of all its environments, a folder a line (conda's own, since 4.4).
-_CONDA_LIST = "~/.conda/environments.txt"
-#: Installations of conda whose ``envs`` are searched without such a list.
-_CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "/opt/conda")
 
 
 #: Why a program can't be run, by the error of the kernel.
@@ -132,7 +126,7 @@ class Spawner:
             argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
             extra: environment added to the agent's own.
             workdir: where it runs, relative to where the agent was started; ``None``: there.
-            venv: the virtual or conda environment it runs in.
+            venv: the environment that it runs in, see `entered`.
             script: a file that must be there.
 
         Raises:
@@ -237,38 +231,3 @@ def _explained(error: Exception, name: str) -> LaunchError:
 
 def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
-def entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
-    """The variables that ``activate`` of a virtual or conda environment would set.
-
-    Args:
-        environment: what the task has so far.
-        venv: the environment's folder (``~/`` is this user's home), or the name of one of conda's.
-
-    Raises:
-        ProgramError: there is none.
-    """
-    folder = next((path for path in _folders(venv) if os.path.exists(f"{path}/bin/python")), None)
-    if folder is None:
-        raise ProgramError(f"there is no virtual or conda environment {venv!r} (or no bin/python in it)")
-    own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}
-    if os.path.isdir(os.path.join(folder, "conda-meta")):
-        own.update(CONDA_PREFIX=folder, CONDA_DEFAULT_ENV=os.path.basename(folder))
-    else:
-        own["VIRTUAL_ENV"] = folder
-    return own
-
-
-def _folders(venv: str) -> List[str]:
-    """Folders where the environment may be; for a name: those of conda, the listed ones first."""
-    if "/" in venv:
-        return [os.path.abspath(os.path.expanduser(venv))]
-    try:
-        text = read_regular(os.path.expanduser(_CONDA_LIST)).decode("utf-8", "surrogateescape")
-        listed = [line.strip() for line in text.splitlines()]
-    except OSError:
-        listed = []
-    homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
-    named = [folder for folder in listed if os.path.basename(folder) == venv]
-    return named + [os.path.join(home, "envs", venv) for home in homes if home]

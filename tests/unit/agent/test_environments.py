@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.spawn import entered
+from launcher.agent.environments import entered
 from launcher.errors import ProgramError
 
 
@@ -22,6 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without any."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     return tmp_path
 
 
@@ -51,6 +52,16 @@ def test_one_of_condas_by_its_name(home: Path):
     (home / ".conda").mkdir()
     (home / ".conda" / "environments.txt").write_text(f"{home}/gone/tf\n{listed}\n")
     assert entered({}, "tf")["PATH"].startswith(f"{listed}/bin:")
+
+
+def test_one_of_launch_prepare_by_its_name(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """It comes before one of conda, and is the folder that the name means now."""
+    environment(home / "miniconda3" / "envs" / "tf")
+    for data in (home / ".local" / "share", home / "data"):
+        folder = environment(data / "tf-launcher" / "environments" / "folder")
+        (folder.parent / "tf").symlink_to("folder")
+        assert entered({}, "tf")["VIRTUAL_ENV"] == str(folder)
+        monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
 
 
 @pytest.mark.parametrize("name", ["tf", "~/tf", "/nowhere/tf"])

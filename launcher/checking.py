@@ -252,7 +252,7 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
         printed = last_line(python.output)
         state = _PYTHON_STATES.get(python.state, python.state)
         seen = f"{python.asked} {state}{f': {printed}' if printed else ''}"
-        advice = "write the right one as `python:` or `venv:` into the hostfile"
+        advice = "write the right one as `python:` or `venv:` into the hostfile, or `launch prepare` one"
         yield Finding(PROBLEM, "python", (report.host.name,), seen, advice)
     yield from _python_versions({report.host.name: report.version("version") for report in usable})
     tensorflow = {report.host.name: report.version("tensorflow") for report in usable}
@@ -260,7 +260,7 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
     for report in missing:
         others = " (others have it)" if len(missing) < len(usable) else ""
         seen = f"{report.facts.task_python.path} does not have TensorFlow{others}"
-        advice = "`pip install tensorflow` there, or write `python:` or `venv:` into the hostfile"
+        advice = "`launch prepare` installs it; or write `python:` or `venv:` into the hostfile"
         yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen, advice)
     for version, names, usual in _odd({host: version for host, version in tensorflow.items() if version}):
         other_minor = _minor(version) != _minor(usual)

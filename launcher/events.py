@@ -66,11 +66,15 @@ class PortsHeld(Record):
 
 
 class PortsRefused(Record):
-    """The host has no free port; ``why`` is the reason, for the user."""
+    """The answer to `HoldPorts`: no task can run here; ``why`` is the reason, for the user.
+
+    ``code`` is 125 (no port is free), 127 (the environment does not exist) or 126 (its Python does not run).
+    """
 
     host: str
     at: float
     why: str
+    code: int = 125
 
 
 class PeersTried(Record):
@@ -253,6 +257,8 @@ class HoldPorts(Record):
 
     host: str
     tasks: Tuple[TaskId, ...]
+    #: The environment of the tasks: the agent tries its Python first.
+    venv: Optional[str] = None
     #: Ports to try first for a task, in this order.
     preferred: Mapping[TaskId, Tuple[int, ...]] = {}
 
@@ -262,7 +268,7 @@ class Preload(Record):
 
     host: str
     tasks: Tuple[TaskId, ...]
-    #: The Python of the tasks, and their virtual or conda environment.
+    #: The Python of the tasks, and their environment.
     python: str
     venv: Optional[str]
     modules: Tuple[str, ...]
@@ -297,7 +303,7 @@ class StartTask(Record):
     workdir: Optional[str]
     #: The stop sequence for processes that the task leaves behind.
     steps: StopSteps
-    #: The virtual or conda environment that it runs in.
+    #: The environment that it runs in, see `launcher.agent.environments`.
     venv: Optional[str] = None
     #: The file that its Python runs: the agent checks first whether it exists.
     script: Optional[str] = None

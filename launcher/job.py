@@ -38,7 +38,7 @@ class Host(Record):
     roles: tuple[str, ...] = ()
     #: The Python that runs ``.py`` programs here.
     python: str | None = None
-    #: The virtual or conda environment of the tasks: its folder, or the name of a conda environment.
+    #: The environment of the tasks: its folder, or its name, see `launcher.agent.environments`.
     venv: str | None = None
     #: The folder that tasks run in.
     workdir: str | None = None
@@ -244,6 +244,10 @@ class JobSpec(Record):
     workdir: str | None = None
     #: The Python of ``.py`` programs on hosts that name none; ``None``: ``python3``.
     python: str | None = None
+    #: The environment of tasks on hosts that name none, see `Host`.
+    venv: str | None = None
+    #: The command that makes environments on the hosts, without their names, for messages.
+    prepare: str = "launch prepare --hosts HOSTS"
     policy: Policy = Policy()
     #: Modules that a process on each host imports; tasks are forked from it.
     preload: tuple[str, ...] = ()
@@ -310,7 +314,7 @@ class TaskPlan(Record):
     #: The folder that it runs in; ``None``: the agent's.
     workdir: str | None = None
     gpus: tuple[str, ...] | None = None
-    #: The virtual or conda environment it runs in: its folder, or the name of a conda environment.
+    #: The environment that it runs in, as of `Host`.
     venv: str | None = None
     #: The file that its Python runs; ``None``: it runs no file.
     script: str | None = None

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence
 
 from launcher import events, protocol
-from launcher.agent import host, listening, ports, processes
+from launcher.agent import environments, host, listening, ports, processes
 from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
@@ -23,7 +23,7 @@ from launcher.agent.preload import Templates
 from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import ENDING, Deadline
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, NotRunnableError
 from launcher.scheduler.cluster_spec import TF_CONFIG_ROLES, ClusterSpec, complete
 from launcher.task_id import TaskId
 
@@ -79,7 +79,7 @@ class Agent:
         self._cut_short = False
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
-            events.HoldPorts: self._hold_ports,
+            events.HoldPorts: self._try_environment,
             events.Preload: self._templates.start,
             events.ReleasePorts: lambda command: self._ports.release(command.tasks),
             events.TryPeers: self._try_peers,
@@ -195,6 +195,30 @@ class Agent:
         self._selector.unregister(self._watchdog)
         self._cut("its watchdog was killed")
 
+    def _try_environment(self, command: events.HoldPorts) -> None:
+        """Hold ports if the environment of the tasks can be used."""
+        if command.venv is None:
+            self._hold_ports(command)
+            return
+        try:
+            folder = environments.find(command.venv)
+        except LaunchError as fault:
+            self._refuse_ports(str(fault), fault.exit_code)
+            return
+
+        def report(answer: bytes) -> None:
+            if answer:
+                environments.mark_used(folder)
+                self._hold_ports(command)
+            else:
+                why = f"the Python of the environment {command.venv!r} does not run"
+                self._refuse_ports(why, NotRunnableError.exit_code)
+
+        self._children.ask(lambda: environments.try_python(folder), environments.SECONDS, report)
+
+    def _refuse_ports(self, why: str, code: int) -> None:
+        self._send(events.PortsRefused("", events.now(), why, code))
+
     def _hold_ports(self, command: events.HoldPorts) -> None:
         if not self._spawner.limits.make_room(len(command.tasks)):
             self._exits.enabled = False  # ports and output come first
@@ -202,7 +226,7 @@ class Agent:
             held = {task: self._ports.hold(task, command.preferred.get(task, ())) for task in command.tasks}
         except OSError as error:
             self._ports.release(command.tasks)
-            self._send(events.PortsRefused("", events.now(), ports.explain_refusal(error)))
+            self._refuse_ports(ports.explain_refusal(error), LaunchError.exit_code)
             return
         self._send(events.PortsHeld("", events.now(), held))
 

@@ -13,6 +13,8 @@ from typing import Dict, List, Mapping, NoReturn
 from launcher.errors import ProgramError
 from launcher.regular_file import read_regular
 
+#: Seconds that the Python of an environment may take to start: a file server may be slow.
+SECONDS = 30.0
 #: A pattern for names of environments.
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 #: Where conda keeps a list of all its environments, a folder a line (conda's own, since 4.4).

@@ -153,10 +153,10 @@ class TFCluster:
             job: a job file (docs/jobfile.md) for all other settings; the numbers of nodes are those given
                 here. Arguments given here replace its settings.
             exactly_once: rows of a node that is lost are not fed again: feeding fails instead.
-            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python`` (of this minor
-                version), ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``,
-                ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: as those of
-                `launcher.run`. Defaults of the project (``launch.toml``) are not read.
+            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python`` or ``venv`` (of
+                this minor version), ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``,
+                ``restart``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: as those
+                of `launcher.run`. Defaults of the project (``launch.toml``) are not read.
 
         Returns:
             The running cluster.

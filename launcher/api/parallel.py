@@ -56,7 +56,7 @@ class TFParallel:
                 or each core of this machine.
             return_exceptions: the result of an instance that fails is its exception; default: the first
                 failure ends all and is raised.
-            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``grace``,
+            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``venv``, ``grace``,
                 ``timeout``, ``stall``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``,
                 ``options``: as those of `TFCluster.run`. ``restarts``: how often instances that failed are
                 run again, in all.

@@ -34,6 +34,8 @@ class Options(TypedDict, total=False):
         workdir: the folder in which the tasks run; default: the current one.
         python: the Python of ``.py`` programs and functions; default: this one here, ``python3`` on other
             machines.
+        venv: the Python environment of the tasks: a name of ``launch prepare``, or a folder; instead of
+            ``python``.
         on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
         grace: seconds from SIGTERM to SIGABRT, which SIGKILL follows, for a task that is stopped; default:
             10.
@@ -58,6 +60,7 @@ class Options(TypedDict, total=False):
     gpus: int | None
     workdir: AnyPath | None
     python: AnyPath | None
+    venv: str | None
     on_failure: str | None
     grace: float | None
     timeout: float | None
@@ -112,9 +115,9 @@ def run(
         roles: further roles by name: how many tasks, or a dict of the keys that a job file has for a role
             (docs/jobfile.md). With it the numbers of tasks in the defaults of the project are not used.
         check: raise an exception if the exit code is not 0.
-        options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``on_failure``,
-            ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``, ``collect``,
-            ``run_dir``, ``quiet``, ``options``: see `Options`.
+        options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``venv``,
+            ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``,
+            ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: see `Options`.
 
     Returns:
         How the job and each of its tasks ended; ``exit_code`` is that of the command.

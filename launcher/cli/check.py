@@ -16,7 +16,7 @@ from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, 
 from launcher.cli.connecting import add_connecting, commands
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
-from launcher.config.values import option, positive_duration, program_path
+from launcher.config.values import environment, option, positive_duration, program_path
 from launcher.errors import ProtocolError, TransportError
 from launcher.fields import FieldReader
 from launcher.job import Host
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(lists, "--hosts X", "the same")
     option(parser, "--json", "print JSON instead of tables")
     option(parser, "--python PATH", "the Python of .py files (default: the hostfile's)", program_path)
+    option(parser, "--venv NAME", "the environment of the tasks, or its folder", environment)
     text = "for each question to a host (default: 20)"
     option(parser, "--timeout S", text, positive_duration, default=_TIMEOUT)
     add_connecting(parser)
@@ -146,8 +147,8 @@ def _ask(
         hosts: the inventory.
         programs: runs a remote command on each host.
         unreached: hosts that can't be reached, and why.
-        args: ``timeout``: seconds a host may take for a question; ``python``: the Python of ``.py`` programs
-            where the host names none; empty: here ours, else ``python3``.
+        args: ``timeout``: seconds a host may take for a question; ``venv`` and ``python`` where a host names
+            none; default: here our Python, else ``python3``.
         stack: its end closes the remote commands.
     """
     by_name = {host.name: host for host in hosts}
@@ -162,12 +163,13 @@ def _ask(
         host = by_name[name]
         command = running[name] = programs.run(name, _ENTRY, {})
         stack.callback(command.close)
+        venv = host.venv or args.venv
         usual = args.python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {
             "do": "look",
-            "python": host.python or (VENV_PYTHON if host.venv else usual),
+            "python": VENV_PYTHON if venv else host.python or usual,
             "workdir": host.workdir,
-            "venv": host.venv,
+            "venv": venv,
             "env": dict(host.env),
             "seconds": args.timeout,
             "token": tokens[name],

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from launcher.transports.transport import Asked
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
     "collect", "done_when", "flags", "grace", "hosts", "on_failure", "output_dirs", "preload", "python",
-    "restart", "restarts", "run_dir", "stall", "sync", "tensorboard", "timeout", "workdir",
+    "restart", "restarts", "run_dir", "stall", "sync", "tensorboard", "timeout", "venv", "workdir",
 )  # fmt: skip
 #: Role -> its option.
 _COUNT_OPTIONS = {"chief": "chief", "worker": "workers", "ps": "ps", "evaluator": "evaluator"}
@@ -100,11 +101,19 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         **file.sources,
         **{name: f"--{name.replace('_', '-')}" for name in given},
     }
-    settings = {**defaults.file.settings, **file.settings, **given}
+    settings: dict[str, Any] = {}
+    for level in (defaults.file.settings, file.settings, given):
+        for name, other in (("python", "venv"), ("venv", "python")):
+            if name in level:
+                settings.pop(other, None)
+        settings.update(level)
     if not settings.get("restarts") and where.get("restart") == defaults.file.sources.get("restart"):
         settings.pop("restart", None)  # it is for launches with --restarts
     if "workdir" in defaults.file.settings and "workdir" not in given:
         roles = tuple(role._replace(program=_from(settings["workdir"], role.program)) for role in roles)
+    if "python" in settings and "venv" in settings:
+        problem = f"{where['python']} names the Python of the tasks, too"
+        faults.append(Fault(where["venv"], problem, "expected one of them"))
     job = _job(args, roles, settings, faults, notes)
     if roles and not deciding_roles(roles, job.policy.done_when):
         problem = f"there is no role {job.policy.done_when!r}, so no task decides when the job is done"
@@ -138,6 +147,9 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     if transport.in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
+    if transport.in_containers and job.venv:
+        problem = f"containers do not have the environment {job.venv!r}"
+        faults.append(Fault(where["venv"], problem, "expected an image with its packages"))
     if "sync" in file.settings and "sync" not in given and not other_machines:
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
@@ -343,7 +355,8 @@ def _job(
         without_effect += [f"restart: of {role.name}" for role in roles if role.restart]
         without_effect += [f"retryable: of {role.name}" for role in roles if role.retryable is not None]
         notes.extend(f"{option} has no effect without --restarts N" for option in without_effect)
-    python, done_when = settings.get("python", sys.executable), settings.get("done_when", "")
+    python, venv = settings.get("python", sys.executable), settings.get("venv")
+    hosts, done_when = settings.get("hosts", "localhost"), settings.get("done_when", "")
     return JobSpec(
         roles_with_drain(roles, args.drain, done_when, faults, notes) if args.drain else roles,
         flags=settings.get("flags", False),
@@ -352,6 +365,8 @@ def _job(
         copied=frozenset(copied),
         workdir=_absolute(settings.get("workdir") or "."),
         python=_absolute(python) if "/" in python else python,
+        venv=_absolute(venv) if venv and "/" in venv else venv,
+        prepare=f"launch prepare --hosts {shlex.quote(hosts) if isinstance(hosts, str) else 'HOSTS'}",
         policy=Policy(
             OnFailure(settings.get("on_failure", "stop")),
             times["grace"],

@@ -45,8 +45,8 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
 #: The options that ``launch --help`` shows; ``launch --help-all`` shows every option.
 COMMON = (
     "--ps", "--workers", "--chief", "--evaluator", "--gpus", "--hosts", "--flags", "-x", "--python",
-    "--tensorboard", "--sync", "--docker", "--restarts", "--timeout", "--detach", "--dry-run", "--report",
-    "--quiet", "--verbose", "--help-all",
+    "--venv", "--tensorboard", "--sync", "--docker", "--restarts", "--timeout", "--detach", "--dry-run",
+    "--report", "--quiet", "--verbose", "--help-all",
 )  # fmt: skip
 EXIT_CODES = Section(
     "exit codes",

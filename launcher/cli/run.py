@@ -126,6 +126,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     program("-x NAME[=VALUE]", text, dest="env", **REPEATABLE)
     program("--python PATH", "the Python that runs .py files (default: launch's own)", path)
     text = "import once on each host, and fork the tasks from there"
+    text = "the Python environment of the tasks, or its folder"
+    program("--venv NAME", text, values.environment)
     program("--preload MODULE,...", text, values.modules)
     program("--workdir DIR", "where the tasks run (default: here)", path)
     text = "run TensorBoard (default: on the working folder)"

@@ -187,6 +187,8 @@ def _is_ipv6(text: str) -> bool:
 ENV = Key("env", "Environment variables of the tasks.", schema.named(values.env_name))
 WORKDIR = Key("workdir", "The folder that the tasks run in.", single(values.one_line))
 PYTHON = Key("python", "The Python that runs .py files and modules.", single(values.program_path))
+_VENV = "The Python environment of the tasks: a name of launch prepare or of conda, or a folder."
+VENV = Key("venv", _VENV, single(values.environment))
 LABELS = Key("labels", "Labels by which roles choose.", several(values.label, comma_separated, pairs=True))
 _ROLES = Key("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
 _SPARE = Key("spare", "Only tasks of a lost host run here: true or false.", single(values.flag))
@@ -201,7 +203,7 @@ HOST = table(
     Key("slots", "The number of tasks. Default: 1, and more if all hosts are full.", single(values.slots)),
     Key("max_slots", "The number of tasks if all slots are taken. Default: slots.", single(values.slots)),
     PYTHON,
-    Key("venv", "A virtual environment's folder, or a conda environment's name or folder.", WORKDIR.read),
+    VENV,
     WORKDIR,
     _GPUS,
     _ROLES,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.config import hostfile, schema, values
-from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
+from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
 from launcher.config.options import JobFile as JobFile
 from launcher.config.schema import (
     Faults,
@@ -136,6 +136,7 @@ _SETTINGS = table(
     Key("flags", _FLAGS_HELP, _FLAG),
     WORKDIR,
     PYTHON,
+    VENV,
     Key("preload", _PRELOAD_HELP, several(values.module, values.comma_separated)),
     Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
     Key("done_when", "The tasks that decide when the job is done: chief, workers or a role.", _ROLE_NAME),
@@ -282,8 +283,9 @@ class _Reader:
         settings = top.some(*COUNTS, *_SETTINGS)
         if "workdir" in settings:
             settings["workdir"] = self._below(settings["workdir"])
-        if "/" in settings.get("python", ""):
-            settings["python"] = self._below(settings["python"])
+        for name in ("python", "venv"):
+            if "/" in settings.get(name, ""):
+                settings[name] = self._below(settings[name])
         if "run_dir" in settings:
             settings["run_dir"] = self._here(settings["run_dir"])
         if "sync" in settings:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from launcher.agent import environments
 from launcher.job import RESERVED_VARIABLES
 
 MOST_GPUS = 256
@@ -137,6 +138,18 @@ def program_path(text: str) -> str:
     if one_line(text).startswith("-"):
         raise ValueError('expected the name or path of a program, not beginning with "-"')
     return text
+
+
+_environment = matching(
+    environments.NAME,
+    "expected the name of an environment (letters, digits and _.-, not beginning with . or -, at most 64), "
+    "or its folder with a /",
+)
+
+
+def environment(text: str) -> str:
+    """The name or the folder of a Python environment."""
+    return one_line(text) if "/" in text else _environment(text)
 
 
 def image(text: str) -> str:

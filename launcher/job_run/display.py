@@ -132,6 +132,9 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         timestamps=options.timestamps,
         quiet=options.quiet,
         missing_hint=MOUNTED if options.transport.in_containers else "",
+        module_hint=""
+        if options.transport.in_containers or not options.other_machines
+        else f"`{options.job.prepare} --name NAME` installs the same packages on all hosts for `--venv NAME`",
         last_lines=options.last_lines,
         covered=lambda: tmux is not None and tmux.attached,
     )

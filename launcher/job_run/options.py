@@ -17,6 +17,7 @@ class Sources(Record):
 
     workdir: str = ""
     python: str = ""
+    venv: str = ""
     run_dir: str = ""
     sync: str = ""
     collect: str = ""

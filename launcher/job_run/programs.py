@@ -6,6 +6,7 @@ Agents on other machines check them when a task starts, with the same messages a
 import os
 from collections.abc import Collection, Iterator, Sequence
 
+from launcher.agent.environments import entered
 from launcher.agent.lookup import find_executable, find_script
 from launcher.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.job import Host, Placed, Placement, ProgramKind, Role
@@ -40,6 +41,7 @@ def check_programs(options: Options, placement: Placement, names: Collection[str
             the class of the first.
     """
     here = [placed for placed in placement.tasks if placed.host.name in names]
+    alone = options.dry_run or len(here) == len(placement.tasks)
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
     if here:
         folders[("", ".")] = None
@@ -49,7 +51,7 @@ def check_programs(options: Options, placement: Placement, names: Collection[str
     differing: dict[tuple[str, Host], Placed] = {}
     for placed in here:  # tasks of one role and host do not differ
         differing.setdefault((placed.role.name, placed.host), placed)
-    missing = [fault for placed in differing.values() for fault in _missing(options, placed)]
+    missing = [fault for placed in differing.values() for fault in _missing(options, placed, alone)]
     if missing:
         raise _joined_error(missing)
 
@@ -84,11 +86,26 @@ def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
     return options.sources.workdir, os.path.expanduser(options.job.workdir or ".")
 
 
-def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
-    """The faults of a task: its Python or its program does not exist, or can't be run."""
-    role, folder = placed.role, _workdir(options, placed)[1]
+def _missing(options: Options, placed: Placed, alone: bool) -> Iterator[_Missing]:
+    """The faults of a task: its environment, Python or program does not exist, or can't be run.
+
+    Args:
+        options: of the launch.
+        placed: the task.
+        alone: whether the other hosts do not look for the environment.
+    """
+    role, venv, folder = placed.role, placed.host.venv, _workdir(options, placed)[1]
     env = dict(options.job.env + placed.host.env + role.env + options.job.option_env)
     path = env.get("PATH", os.environ.get("PATH", os.defpath))
+    if venv:
+        try:
+            path = entered({"PATH": path}, venv)["PATH"]
+        except ProgramError as error:
+            if alone:  # else the agents report it, those of all hosts together
+                where = options.sources.venv if venv == options.job.venv else placed.host.source
+                make = "" if "/" in venv else f"; `{options.job.prepare} --name {venv}` would make it"
+                yield _Missing(where, "", ProgramError(f"{error}{make}"))
+            return
     if role.program.kind is not ProgramKind.EXECUTABLE:
         where, python = _python(options, placed)
         try:
@@ -111,10 +128,10 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
 
 def _python(options: Options, placed: Placed) -> tuple[str, str]:
     """The source of a task's Python, and the Python."""
+    if placed.host.venv:
+        return "", VENV_PYTHON
     if placed.host.python:
         return placed.host.source, placed.host.python
-    if placed.host.venv and "/" in placed.host.venv:
-        return placed.host.source, os.path.join(os.path.expanduser(placed.host.venv), "bin", VENV_PYTHON)
     return options.sources.python, options.job.python or DEFAULT_PYTHON
 
 

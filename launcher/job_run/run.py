@@ -82,6 +82,9 @@ def _with_inventory(
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
     launch = _launch_of(options, interrupts, notices)
     with options.transport.inventory(launch) as inventory:
+        if options.job.venv:
+            hosts = (host._replace(venv=host.venv or options.job.venv) for host in inventory.hosts)
+            inventory = inventory._replace(hosts=tuple(hosts))
         placement = place(inventory.job, inventory.hosts)
         if not inventory.standby:
             placement = placement._replace(standby=())

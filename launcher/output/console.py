@@ -50,6 +50,8 @@ class Options(Record):
     quiet: bool = False
     #: A hint in the failure report, for a task that did not find a file.
     missing_hint: str = ""
+    #: The same for tasks that can't import a module.
+    module_hint: str = ""
     #: The failure report has the last lines of the task.
     last_lines: bool = True
     #: Whether tmux covers the terminal now: notices wait.
@@ -157,7 +159,8 @@ class Console:
         if report.failure is not None:
             from launcher.output.failure import failure_report  # with many regular expressions
 
-            why = failure_report(report, self._paths, options.last_lines, options.missing_hint)
+            advice = (options.missing_hint, options.module_hint)
+            why = failure_report(report, self._paths, options.last_lines, *advice)
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)

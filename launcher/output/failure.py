@@ -53,6 +53,7 @@ _FLAGS = (
     " --ps_hosts={ps_hosts} --worker_hosts={worker_hosts}"
 )
 _NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
+_NOT_IMPORTED = "^(ModuleNotFound|Import)Error: "
 #: Exceptions that a mistake in the program raises, and the end of another task does not.
 _MISTAKES = re.compile(
     r"(AssertionError|AttributeError|FileNotFoundError|ImportError|IndentationError|IndexError|KeyError"
@@ -103,7 +104,13 @@ _HINTS = (
 )
 
 
-def failure_report(report: Report, paths: RunPaths, last_lines: bool = True, missing_hint: str = "") -> str:
+def failure_report(
+    report: Report,
+    paths: RunPaths,
+    last_lines: bool = True,
+    missing_hint: str = "",
+    module_hint: str = "",
+) -> str:
     """The failure report as text that ends with a newline; empty if nothing failed.
 
     Args:
@@ -111,21 +118,23 @@ def failure_report(report: Report, paths: RunPaths, last_lines: bool = True, mis
         paths: of the run; its logs have the last lines of the tasks.
         last_lines: whether to show the last lines of the task, or only where its log is.
         missing_hint: for a task that did not find a file.
+        module_hint: for a task that could not import a module.
     """
     failure = report.failure
     if failure is None:
         return ""
+    more = ((_NO_FILE, missing_hint), (_NOT_IMPORTED, module_hint))
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-    lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines, missing_hint)]
+    lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines, more)]
     lines += _also_failed(report, failure, paths)
     lines.sort(key=lambda line: line.startswith(_HINT))  # what to do is last
     return "".join(f"{line}\n" for line in lines)
 
 
 def _about_task(
-    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, missing_hint: str
+    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, more: Sequence[tuple[str, str]]
 ) -> list[str]:
-    """The last lines of the task that failed, hints, the path of its log."""
+    """The last lines of the task that failed, hints, the path of its log; ``more`` are hints by pattern."""
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:
@@ -138,9 +147,8 @@ def _about_task(
     if block and _MISTAKES.match(lines[block.stop - 1]):
         hint = ""  # the tasks that ended before are not the cause
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
-    missing = missing_hint if any(re.search(_NO_FILE, line) for line in last) else ""
-    found = [_of_environment(each, failure.task, paths) for each in hints(last)]
-    tips = [f"{_HINT}{each}" for each in [*found, missing, hint] if each]
+    found = [_of_environment(each, failure.task, paths) for each in hints(last, more)]
+    tips = [f"{_HINT}{each}" for each in [*found, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and not started:
         return tips
@@ -224,9 +232,9 @@ def _is_row(line: str) -> bool:
     )
 
 
-def hints(lines: Sequence[str]) -> list[str]:
-    """A hint for each known mistake that these lines show."""
-    return [hint for pattern, hint in _HINTS if any(re.search(pattern, line) for line in lines)]
+def hints(lines: Sequence[str], more: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """A hint for each known mistake that these lines show; ``more`` are patterns with their hints."""
+    return [hint for pattern, hint in (*_HINTS, *more) if any(re.search(pattern, line) for line in lines)]
 
 
 def _of_environment(hint: str, task: TaskId, paths: RunPaths) -> str:

@@ -13,7 +13,7 @@ from launcher.text import counted
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
-#: The Python of virtual and conda environments.
+#: The Python of environments.
 VENV_PYTHON = "python"
 
 #: Beginnings of variables that Python, libraries and TensorFlow read while they are loaded.
@@ -91,7 +91,7 @@ def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
 
 def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
     program, host, task = placed.role.program, placed.host, placed.task
-    python = host.python or (VENV_PYTHON if host.venv else None) or job.python or DEFAULT_PYTHON
+    python = VENV_PYTHON if host.venv else host.python or job.python or DEFAULT_PYTHON
     # A sidecar (TensorBoard) rarely takes the classic flags, so it gets them only by its own ``flags: true``.
     flags = (job.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
     env, templates = _environment(job, placed)

@@ -13,7 +13,7 @@ from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import moving, restarting
 from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
 from launcher.supervisor.hosts import HostRecord, HostState
-from launcher.supervisor.state import HOST_FAULT, JobState, Phase
+from launcher.supervisor.state import HOST_FAULT, START_REASONS, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import listed
@@ -43,7 +43,7 @@ def agent_ready(job: JobState, event: events.AgentReady) -> None:
     if job.phase is Phase.CLOSING:  # it started after the other agents got CloseAgent
         job.do(events.CloseAgent(event.host))
     elif host.state is HostState.HOLDING:
-        job.do(events.HoldPorts(event.host, tuple(record.task for record in host.tasks)))
+        job.do(host.hold_ports())
 
 
 def noticed(job: JobState, event: events.HostNotice) -> None:
@@ -66,15 +66,20 @@ def ports_held(job: JobState, event: events.PortsHeld) -> None:
 
 
 def ports_refused(job: JobState, event: events.PortsRefused) -> None:
-    """A host has too few free ports."""
+    """A host has too few free ports, or can't use the environment of its tasks."""
+    reason = START_REASONS.get(event.code)
     if job.placing:
-        why = f"it has no port for each of its tasks: {event.why}"
+        why = event.why if reason else f"it has no port for each of its tasks: {event.why}"
         agent_lost(job, events.AgentLost(event.host, event.at, why))
         return
     host = job.hosts[event.host]
     if host.state is HostState.HOLDING:
         host.move(HostState.READY, event)
-    _refuse(job, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
+    if reason is None:
+        _refuse(job, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
+    elif job.phase is Phase.STARTUP:
+        host.no_environment = event.why
+        _fail(job, reason, host, event.at, event.why, host.tasks, event.code)
     _stop_if_failed(job)
 
 
@@ -180,12 +185,18 @@ def _refuse(job: JobState, event: events.PortsRefused | events.PeersTried, text:
 
 
 def _fail(
-    job: JobState, reason: Reason, host: HostRecord, at: float, text: str, own: Sequence[TaskRecord]
+    job: JobState,
+    reason: Reason,
+    host: HostRecord,
+    at: float,
+    text: str,
+    own: Sequence[TaskRecord],
+    code: int = HOST_FAULT,
 ) -> None:
     """Record the fault of a host as the job's failure, unless the host has none of these tasks."""
     gathering = job.phase is Phase.STARTUP
     if own or (gathering and host.tasks):
-        first = job.fail(Failure(reason, None, host.name, at, text), HOST_FAULT)
+        first = job.fail(Failure(reason, None, host.name, at, text), code)
         if first and gathering:
             job.do(events.SetTimer("rest", OTHERS_LIMIT))
 
@@ -194,7 +205,26 @@ def _stop_if_failed(job: JobState) -> None:
     """Before the first task starts: stop after a failure, when every host has answered."""
     waiting = job.hosts.have(HostState.HOLDING, HostState.TRYING)
     if job.phase is Phase.STARTUP and job.failure is not None and not waiting:
+        _name_missing_environments(job, job.failure)
         stop(job)
+
+
+def _name_missing_environments(job: JobState, failure: Failure) -> None:
+    """Name all hosts whose tasks can't use their environment."""
+    found: dict[str, list[HostRecord]] = {}
+    for host in job.hosts.values():
+        if host.no_environment:
+            found.setdefault(host.no_environment, []).append(host)
+    if not found:
+        return
+    texts = [f"{why} on {', '.join(host.name for host in hosts)}" for why, hosts in found.items()]
+    names = dict.fromkeys(hosts[0].host.venv for hosts in found.values())
+    commands = [f"`{job.prepare} --name {name}`" for name in names if name and "/" not in name]
+    text, hint = "; ".join(texts), f"{' and '.join(commands)} would make it" if commands else ""
+    if failure.reason in START_REASONS.values():
+        job.failure = failure._replace(text=text, hint=hint)
+    else:
+        job.notify(f"{text}; {hint}" if hint else text, urgent=True)
 
 
 def _make_plan(job: JobState) -> None:

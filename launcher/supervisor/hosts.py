@@ -6,6 +6,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable
 
+from launcher.events import HoldPorts
 from launcher.job import Host, Placement
 from launcher.supervisor.tasks import TaskRecord
 from launcher.supervisor.transitions import StateRecord
@@ -69,6 +70,8 @@ class HostRecord(StateRecord):
         self.ready = self.unanswered = False
         #: Notices since it started a task.
         self.notices = 0
+        #: Why its tasks can't use their environment; empty: they can, as far as the launcher knows.
+        self.no_environment = ""
 
     @property
     def active(self) -> bool:
@@ -91,6 +94,10 @@ class HostRecord(StateRecord):
         self._counts[state] += 1
         if not self.active:
             self.ready = self.unanswered = False
+
+    def hold_ports(self) -> HoldPorts:
+        """The command to hold ports for its tasks."""
+        return HoldPorts(self.name, tuple(record.task for record in self.tasks), self.host.venv)
 
     def withdraw(self) -> None:
         """Do not wait for its answer any more."""

@@ -51,7 +51,7 @@ def hold_ports(job: JobState, restart: Restart) -> None:
         if host.active and host.tasks:  # one without an agent is that of a lost sidecar
             host.move(HostState.HOLDING, "tasks move")
             if host.ready:
-                job.do(events.HoldPorts(host.name, tuple(task.task for task in host.tasks)))
+                job.do(host.hold_ports())
 
 
 def _fail(job: JobState, restart: Restart) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
-from launcher.report import Failure
+from launcher.report import Failure, Reason
 from launcher.supervisor.hosts import HostRecord, Hosts, HostState
 from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.steps import orderly
@@ -20,6 +20,8 @@ from launcher.task_id import TaskId
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.
 TIMED_OUT, HOST_FAULT = 124, 125
+#: Why a task can't be started, by the exit code; of other codes: `HOST_FAULT`.
+START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 #: Seconds before the first message about a wait, and between two messages; for agents to close.
 NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
 NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
@@ -73,7 +75,7 @@ class JobState:
         restarts: Restarts | None = None,
         tasks_end: float | None = None,
     ) -> None:
-        self.policy, self.preload = job.policy, job.preload
+        self.policy, self.preload, self.prepare = job.policy, job.preload, job.prepare
         self.placement, self.tasks_end = placement, tasks_end
         self.check = check
         self.restarts = restarts or Restarts(job, placement)

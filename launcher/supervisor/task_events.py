@@ -7,7 +7,7 @@ from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.supervisor import restarting, stalls
 from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
 from launcher.supervisor.host_events import stopped_without_command
-from launcher.supervisor.state import JobState, Phase
+from launcher.supervisor.state import START_REASONS, JobState, Phase
 from launcher.supervisor.steps import SIGABRT, SIGKILL
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
@@ -26,7 +26,6 @@ _SIGNAL_HINTS = {
     24: "it has used all the CPU time that it may use (`ulimit -t`)",
     25: "a file would have become larger than allowed (`ulimit -f`)",
 }
-_START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
 
 def started(job: JobState, event: events.TaskStarted) -> None:
@@ -55,7 +54,7 @@ def not_started(job: JobState, event: events.TaskNotStarted) -> None:
     record = job.tasks[event.task]
     record.move(TaskState.FAILED, event)
     record.status = ExitStatus(code=event.code)
-    record.reason = _START_REASONS.get(event.code, Reason.LAUNCHER)
+    record.reason = START_REASONS.get(event.code, Reason.LAUNCHER)
     record.detail = event.why
     record.ended_at = event.at
     _start_answered(job, event.task)

@@ -69,10 +69,10 @@ class Cluster:
             backend: ``local`` or ``docker:IMAGE``; default: pytest's ``--cluster-backend``.
             left_running: the test may end while the job runs; it is ended then.
             within: seconds for its start.
-            options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``on_failure``, ``grace``,
-                ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``, ``collect``,
-                ``options``: as those of `launcher.run`. Defaults of the project (``launch.toml``) are not
-                read: a test has all its settings.
+            options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``venv``, ``on_failure``,
+                ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``, ``sync``,
+                ``collect``, ``options``: as those of `launcher.run`. Defaults of the project
+                (``launch.toml``) are not read: a test has all its settings.
 
         Returns:
             The job, all of whose tasks run, or have run.

@@ -4,7 +4,7 @@
 
     up                          every agent is ready and holds its ports, every task has started
     reaches node1 | reaches node1 all but node2:4001
-    ready node1 | held node1 | refused node1 | lost node1 | closed node1
+    ready node1 | held node1 | refused node1 | lacks node1 | lost node1 | closed node1
     closed                      every agent that is not lost
     worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
     worker/0 finishes 0         exits, and is gone
@@ -302,6 +302,8 @@ class Script:
             return events.PeersTried(host, now(), {address: "no answer"} if address else {})
         if verb == "refused":
             return events.PortsRefused(host, now(), "too many open files")
+        if verb == "lacks":  # the environment of its tasks
+            return events.PortsRefused(host, now(), "there is no environment 'tf'", 127)
         if verb == "closed":
             return events.AgentClosed(host, now())
         assert verb == "lost", verb

@@ -32,6 +32,11 @@ worker 2, hosts 2: lost node1; time up rest
     -> 125 | lost, lost | host node2 can't be used: it had not answered yet when another host failed
 worker 2, hosts 2: ready node1; ready node2; held node1; refused node2; closed
     -> 125 | never, never | node2 does not have a port for each of its tasks: too many open files
+worker 3, hosts 3: ready node1; ready node2; ready node3; lacks node3; held node2; lacks node1; closed
+    -> 127 | never, never, never | there is no environment 'tf' on node1, node3
+worker 3, hosts 3: ready node1; ready node2; lost node3; lacks node2; lacks node1; closed
+    -> 125 | never, never, lost | host node3 can't be used: connection reset |
+       there is no environment 'tf' on node1, node2
 worker 2: ready node1; Ctrl-C; refused node1; closed
     -> 130 | never, never
 # The end of a task that was seen is not lost with its host; what it left behind is unknown.

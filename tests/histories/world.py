@@ -89,6 +89,7 @@ class ModelAgent:
             yield lambda: self._report(events.AgentReady(self.host, self._now(), 1, FACTS))
             yield lambda: self._report(events.AgentClosed(self.host, self._now()))
             yield lambda: self._report(events.PortsRefused(self.host, self._now(), "none"))
+            yield lambda: self._report(events.PortsRefused(self.host, self._now(), "none", 127))
 
     def accidents(self) -> Iterator[Action]:
         """What ends an agent unasked, and what it can't do."""

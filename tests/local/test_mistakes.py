@@ -30,6 +30,7 @@ COMMAND_LINE = [
     ("--nproc-per-node 2 train.py", "--hosts node1:2,node2:2"),
     ("--nnodes=2 --nproc_per_node=1 train.py", "--nnodes 2: use --hosts node1,node2"),
     ("-e A=secret train.py", "-e A=...: use -x A=..."),
+    ("--env lab train.py", "--env lab: use -x lab; for a Python environment --venv NAME"),
     ("-env", "-env: use -x VALUE=VALUE"),
     ("-env A 1 train.py", "-env A ...: use -x A=VALUE"),
     ("--hostfile lab train.py", "--hostfile lab: use --hosts lab"),
@@ -116,6 +117,16 @@ MISSPELT = [
     ("--hosts lab.yml train.py", "lab.yml: no such hostfile; did you mean lab.yaml?"),
     ("--hosts train.py", "train.py is a program, not a hostfile; expected --hosts X train.py"),
     ("--hosts node1:x train.py", "expected slots from 1 to 1000000"),
+    ("--venv '' train.py", "--venv: '': expected the name of an environment"),
+    ("--venv .lab train.py", "--venv: '.lab': expected the name of an environment"),
+    ("--venv -lab train.py", "--venv: expected a value"),
+    ("--venv 'a b' --hosts node1 train.py", "--venv: 'a b': expected the name of an environment"),
+    (f"--venv {'a' * 65} train.py", "at most 64"),
+    (
+        "--venv lab --python python3 train.py",
+        "--venv: --python names the Python of the tasks, too; expected one",
+    ),
+    ("--venv lab --docker tf:1 train.py", "expected an image with its packages"),
     ("--docker train.py", "expected an image before the program: IMAGE train.py"),
     ("--docker train.py --epochs 3", "expected an image before the program: IMAGE train.py"),
     ("--report no/report.json train.py", "its folder does not exist; expected a folder that exists"),
@@ -148,6 +159,12 @@ PROGRAMS = [
     ("--chief 2 train.py", 127, "--chief and --evaluator take no number"),
     ("folder.py", 126, "'folder.py' is a folder, not a program"),
     ("--python no-python -m x", 127, "--python: program not found: 'no-python' is nowhere along PATH"),
+    (
+        "--venv lab true",
+        127,
+        "--venv: there is no environment 'lab'; `launch prepare --hosts localhost --name lab`",
+    ),
+    ("--dry-run --venv no/lab -m x", 127, "there is no environment '"),
     ("-x PATH=/nowhere sh", 127, "'sh' is nowhere along PATH"),
 ]
 
@@ -190,6 +207,8 @@ JOB_FILES = [
     ("command: train.py\nroles:\nworker: 2", "2: roles has no value; expected a mapping, as in worker: 4"),
     ("command: train.py\nroles: [worker]", "2: roles is a list; expected a mapping, as in worker: 4"),
     ("command: train.py\nroles: {chief: 2}", '2: chief is "2"; expected at most 1'),
+    (START + "venv: -lab", '3: venv is "-lab"; expected the name of an environment'),
+    (START + "venv: lab\npython: /usr/bin/python3", "3: job.yaml:4 names the Python of the tasks, too"),
     (START + "done-when: worker", '3: unknown key "done-when"; did you mean "done_when"?'),
     (
         START + "done_when: chef",

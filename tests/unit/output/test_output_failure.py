@@ -211,6 +211,18 @@ def test_a_file_that_is_missing_in_a_container(logged: Logged):
     assert "hint" not in failure_report(ended, logged.paths, missing_hint="only a folder")
 
 
+def test_a_module_that_is_missing_on_a_host(logged: Logged):
+    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
+    for line in (
+        b"ModuleNotFoundError: No module named 'tf'",
+        b"ImportError: cannot import name 'a' from 'b'",
+    ):
+        logged.text(ended, line + b"\n")
+        assert failure_report(ended, logged.paths, module_hint="prepare it").endswith("  hint: prepare it\n")
+    logged.text(ended, b"ValueError: not an ImportError: x\n")
+    assert "hint" not in failure_report(ended, logged.paths, module_hint="prepare it")
+
+
 def test_a_traceback_further_up_is_cut_out_with_its_chain(logged: Logged):
     ended = report(failed("worker/1"), failure=FAILURE, exit_code=7)
     noise = b"".join(b"shutting down %d\n" % n for n in range(30))

@@ -107,7 +107,7 @@ def test_workdir_and_python():
     for job, host, role, expected in [(None, None, None, None), ("/j", None, None, "/j"), ("/j", "/h", None, "/h"), ("/j", "/h", "/r", "/r")]:  # fmt: skip
         spec = JobSpec((Role("worker", 1, PROGRAM, workdir=role),), workdir=job)
         assert only(spec, Host("n1", workdir=host)).workdir == expected
-    for python, on, expected in [(None, Host("n"), "python3"), ("pj", Host("n"), "pj"), ("pj", Host("n", python="ph"), "ph"), ("pj", Host("n", venv="v"), "python")]:  # fmt: skip
+    for python, on, expected in [(None, Host("n"), "python3"), ("pj", Host("n"), "pj"), ("pj", Host("n", python="ph"), "ph"), ("pj", Host("n", venv="v"), "python"), ("pj", Host("n", python="ph", venv="v"), "python")]:  # fmt: skip
         assert only(JobSpec(roles(worker=1), python=python), on).argv == (expected, "train.py")
 
 

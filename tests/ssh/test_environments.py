@@ -1,0 +1,60 @@
+"""``--venv`` on hosts: environments that ``launch prepare`` has made there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.test_environments import SHOW, environment
+from tests.ssh.host import LabHost
+
+ALL = "node1,node2,node3,node4"
+
+
+@pytest.fixture
+def prepared(hosts: list[LabHost]) -> list[Path]:
+    """The environment ``lab`` on each host; its folder there."""
+    for host in hosts:
+        host.expected.append(".local")
+    return [environment(host.home) for host in hosts]
+
+
+def test_all_hosts_that_lack_it_are_named_at_once(
+    ssh_launch: Launch, hosts: list[LabHost], prepared: list[Path], tmp_path: Path
+):
+    for folder in prepared[1:3]:
+        (folder.parent / "lab").unlink()
+    words = ["--hosts", ALL, "--workers", "4", "--venv", "lab", "-c", "print('started')"]
+    ended = ssh_launch(*words, cwd="/")
+    assert ended.code == 127 and "| started" not in ended.out
+    assert "launch: there is no environment 'lab' on node2, node3\n" in ended.err
+    assert f"  hint: `launch prepare --hosts {ALL} --name lab` would make it\n" in ended.err
+    (prepared[3] / "bin" / "python").unlink()
+    (prepared[3] / "bin" / "python").symlink_to("gone")
+    ended = ssh_launch(*words, cwd="/")
+    assert "launch: there is no environment 'lab' on node2, node3, node4\n" in ended.err
+
+
+def test_tasks_run_in_it_on_every_host(
+    ssh_launch: Launch, hosts: list[LabHost], prepared: list[Path], tmp_path: Path
+):
+    other = environment(hosts[3].home / ".local" / "other")
+    (tmp_path / "lab.yaml").write_text(
+        f"hosts: [node1, {{name: node2, python: /usr/bin/python3}}, node3, {{name: node4, venv: {other}}}]\n"
+    )
+    words = ["--hosts", "lab.yaml", "--workers", "4", "--workdir", "/", "--venv", "lab"]
+    ended = ssh_launch(*words, "-c", SHOW, cwd=tmp_path)
+    for number, folder in enumerate([*prepared[:3], other]):
+        assert f"worker/{number} | {folder} {folder} {folder}/bin\n" in ended.out, ended.out + ended.err
+    assert [(folder / "used").stat().st_mtime > 1e9 for folder in prepared] == [True] * 3 + [False]
+    found = json.loads(ssh_launch("check", "--json", "--venv", "lab", "node1").out)
+    assert found["hosts"][0]["facts"]["task_python"]["asked"] == "python"
+
+
+def test_a_module_that_is_not_there(ssh_launch: Launch, prepared: list[Path]):
+    ended = ssh_launch("--hosts", "node1", "-c", "import no_such_module", cwd="/")
+    hint = "  hint: `launch prepare --hosts node1 --name NAME` installs the same packages on all hosts"
+    assert ended.code == 1 and hint in ended.err

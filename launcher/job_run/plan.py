@@ -130,7 +130,8 @@ def _task_lines(task: TaskPlan, longest: int) -> Iterator[str]:
     def quoted(text: str) -> str:
         return _quoted(shortened(text, longest))
 
-    yield f"# {task.task} on {task.host}, {task.address}"
+    environment = "" if task.venv is None else f", in the environment {printable(task.venv)}"
+    yield f"# {task.task} on {task.host}, {task.address}{environment}"
     if task.workdir is not None:
         yield f"  cd {_folder(task.workdir)} &&"
     names = [name for name in OWN_VARIABLES if name in task.env]

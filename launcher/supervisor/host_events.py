@@ -77,9 +77,10 @@ def ports_refused(job: JobState, event: events.PortsRefused) -> None:
         host.move(HostState.READY, event)
     if reason is None:
         _refuse(job, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
-    elif job.phase is Phase.STARTUP:
+    elif job.phase is Phase.STARTUP and host.tasks:
         host.no_environment = event.why
-        _fail(job, reason, host, event.at, event.why, host.tasks, event.code)
+        if job.fail(Failure(reason, None, host.name, event.at, event.why), event.code):
+            job.do(events.SetTimer("rest", OTHERS_LIMIT))
     _stop_if_failed(job)
 
 
@@ -185,18 +186,12 @@ def _refuse(job: JobState, event: events.PortsRefused | events.PeersTried, text:
 
 
 def _fail(
-    job: JobState,
-    reason: Reason,
-    host: HostRecord,
-    at: float,
-    text: str,
-    own: Sequence[TaskRecord],
-    code: int = HOST_FAULT,
+    job: JobState, reason: Reason, host: HostRecord, at: float, text: str, own: Sequence[TaskRecord]
 ) -> None:
     """Record the fault of a host as the job's failure, unless the host has none of these tasks."""
     gathering = job.phase is Phase.STARTUP
     if own or (gathering and host.tasks):
-        first = job.fail(Failure(reason, None, host.name, at, text), code)
+        first = job.fail(Failure(reason, None, host.name, at, text), HOST_FAULT)
         if first and gathering:
             job.do(events.SetTimer("rest", OTHERS_LIMIT))
 
@@ -215,15 +210,13 @@ def _name_missing_environments(job: JobState, failure: Failure) -> None:
     for host in job.hosts.values():
         if host.no_environment:
             found.setdefault(host.no_environment, []).append(host)
-    if not found:
-        return
     texts = [f"{why} on {', '.join(host.name for host in hosts)}" for why, hosts in found.items()]
     names = dict.fromkeys(hosts[0].host.venv for hosts in found.values())
     commands = [f"`{job.prepare} --name {name}`" for name in names if name and "/" not in name]
     text, hint = "; ".join(texts), f"{' and '.join(commands)} would make it" if commands else ""
     if failure.reason in START_REASONS.values():
         job.failure = failure._replace(text=text, hint=hint)
-    else:
+    elif found:
         job.notify(f"{text}; {hint}" if hint else text, urgent=True)
 
 

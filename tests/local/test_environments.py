@@ -46,7 +46,7 @@ def test_python_and_other_programs_run_in_it(launch: Launch, lab: Path, tmp_path
 
 
 def test_a_run_marks_it_as_used(launch: Launch, lab: Path):
-    launch("--venv", "lab", "--dry-run", "true")
+    assert ", in the environment lab\n" in launch("--venv", "lab", "--dry-run", "true").out
     assert (lab / "used").stat().st_mtime == 1e9
     launch("--venv", "lab", "true")
     assert (lab / "used").stat().st_mtime > 1e9

@@ -90,6 +90,10 @@ worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; worker/0 ends; time
     -> 0 | succeeded, succeeded | host s1 can't be used: it has no port for each of its tasks: too many
        open files; worker/1 moves, too, {JOINED} for node2, s1)
 worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; worker/0 ends; time up restart 1; held node1;
+    lacks s1; {S2}
+    -> 0 | succeeded, succeeded | host s1 can't be used: there is no environment 'tf'; worker/1 moves, too,
+       {JOINED} for node2, s1)
+worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; worker/0 ends; time up restart 1; held node1;
     time up ready; {S2}
     -> 0 | succeeded, succeeded | host s1 can't be used: no answer from its agent in 60s; worker/1
        moves, too, {JOINED} for node2, s1)

@@ -139,12 +139,6 @@ def test_defaults_are_those_of_the_command(tmp_path: Path, monkeypatch: pytest.M
     assert len(roles.tasks) == 2, "roles= has all numbers of tasks"
 
 
-def test_a_limit_of_silence():
-    with pytest.raises(TaskFailed) as caught:
-        launcher.run(["sleep", "60"], stall=1, grace=0, quiet=True)
-    assert caught.value.report.failure.reason is Reason.STALLED
-
-
 def test_lists_of_other_machines(capfd: pytest.CaptureFixture[str]):
     with pytest.raises(InputError, match="sync=3"):
         launcher.run("true", sync=3)  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ import pytest
 from tests.conftest import Launch
 from tests.docker.engine import BASE
 from tests.docker.host_engines import DockerHost, Site
-from tests.docker.test_faults import faults
 
 #: Their tasks see nothing of this machine.
 OPTIONS = ["--docker", BASE, "--no-mount", "--workers", "2", "--"]
@@ -88,14 +87,3 @@ def test_a_context_with_tls(over_tls: dict[str, str], launch: Launch):
         argv = ["docker", "context", *args]
         assert subprocess.run(argv, env=made, capture_output=True, timeout=30).returncode == 0
     check(launch, {})
-
-
-def test_an_engine_that_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: Path):
-    ended = launch("--docker", "x", "true", env={**over_ssh, "DOCKER_HOST": "ssh://nobody"}, timeout=60)
-    assert ended.code == 125
-    assert "the Docker engine can't be used: " in ended.err
-    assert "Could not resolve hostname nobody" in ended.err
-    assert len(faults(ended)) == 1
-    ended = launch("--docker", "x", "true", env={**over_ssh, "PATH": "/no/such"}, timeout=60)
-    assert ended.code == 125
-    assert "the `docker` command is missing (" in ended.err

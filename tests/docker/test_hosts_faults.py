@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 from tests.conftest import Launch
 from tests.docker.host_engines import DockerHost, docker_on
-
-#: Listens, and says nothing.
-HUNG = (
-    "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('/run/hung.sock'); s.listen(); "
-    "print('up', flush=True); time.sleep(600)"
-)
 
 
 def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
@@ -41,37 +34,3 @@ def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, lau
     assert ended.code == 125
     assert "node1: no Docker engine responds: is it running?" in ended.err
     assert "node2: the `docker` command is missing (No such file" in ended.err
-
-
-def test_an_engine_that_does_not_answer(
-    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
-):
-    """A notice names the host, and Ctrl-C ends the launch."""
-    hung = hosts[0].host.start(["python3", "-c", HUNG])
-    assert hung.stdout is not None
-    hung.stdout.readline()
-    path = tmp_path / "hung.yaml"
-    path.write_text("hosts:\n  - {name: node1, env: {DOCKER_HOST: 'unix:///run/hung.sock'}}\n")
-    try:
-        started = launch.start(*docker_on(str(path), "true"), cwd=tmp_path)
-        started.until(lambda it: "waiting for node1: its Docker engine" in it.err, 40)
-        started.send(signal.SIGINT)
-        assert started.wait(40).code == 130
-    finally:
-        hung.kill()
-        hung.communicate()
-        hosts[0].host.there("/run/hung.sock").unlink()
-
-
-def test_an_engine_that_is_stopped(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    options = ["--workers", "4", "--no-mount"]
-    started = launch.start(
-        *docker_on(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
-    )
-    started.until(lambda it: it.out.count("up") == 4, 40)
-    hosts[0].stop()
-    ended = started.wait(60)
-    hosts[0].start()
-    assert ended.code == 125
-    assert "host node1 is lost" in ended.err
-    print(ended.err)

@@ -53,12 +53,6 @@ def test_a_launch_imports_only_what_it_needs(launch: Launch, tmp_path: Path):
     assert not imported & (slow | ours)
 
 
-def test_launch_alone_shows_how_it_is_used(launch: Launch):
-    ended = launch()
-    assert (ended.code, ended.out) == (2, "")
-    assert "usage: launch [OPTIONS] PROGRAM" in ended.err and "`launch --help`" in ended.err
-
-
 def test_another_system_is_named_before_anything_is_started():
     code = "import sys, launcher.__main__ as main; sys.platform = 'darwin'; main.main()"
     done = subprocess.run([sys.executable, "-c", code, "true"], capture_output=True, text=True, timeout=60)

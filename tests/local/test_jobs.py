@@ -78,11 +78,6 @@ def test_paths_in_a_job_file_are_relative_to_it(launch: Launch, tmp_path: Path):
     assert run.plan["tasks"][0]["argv"][0] == str(tmp_path / "here/bin/python")
 
 
-def test_a_folder_with_the_name_of_a_host(launch: Launch, tmp_path: Path):
-    (tmp_path / "localhost").mkdir()
-    assert launch("--dry-run", "--hosts", "localhost", "true", cwd=tmp_path).code == 0
-
-
 def test_a_tilde_is_the_home_and_keeps_the_environment_of_a_python(launch: Launch):
     """A virtual environment's Python finds its packages by the path that it was started with."""
     folder = launch.home / "venv"

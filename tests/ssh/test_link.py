@@ -328,10 +328,3 @@ def test_connections_that_break_because_of_us():
     fleet = Breaking(9)
     assert never_ready(fleet) == ("the connection broke", 1)
     assert fleet.dialled == 1
-
-
-def test_a_host_that_is_not_back_in_time():
-    """No tasks are mentioned: there were none."""
-    fleet = PretendFleet()
-    fleet.cut(reachable=False)
-    assert never_ready(fleet, lease=4.0)[0] == "no answer for 4s: connection refused"

@@ -184,24 +184,6 @@ def test_a_link_that_breaks_in_the_middle(
     assert int(sent) < 52 + 32, "what had arrived came again"
 
 
-def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], project: Path):
-    """It is named, and nothing half done is seen there."""
-    gone = hosts[0]
-    (project / "big").write_bytes(os.urandom(30_000_000))
-    gone.slow(delay=100)
-    options = ["--lease", "6", *ONE, "--sync", ".", "true"]
-    started = ssh_launch.start(*options, cwd=project)
-    until_halfway(started, gone, 3_000_000)
-    gone.stop_sshd()
-    gone.kill_sshd_sessions()
-    ended = started.wait(40)
-    gone.start_sshd()
-    gone.mend()
-    assert ended.code == 125
-    assert re.search(rf"launch: {gone.name}: no answer for 6s: .* refused", ended.err), ended.err
-    assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
-
-
 def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "big").write_bytes(os.urandom(60_000_000))
     hosts[0].slow(delay=300)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher import ExitStatus, Reason, TaskState
+from launcher import ExitStatus, TaskState
 from launcher.job import OnFailure
 from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed
 from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS, VFORKS
@@ -48,15 +48,6 @@ def test_the_properties_of_a_running_job(cluster: Cluster):
     assert {"AgentReady", "PortsHeld", "TaskMoved"} <= {event["event"] for event in job.events}
     with pytest.raises(KeyError, match="no task 'worker/7'; there are worker/0, ps/0"):
         job.task("worker/7")
-
-
-def test_ctrl_c(cluster: Cluster):
-    job = cluster.start(SLEEPS, workers=2)
-    job.stop()
-    ended = job.wait()
-    assert ended.exit_code == job.exit_code == 130
-    assert {task.state for task in job.tasks} == {TaskState.STOPPED}
-    assert ended.failure is not None and ended.failure.reason is Reason.INTERRUPTED
 
 
 def test_everything_a_launch_takes(cluster: Cluster, tmp_path: Path):

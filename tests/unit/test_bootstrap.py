@@ -10,23 +10,10 @@ from importlib.util import MAGIC_NUMBER
 import pytest
 
 from launcher import text
-from launcher.errors import TransportError
 from launcher.transports import bootstrap
 
 #: Has no effect and prints what it got.
 ENTRY = "launcher.text:printable"
-
-
-def test_noise_without_a_mark():
-    assert bootstrap.find_mark(b"motd\n" * 10) is None
-    mark = b"\n<tf-launcher program: ready>\n"
-    assert bootstrap.find_mark(b"x" * bootstrap.MAX_NOISE + mark) is None
-    assert bootstrap.find_mark(b"x" + mark + b"rest") == ("ready", 1 + len(mark))
-
-
-def test_the_path_of_a_python_is_one_line():
-    with pytest.raises(TransportError):
-        bootstrap.startup("a\nb", ENTRY, None)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,6 @@ class Recorded(Record):
         return f"{self.host}:{self.port}"
 
 
-class Empty(Record):
-    pass
-
-
 USES: dict[str, Callable[[Any], object]] = {
     "by position": lambda kind: tuple(kind("n", 1, ("a",))),
     "by name": lambda kind: tuple(kind(port=1, host="n")),
@@ -85,7 +81,3 @@ def test_a_record_cannot_be_changed() -> None:
             setattr(Recorded("n"), name, 1)
     with pytest.raises(TypeError, match="user"):
         Recorded("n")._replace(user="me")  # type: ignore[call-arg]
-
-
-def test_a_record_without_fields() -> None:
-    assert (Empty(), repr(Empty()), Empty._fields) == ((), "Empty()", ())

@@ -53,25 +53,6 @@ def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):
     assert (out / "4/model").read_text() == "runs/[b]/model", "a name that looks like a pattern is a name"
 
 
-def test_the_line_at_the_end_says_where_to(
-    hosts: LocalHosts, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for host in ("a", "b"):
-        (hosts.home(host) / "log").write_text(host)
-    lines: list[str] = []
-    both = [item("log", out / "w-0"), item("~/log", out / "w-1", "b")]
-    for these in (both[:1], both, [*both, item("log", tmp_path / "x/y")], [item("gone", out)]):
-        collect(Copying(hosts, 8, lines.append), these)
-    assert [line.rpartition(" in ")[0] for line in lines] == [
-        "collected 1 file (1 B) from 1 host into ~/out/w-0",
-        "collected 2 files (2 B) from 2 hosts into ~/out",
-        "collected 3 files (3 B) from 2 hosts into ~/out, ~/x",
-        "collected 0 files (0 B) from 1 host",
-    ]
-    assert [(out / f"w-{number}/log").read_text() for number in (0, 1)] == ["a", "b"]
-
-
 def test_files_that_can_not_be_sent_give_a_notice(open_hosts: LocalHosts, out: Path):
     hosts, home = open_hosts, open_hosts.home("a")
     (home / "mix").mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -166,16 +165,6 @@ def test_what_is_left_out_is_one_line_a_folder(tmp_path: Path):
     (project / ".launchignore").write_text("!data/\n")
     assert "data/train" in files(project)
     assert left_out(looked(other)) == []
-
-
-def test_sockets_pipes_and_devices_stay(tmp_path: Path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / ".tf-launcher-sync").write_text("x")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "socket"))
-        trees = looked(tmp_path)
-    assert left_out(trees)[0].startswith("left out as sockets, pipes or devices: pipe, socket; ")
-    assert not trees[0].entries
 
 
 def test_all_that_can_not_be_read_is_named_at_once():

@@ -37,6 +37,10 @@ def await_readable(file: FileDescriptorLike, seconds: float) -> None:
     poll.poll(max(0.0, seconds) * 1000 + 1)
 
 
+#: Bytes of freed memory that the process keeps at least, see `mallopt`: M_MMAP_THRESHOLD.
+_KEPT = 2 << 20
+
+
 class Timer:
     """A function that is called at a time (monotonic seconds)."""
 
@@ -61,6 +65,9 @@ class Loop:
     """
 
     def __init__(self) -> None:
+        # From the first large block that is freed on, glibc keeps that much memory for the next ones. Without
+        # it each read of output would get its memory from the kernel, and give it back.
+        bytes(_KEPT)
         self._selector = selectors.DefaultSelector()
         #: What is called when a descriptor is readable, and writable.
         self._watched: dict[int, tuple[_Function | None, _Function | None]] = {}

@@ -50,10 +50,13 @@ def has_controls(data: bytes) -> bool:
     For a long text it calls memchr for each of them, which is ten times as fast as a regular expression.
     """
     if len(data) < _SHORT:
-        found = len(data.translate(None, _CONTROLS)) < len(data)
+        if len(data.translate(None, _CONTROLS)) < len(data):
+            return True
     else:
-        found = any(code in data for code in _CONTROLS)
-    return found or b"\xc2" in data and re.search(b"\xc2[\x80-\x9f]", data) is not None
+        for code in _CONTROLS:  # noqa: SIM110 - any() takes twice as long
+            if code in data:
+                return True
+    return b"\xc2" in data and re.search(b"\xc2[\x80-\x9f]", data) is not None
 
 
 class LineCutter:

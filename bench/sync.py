@@ -20,7 +20,7 @@ _PROGRAM = Path(__file__).resolve().parent / "programs" / "sync.py"
 _ROOT = Path(__file__).resolve().parent.parent
 _FILES, _FEW_FILES, _FOLDERS = 2000, 400, 50
 #: Bytes that may travel to a host that has all of it but one file: the connection, and our own modules.
-_MOST_OF_NOTHING = 250_000
+_MOST_OF_NOTHING = 500_000
 #: Seconds that one run may take.
 _TIME_LIMIT = 120.0
 _STEPS = ("first", "second, unchanged", "one file changed")

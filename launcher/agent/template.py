@@ -13,7 +13,6 @@ which the agent sends when it knows the pid; at the end of ``go`` it exits.
 """
 
 import array
-import ctypes
 import gc
 import importlib
 import json
@@ -42,8 +41,6 @@ PADDING = " " * 2000
 _PACKET = 1 << 20
 #: Threads that a process may have when it forks: the main one, and one of a numerical library.
 _MOST_THREADS = 2
-#: Sizes of the blocks that `_use_free_blocks` allocates, in bytes: from, to, by; and how many at most.
-_BLOCKS, _MOST_BLOCKS = (4096, 0, -16), 20_000
 
 Request = Dict[str, Any]
 
@@ -59,7 +56,6 @@ def run() -> None:
     importlib.invalidate_caches()  # a task finds files that are made later
     gc.collect()
     gc.freeze()
-    _use_free_blocks()
     _continue_in_fork(link)
     added = {name: value for name, value in os.environb.items() if name not in given}
     link.send(str(os.getpid()).encode())
@@ -80,20 +76,6 @@ def _import(link: socket.socket, modules: Sequence[str]) -> None:
         if kind is not None:
             link.send(f"{kind.__name__}: {error}".encode("utf-8", "replace")[:2000])
             os._exit(1)
-
-
-def _use_free_blocks() -> None:
-    """Allocate the free blocks between those in use in the C heap, so that no task does.
-
-    A task would copy a page for each: with TensorFlow about 1,400 of them.
-    """
-    malloc = ctypes.CDLL(None).malloc
-    malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    end = malloc(64 * 1024) or 0  # most likely behind all free blocks
-    left = _MOST_BLOCKS
-    for size in range(*_BLOCKS):
-        while left and (malloc(size) or end) < end:
-            left -= 1
 
 
 def _continue_in_fork(link: socket.socket) -> None:

@@ -10,9 +10,8 @@ A plain line has a host and its settings::
     node[03-16]
     fe80::1%eth0 slots = 2
 
-Single or double quotes enclose any other characters; a backslash is literal. ``#`` or ``//`` begins a comment
-where a setting could begin, and ``/*`` one that ``*/`` ends. A line with a name alone may be repeated: each
-line is one slot, as in PBS node files.
+Single or double quotes enclose any other characters; a backslash is literal. ``#`` begins a comment where a
+setting could begin. A line with a name alone may be repeated: each line is one slot, as in PBS node files.
 
 Names are arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.
 """
@@ -44,9 +43,6 @@ _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 #: A token of a plain line; and a setting, whose value may be empty even if another setting follows.
 _TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
 _SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)")
-#: What begins a comment, up to the end of the line; and a comment with an end, as Open MPI has it.
-_COMMENTS = ("#", "//")
-_BLOCK_COMMENT = re.compile(r"(?<!\S)/\*.*?\*/", re.DOTALL)
 #: Names that other programs have for keys of plain lines.
 _ALIASES = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
@@ -282,9 +278,8 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
     else:
         inventory = Inventory(faults)
         text = re.sub("\r\n|\r", "\n", text)
-        text = _BLOCK_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
         for number, line in enumerate(text.split("\n"), 1):
-            if line.strip() and not line.lstrip().startswith(_COMMENTS):
+            if line.strip() and not line.lstrip().startswith("#"):
                 _read_line(line.strip(), number, inventory)
         hosts = inventory.hosts()
     faults.raise_any(HostfileError)
@@ -363,14 +358,11 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
     faults, written = inventory.faults, dict[str, Node]()
     first = re.match(_TOKEN, line)
     name = first[0] if first else line
-    if name.startswith("/*"):
-        faults.add(number, quoted(name), 'expected "*/" at the end of the comment')
-        return
     rest = line[len(name) :].lstrip()
     if advice := _line_advice(name, rest):
         faults.add(number, quoted(name), advice)
         return
-    while rest and not rest.startswith(_COMMENTS):
+    while rest and not rest.startswith("#"):
         match = _SETTING.match(rest)
         if match is None:
             expected = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
@@ -387,6 +379,8 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
 
 def _line_advice(name: str, rest: str) -> str:
     """What to write instead of a line of another kind of file; empty: it may be a host."""
+    if name.startswith(("//", "/*")):
+        return 'expected "#" before a comment'
     if name == "-":
         return "expected a host; a list with dashes stands below hosts: in a file that ends with .yaml"
     if re.fullmatch(r"\[[A-Za-z][\w:.-]*\]", name):

@@ -1,7 +1,7 @@
 """Data files by name or pattern: text, CSV, TFRecord.
 
 Files are read in the driver, in partitions of about 2 MiB, or of less, so that every worker gets several.
-With ``read_on_worker=True`` (or ``beside=True``) each file is one partition, and the task that gets it reads
+With ``read_on_worker=True`` each file is one partition, and the task that gets it reads
 it: for file systems that all hosts share.
 """
 
@@ -44,18 +44,15 @@ class TextFiles(DataFiles):
 
     Args:
         names: a name, a pattern (``data/*.txt``, ``**`` for any folders, ``~`` for the home), or several.
-        beside: whether the lines are read in the tasks.
         encoding: of the text.
-        read_on_worker: the same as ``beside``.
+        read_on_worker: whether the lines are read in the tasks.
 
     Raises:
         InputError: no file has such a name, or it cannot be read.
     """
 
-    def __init__(
-        self, names: Names, *, beside: bool = False, encoding: str = "utf-8", read_on_worker: bool = False
-    ) -> None:
-        super().__init__(names, TextReader(encoding), beside or read_on_worker)
+    def __init__(self, names: Names, *, encoding: str = "utf-8", read_on_worker: bool = False) -> None:
+        super().__init__(names, TextReader(encoding), read_on_worker)
 
 
 class CsvFiles(DataFiles):
@@ -66,12 +63,11 @@ class CsvFiles(DataFiles):
 
     Args:
         names: a name, a pattern (``data/*.csv``), or several.
-        beside: whether the rows are read in the tasks.
         columns: the names of the columns to take; default: all.
         header: whether the first line of each file has the names.
         delimiter: between the fields.
         encoding: of the text.
-        read_on_worker: the same as ``beside``.
+        read_on_worker: whether the rows are read in the tasks.
 
     Raises:
         InputError: no file has such a name, it cannot be read, or has no such columns.
@@ -81,7 +77,6 @@ class CsvFiles(DataFiles):
         self,
         names: Names,
         *,
-        beside: bool = False,
         columns: Sequence[str] = (),
         header: bool = True,
         delimiter: str = ",",
@@ -89,7 +84,7 @@ class CsvFiles(DataFiles):
         read_on_worker: bool = False,
     ) -> None:
         reader = CsvReader(encoding, delimiter, header, tuple(columns))
-        super().__init__(names, reader, beside or read_on_worker)
+        super().__init__(names, reader, read_on_worker)
         faults = []
         for path in self.paths if columns else ():
             known = reader._replace(path=path).names() if header else []
@@ -109,18 +104,15 @@ class TFRecordFiles(DataFiles):
 
     Args:
         names: a name, a pattern (``data/*.tfrecord``), or several.
-        beside: whether the records are read in the tasks.
         check: whether to compare the checksum of each record, where google-crc32c is installed.
-        read_on_worker: the same as ``beside``.
+        read_on_worker: whether the records are read in the tasks.
 
     Raises:
         InputError: no file has such a name, or it cannot be read.
     """
 
-    def __init__(
-        self, names: Names, *, beside: bool = False, check: bool = True, read_on_worker: bool = False
-    ) -> None:
-        super().__init__(names, RecordReader(check), beside or read_on_worker)
+    def __init__(self, names: Names, *, check: bool = True, read_on_worker: bool = False) -> None:
+        super().__init__(names, RecordReader(check), read_on_worker)
 
 
 def found(names: Names) -> list[str]:

@@ -9,7 +9,7 @@ from launcher.text import byte_size, counted, duration, printable, signal_name
 #: The last column is only in the table of a job with restarts.
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
 #: Columns of numbers, aligned to the right.
-_RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT")
+_RIGHT = frozenset({"PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT"})
 #: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.text import last_line
 from launcher.transports import bootstrap
 from launcher.transports.link import START
+
+if TYPE_CHECKING:  # it imports this module where a host is connected to
+    from launcher.transports.transport import CommandTransport
 
 _PIECE = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
@@ -187,21 +190,6 @@ def run_here(host: str, entry: str, arguments: object) -> CommandPipe:
     )
 
 
-class CommandLines(Protocol):
-    """Makes the command lines; see `launcher.transports.transport.CommandTransport`."""
-
-    agent: str
-
-    def start(self, host: Host, settings: Any) -> Sequence[str]:
-        """The command line that starts an agent."""
-
-    def connect(self, host: Host, settings: Any) -> Sequence[str]:
-        """The command line that connects to one."""
-
-    def python(self, host: Host, settings: Any) -> str:
-        """The Python of a host."""
-
-
 class CommandConnections:
     """A command line for each program on a host; see `launcher.transports.base.Connections`.
 
@@ -211,7 +199,7 @@ class CommandConnections:
         settings: of the transport.
     """
 
-    def __init__(self, transport: CommandLines, hosts: Iterable[Host], settings: Any) -> None:
+    def __init__(self, transport: CommandTransport, hosts: Iterable[Host], settings: Any) -> None:
         self._transport, self._settings = transport, settings
         self._hosts = {host.name: host for host in hosts}
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all hosts

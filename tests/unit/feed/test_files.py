@@ -82,7 +82,7 @@ def test_every_record_once(tmp_path: Path, records: list[bytes], workers: int, p
 def test_every_worker_gets_several_partitions_or_whole_files(tmp_path: Path):
     for n in range(3):
         written(tmp_path / f"part-{n}", "".join(f"{n}.{m}\n" for m in range(100)))
-    here, there = (TextFiles(str(tmp_path / "part-*"), beside=beside) for beside in (False, True))
+    here, there = (TextFiles(str(tmp_path / "part-*"), read_on_worker=there) for there in (False, True))
     assert len(taken(here, 5)) >= 20 and [len(part) for part in taken(there, 5)] == [100, 100, 100]
     assert flat(here, 5) == flat(there, 5)
     assert flat(TextFiles(written(tmp_path / "x.gz", gzip.compress(b"one\ntwo\n")))) == ["one", "two"]
@@ -116,11 +116,10 @@ def test_encodings(tmp_path: Path):
 
 
 @pytest.mark.parametrize("workers", [1, 5])
-@pytest.mark.parametrize("option", ["beside", "read_on_worker"])
-def test_files_that_the_tasks_read(tmp_path: Path, workers: int, option: str):
+def test_files_that_the_tasks_read(tmp_path: Path, workers: int):
     rows = written(tmp_path / "rows.csv", "a,b\n" + "".join(f"{n},{n}\n" for n in range(40)))
     written(tmp_path / "some.tfrecord", recorded([b"x"] * 40))
-    on: dict[str, Any] = {option: True}
+    on: dict[str, Any] = {"read_on_worker": True}
     sources: list[DataFiles] = [
         TextFiles(rows, **on),
         CsvFiles(rows, columns=["b"], **on),

@@ -68,7 +68,7 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
     ("--nproc-per-node --ntasks-per-node --num-gpus -ppn --ppn -npernode --npernode", Peer(1, _PER_HOST)),
     ("-N --nnodes --nodes --num-nodes", Peer(1, "use --hosts node1,node2 and --workers N")),
     ("--master", Peer(0, "use --chief")),
-    ("-e --env", Peer(1, "use -x {}; for a Python environment --venv NAME", secret=True)),
+    ("-e", Peer(1, "use -x {}", secret=True)),
     ("-env -genv --genv", Peer(2, "use -x {0}=VALUE", secret=True)),
     ("--env-file", Peer(1, "use -x NAME=VALUE, or env: in a job file")),
     (

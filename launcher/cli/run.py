@@ -69,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _environment(text: str) -> str:
+    """The value of ``--env``, which sets a variable in other tools: it may be secret."""
+    name, equals, _ = text.partition("=")
+    if equals:
+        raise argparse.ArgumentTypeError(f"for a variable use -x {name}=...")
+    return values.environment(text)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the job.
 
@@ -125,9 +133,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text = "set a variable, or copy it (NAME, PRE*); repeatable"
     program("-x NAME[=VALUE]", text, dest="env", **REPEATABLE)
     program("--python PATH", "the Python that runs .py files (default: launch's own)", path)
-    text = "import once on each host, and fork the tasks from there"
     text = "the Python environment of the tasks, or its folder"
-    program("--venv NAME", text, values.environment)
+    program("--venv --env NAME", text, _environment)
+    text = "import once on each host, and fork the tasks from there"
     program("--preload MODULE,...", text, values.modules)
     program("--workdir DIR", "where the tasks run (default: here)", path)
     text = "run TensorBoard (default: on the working folder)"

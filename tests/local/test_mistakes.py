@@ -104,7 +104,7 @@ MISSPELT = [
     (f"--venv {'a' * 65} train.py", "at most 64"),
     (
         "--venv lab --python python3 train.py",
-        "--venv/--env: --python names the Python of the tasks, too; expected one",
+        "--venv: --python names the Python of the tasks, too; expected one",
     ),
     ("--venv lab --docker tf:1 train.py", "expected an image with its packages"),
     ("--docker train.py --epochs 3", "expected an image before the program: IMAGE train.py"),

@@ -153,9 +153,10 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         return 1
     down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)
     down.start()
-    with suppress(OSError):  # the agent has ended
+    with suppress(OSError):  # a reset: our stdin is a socket, and its other end closed with unread bytes
         while data := os.read(0, _READ):
             agent.sendall(data)
+    with suppress(OSError):  # the agent has ended
         agent.shutdown(socket.SHUT_WR)
     down.join(2 * _ACCEPTING)  # it ends what the agent leaves
     os._exit(0)

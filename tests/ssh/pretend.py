@@ -17,9 +17,9 @@ from pathlib import Path
 
 from launcher.errors import ConnectionLost, HostGone, TransportError
 
-_ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[2])
 #: What a program runs: its arguments come first on its stdin, as a line of JSON.
-_START = """
+START = """
 import sys, os, json
 sys.path.insert(0, sys.argv[1])
 module, _, function = sys.argv[2].partition(":")
@@ -39,7 +39,7 @@ class PretendProgram:
         self._ours, ours = socket.socketpair()
         theirs, its = socket.socketpair()
         self._errors = os.memfd_create("stderr")
-        argv = [python, "-I", "-S", "-c", _START, _ROOT, entry]
+        argv = [python, "-I", "-S", "-c", START, ROOT, entry]
         self.process = subprocess.Popen(
             argv, stdin=its.fileno(), stdout=its.fileno(), stderr=self._errors, start_new_session=True
         )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import select
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +17,7 @@ import pytest
 
 from launcher import events
 from launcher.agent import processes, sweep
+from launcher.agent.connection import listen
 from launcher.errors import TransportError
 from launcher.loop import Loop
 from launcher.protocol import GRACE, Channel, Decoder
@@ -23,7 +28,7 @@ from tests.contract.driver import Driver
 from tests.local.seeing import named
 from tests.pythons import oldest_python
 from tests.ssh.host import TIME_LIMIT, until
-from tests.ssh.pretend import PretendFleet, PretendProgram
+from tests.ssh.pretend import ROOT, START, PretendFleet, PretendProgram
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -62,15 +67,16 @@ class Reach:
 
     def counted(self, lines: int) -> None:
         """It has ended, and all its lines are there, once."""
-        self.agent.wait(events.TaskGone, "worker/0")
+        self.agent.wait(events.TaskGone, "worker/0", timeout=TIME_LIMIT)
         assert self.agent.output("worker/0") == b"".join(b"line %d\n" % n for n in range(1, lines + 1))
         assert [fact.code for fact in self.agent.all(events.TaskExited)] == [7]
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let the agent exit, and let go of everything."""
         self.fleet.thaw()
+        self.link.hang_up()
+        assert self.loop.until(lambda: self.link.over, TIME_LIMIT), "the agent does not exit"
         self.link.close()
-        assert self.link.wait(TIME_LIMIT) is not None
         self.loop.__exit__()
         self.fleet.close()
 
@@ -184,6 +190,26 @@ def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
     here.link.hang_up()
     assert here.link.kill(1) is None
     here.gone(within=60)  # five times as long as the first connection took
+
+
+def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(nothing_left: str):
+    """The program at this connection reads a reset, no end of file."""
+    token = os.urandom(16).hex()
+    arguments = {"token": token, "agent": processes.new_agent_number()}
+    ours, its = socket.socketpair()
+    argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT]
+    with listen(token) as listener, ours, its:
+        ours.sendall(json.dumps(arguments).encode() + b"\n")
+        program = subprocess.Popen(argv, stdin=its, stdout=its, stderr=subprocess.DEVNULL)
+        its.close()
+        select.select([listener], [], [], TIME_LIMIT)
+        with listener.accept()[0] as agent:
+            agent.settimeout(10)
+            agent.sendall(b"unread")
+            ours.recv(1, socket.MSG_PEEK)
+            ours.close()
+            assert agent.recv(1) == b""
+        program.wait(TIME_LIMIT)
 
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):

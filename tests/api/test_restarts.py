@@ -22,16 +22,16 @@ pytestmark = pytest.mark.timeout(180)
 def consume(args: Any, ctx: Any) -> None:
     """Write down each batch; the attempts in ``args["die"]`` kill themselves with their third one.
 
-    With ``args["meet"]`` an attempt begins when that of the other node does.
+    With ``args["wait"]`` the other nodes take one batch, and the next when that node has started again: they
+    might take them all.
     """
-    feed, batches = ctx.get_data_feed(), 0
-    name = f"{ctx.job_name}-{ctx.task_index}-{ctx.attempt}"
+    feed, batches, folder = ctx.get_data_feed(), 0, args["folder"]
     assert str(ctx.attempt) == os.environ["LAUNCH_ATTEMPT"]
-    with open(Path(args["folder"], name), "w") as file:
-        while len(list(Path(args["folder"]).glob(f"worker-?-{ctx.attempt}"))) < args.get("meet", 0):
-            time.sleep(0.01)
+    dying = [name.split("-") for name in args["die"] if args.get("wait")]
+    others = [node for node, when in dying if when == str(ctx.attempt) and node != str(ctx.task_index)]
+    again = [f"{folder}/worker-{node}-{ctx.attempt + 1}" for node in others]
+    with open(f"{folder}/{ctx.job_name}-{ctx.task_index}-{ctx.attempt}", "w") as file:
         while not feed.should_stop():
-            time.sleep(args.get("pause", 0))
             batch = feed.next_batch(args.get("batch", 100))
             file.write("".join(f"{row}\n" for row in batch))
             file.write("end\n" if batch else "")
@@ -39,6 +39,8 @@ def consume(args: Any, ctx: Any) -> None:
             batches += 1
             if batches == 3 and f"{ctx.task_index}-{ctx.attempt}" in args["die"]:
                 os.kill(os.getpid(), signal.SIGKILL)
+            while not all(map(os.path.exists, again)):
+                time.sleep(0.01)
 
 
 def batches_of(folder: Path) -> dict[str, list[list[int]]]:
@@ -60,7 +62,7 @@ PARTITIONS = [range(start, start + 500) for start in range(0, 20_000, 500)]
 @pytest.mark.parametrize("policy", ["stop", "continue"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path):
-    args = {"folder": str(tmp_path), "die": ["0-1"]}
+    args = {"folder": str(tmp_path), "die": ["0-1"], "wait": True}
     options = {"restarts": 1, "restart": "task", "on_failure": policy, **FED}
     with TFCluster.run(consume, args, workers, **options) as cluster:
         cluster.train(PARTITIONS)
@@ -78,7 +80,7 @@ def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path
 
 def test_all_nodes_that_start_again_are_fed_again(tmp_path: Path):
     """Without ps the workers start again together."""
-    args = {"folder": str(tmp_path), "die": ["1-1", "0-2"], "meet": 2, "pause": 0.02}
+    args = {"folder": str(tmp_path), "die": ["1-1", "0-2"], "wait": True}
     with TFCluster.run(consume, args, 2, restarts=2, grace=1, **FED) as cluster:
         cluster.train(PARTITIONS)
     assert set(rows_of(tmp_path)) == set(range(20_000))

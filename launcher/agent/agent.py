@@ -362,13 +362,16 @@ class Agent:
         task = self._tasks.get(command.task)
         if task is None:
             return
-        members = self._families.members(task.main, self._families.orphans().get(task.id, []))
-        for process in reversed(members):  # children first: what a killed main process leaves counts as left
+        # Children first: what a killed main process leaves counts as left.
+        for process in reversed(self._members(task)):
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
-        after = [processes.look_at(process.pid) for process in members]
-        states = "".join(process.state for process in after if process is not None)
+        # Listed anew: a process may have forked before its signal came.
+        states = "".join(process.state for process in self._members(task))
         self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
+
+    def _members(self, task: Task) -> List[processes.Process]:
+        return self._families.members(task.main, self._families.orphans().get(task.id, []))
 
     # ------------------------------------------------------------------ questions
 

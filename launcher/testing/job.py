@@ -119,8 +119,8 @@ class Job(_Waits):
         self.left_running = left_running
         #: Its tasks in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
-        #: The number of events when `Task.kill` or `Task.signal` was last called.
-        self.signalled_at = 0
+        #: The attempt of each task when `Task.kill` or `Task.signal` was last called.
+        self.attempts: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {'running' if self.running else f'exited with {self.exit_code}'}>"
@@ -401,7 +401,8 @@ class Task(_Waits):
             ClusterError: it has ended.
             WaitFailed: its agent does not answer within 10 s.
         """
-        self._signal(signal.SIGKILL, to_all=True, marks_restart=True)
+        self._note_attempts()
+        self._signal(signal.SIGKILL, to_all=True)
 
     def signal(self, number: int) -> None:
         """Send a signal to its main process.
@@ -413,7 +414,11 @@ class Task(_Waits):
             ClusterError: it has ended.
             WaitFailed: its agent does not answer within 10 s.
         """
-        self._signal(number, to_all=False, marks_restart=True)
+        self._note_attempts()
+        self._signal(number, to_all=False)
+
+    def _note_attempts(self) -> None:
+        self._job.attempts = {task.name: task.attempt for task in self._job.tasks}
 
     def wait_restarted(self, timeout: float = 60.0) -> int:
         """Wait until it runs again: an attempt that started after the last `kill` or `signal` in its job.
@@ -430,14 +435,12 @@ class Task(_Waits):
             WaitFailed: it does not run again in time, or the job has ended.
         """
         __tracebackhide__ = True
+        before, own = self._job.attempts.get(self.name, 1), (self.name, "running")
 
         def look() -> int:
-            later = self._job.driver.events[self._job.signalled_at :]
-            own = [
-                event for event in later if (event["event"], event.get("task")) == ("TaskMoved", self.name)
-            ]
-            started = (event["attempt"] for event in own if event["state"] == "running")
-            return max((attempt for attempt in started if attempt > 1), default=0)
+            moves = (event for event in self._job.events if event["event"] == "TaskMoved")
+            runs = (event["attempt"] for event in moves if (event["task"], event["state"]) == own)
+            return max((attempt for attempt in runs if attempt > before), default=0)
 
         return self._job.until(look, f"a new attempt of {self.name}", timeout)
 
@@ -515,21 +518,13 @@ class Task(_Waits):
 
         self._wait_for(look, _SUSPEND, f"all its processes to {condition}")
 
-    def _signal(self, number: int, to_all: bool, marks_restart: bool = False) -> str:
-        """Let its agent send a signal; the state of each of its processes after that.
-
-        Args:
-            number: of the signal.
-            to_all: to all processes of the task, not only to its main process.
-            marks_restart: `wait_restarted` shall wait for a start after this signal.
-        """
+    def _signal(self, number: int, to_all: bool) -> str:
+        """Let its agent send a signal; the state of each of its processes after that."""
         __tracebackhide__ = True
         if self.state is TaskState.STARTING:  # its first line may be read before launch says that it runs
             self._wait_for(lambda: self.state is not TaskState.STARTING or None, _ANSWER, "its start")
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
-        if marks_restart:
-            self._job.signalled_at = len(self._job.driver.events)
         known = len(self._signals_sent())
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
 

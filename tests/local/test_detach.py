@@ -23,10 +23,12 @@ NAME = re.compile(r"\d{8}-\d{6}-\w{5}")
 def counting(folder: Path) -> list[str]:
     """A command that prints numbered lines until there is a file ``go``; the last line has no newline.
 
-    worker/1 fails when worker/0 has ended, which its failure would stop.
+    worker/1 fails when worker/0 has printed all: its failure stops that.
     """
-    until = f"until test -e {folder / 'go'}; do i=$((i+1)); echo line $i of it; sleep 0.02; done"
-    return ["sh", "-c", f"i=0; {until}; printf end; test $TASK_INDEX = 0 || {{ sleep 0.5; exit 7; }}"]
+    go, end = folder / "go", folder / "end"
+    prints = f"until test -e {go}; do i=$((i+1)); echo line $i of it; sleep 0.02; done; printf end"
+    fails = f"until test -e {end}; do sleep 0.02; done; exit 7"
+    return ["sh", "-c", f"i=0; {prints}; test $TASK_INDEX = 1 || exec touch {end}; {fails}"]
 
 
 def pid_of(launch: Launch) -> int:

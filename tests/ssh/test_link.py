@@ -200,7 +200,7 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
     argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT]
     with listen(token) as listener, ours, its:
         ours.sendall(json.dumps(arguments).encode() + b"\n")
-        program = subprocess.Popen(argv, stdin=its, stdout=its, stderr=subprocess.DEVNULL)
+        program = subprocess.Popen(argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL)
         its.close()
         select.select([listener], [], [], TIME_LIMIT)
         with listener.accept()[0] as agent:

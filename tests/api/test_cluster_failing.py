@@ -8,14 +8,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher import FeedError, InputError, InputMode, JobFailed, TaskFailed, TFCluster
+from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
 from launcher.runs.run import json_of
 from tests.local.seeing import quick, soon
 
@@ -113,32 +111,6 @@ def test_nodes_that_do_not_end_are_ended_after_the_timeout():
     cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
     with pytest.raises(JobFailed, match=r"not exit within 0\.2s"):
         cluster.shutdown(timeout=0.2)
-
-
-def test_the_timeout_of_shutdown_counts_what_is_fed_meanwhile():
-    def fun(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed()
-        while not feed.should_stop():
-            feed.next_batch(1)
-
-    def rows() -> Iterator[tuple[int]]:
-        for number in range(10_000):
-            time.sleep(0.05)
-            yield (number,)
-
-    def train() -> None:
-        with suppress(FeedError, JobFailed):
-            cluster.train(rows())
-
-    cluster = TFCluster.run(fun, None, 1, input_mode=InputMode.FEED, quiet=True)
-    feeding = threading.Thread(target=train)
-    feeding.start()
-    soon(lambda: cluster._nodes.feeder._feeds["input"].state.call.over is False)
-    began = time.monotonic()
-    with pytest.raises(JobFailed, match="not exit within 2s"):
-        cluster.shutdown(timeout=2)
-    assert time.monotonic() - began < 3.5
-    feeding.join(10)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from launcher import FeedTimeout, InputError, InputMode, JobFailed, TaskFailed, TFCluster
-from launcher.text import Waiting
 from tests.local.seeing import quick, soon
 
 FED: dict[str, Any] = {"input_mode": InputMode.FEED, "quiet": True}
@@ -80,32 +79,6 @@ def test_a_node_that_takes_no_rows(tmp_path: Path):
     ):
         soon(lambda: "I rest" in Path(cluster.run_dir, "logs", "worker-0.log").read_text())
         cluster.train(range(100), feed_timeout=1)
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-def test_a_quiet_job_prints_no_line_about_a_wait(
-    quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    go, due = tmp_path / "go", Waiting.due
-
-    def seen(self: Waiting) -> str:
-        begun = due(self)
-        if begun:
-            go.touch()
-        return begun
-
-    def fun(args: Any, ctx: Any) -> None:
-        while not go.exists():
-            time.sleep(0.01)
-        feed = ctx.get_data_feed()
-        while not feed.should_stop():
-            feed.next_batch(10)
-
-    with TFCluster.run(fun, None, 1, input_mode=InputMode.FEED, quiet=quiet) as cluster:
-        monkeypatch.setattr(Waiting, "FIRST", 0.1)
-        monkeypatch.setattr(Waiting, "due", seen)
-        cluster.train(range(10))
-    assert ("waiting for worker/0 to ask for rows" in capfd.readouterr().err) is not quiet
 
 
 def test_a_node_that_is_not_fed_fails_with_that_reason():

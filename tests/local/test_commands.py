@@ -386,27 +386,6 @@ def test_zsh_script(launch: Launch, tmp_path: Path):
 # ---------------------------------------------------------------------- many, and nested
 
 
-def test_more_tasks_than_the_soft_limit_has_files(launch: Launch):
-    """Each has a port, a pipe and a log that are open: room for them is taken below the hard limit."""
-    command = ("sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", sys.executable, "-m", "launcher")
-    task = ["sh", "-c", "ulimit -S -n"]
-    ended = launch.start("--workers", "80", "--", *task, command=command).wait(50)
-    assert ended.code == 0, ended.err
-    assert ended.out.count("| 64\n") == 80
-    assert "open files" not in ended.err
-    assert {last_run(launch).log(f"worker/{index}") for index in range(80)} == {b"64\n"}
-
-
-def test_a_task_that_launches(launch: Launch, family: Family):
-    """A launch in a launch: the inner tasks know their own job, and go with the outer one."""
-    inner = [sys.executable, "-m", "launcher", "--ps", "1", "--workers", "2", "--", "sh", "-c"]
-    script = "echo $JOB_NAME/$TASK_INDEX $TF_CONFIG; test $JOB_NAME = worker || exec sleep 60"
-    ended = launch("--workers", "1", "-x", f"PYTHONPATH={ROOT}", "--", *inner, script)
-    assert ended.code == 0, ended.out + ended.err
-    assert "worker/0 | worker/1 | worker/1 {" in ended.out
-    family.gone(0.5)
-
-
 def test_a_nested_launch_is_stopped_with_its_tasks(launch: Launch, family: Family):
     inner = [sys.executable, "-m", "launcher", "--workers", "2", "--"]
     words = [*inner, *stub("family", "child", "daemon", "sleep")]

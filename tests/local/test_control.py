@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -89,14 +88,6 @@ def test_a_task_that_waits_to_start_again(launch: Launch):
     assert [task["task"] for task in tasks] == ["worker/0"]
     assert launch("stop", name).code == 0
     started.wait()
-
-
-def test_events_have_no_measurements(launch: Launch):
-    started = running(launch)
-    assert launch("ps", "latest").code == 0
-    assert "Measured" not in {event["event"] for event in last_run(launch).events}
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
 def test_a_launcher_that_died(launch: Launch):
@@ -237,23 +228,6 @@ def test_clients_that_misbehave(launch: Launch):
     started.send(signal.SIGINT)
     assert started.wait().code == 130
     assert "Traceback" not in started.err
-
-
-def test_no_file_descriptor_is_left_for_an_answer(launch: Launch):
-    """The client gets none, and the job goes on."""
-    started = running(launch)
-    pid = json.loads((last_run(launch).path / "launcher.json").read_text())["pid"]
-    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    one_left = min(set(range(len(used) + 1)) - used) + 1
-    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (one_left, before[1]))
-    with connect(launch) as peer:
-        peer.send(b'{"request": "tasks"}')
-        assert peer.recv(1) == b""
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-    assert launch("ps", "latest").code == 0
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another user")

@@ -99,16 +99,6 @@ def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_pat
     assert not (tmp_path / "started").exists()
 
 
-def test_a_report_whose_folder_vanishes(launch: Launch, tmp_path: Path):
-    """The failure of the job matters more than the missing report."""
-    for code, expected in ((0, 125), (3, 3)):
-        (tmp_path / "folder").mkdir()
-        script = f"rmdir {tmp_path / 'folder'}; exit {code}"
-        ended = launch("--report", tmp_path / "folder" / "report.json", "--", "sh", "-c", script)
-        assert ended.code == expected
-        assert "can't write the report" in ended.err
-
-
 def test_run_dir(launch: Launch, weird_path: Path):
     """A folder that all may read gets files that none of them may read."""
     folder, report = weird_path / "run", weird_path / "report.json"
@@ -187,16 +177,6 @@ def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: lis
     assert ended.code == (code or 125)
     assert "the output can't be written: No space left on device" in ended.err
     assert ("launch: exit code 125: the job is ok, but" in ended.err) == (code == 0)
-
-
-def test_a_log_that_is_not_whole_is_no_success(launch: Launch):
-    command = ("sh", "-c", 'ulimit -f 16; exec "$@"', "sh", *COMMAND)  # 8 kB or 16 kB, as the shell has it
-    script = "head -c 100000 /dev/zero | tr '\\0' x"
-    ended = launch.start("--", "sh", "-c", script, command=command).wait()
-    assert ended.code == 125
-    assert "worker-0.log can't be written: File too large" in ended.err
-    assert ended.err.splitlines()[-1].startswith("launch: exit code 125: the job is ok, but")
-    assert last_run(launch).report["exit_code"] == 125
 
 
 @pytest.mark.parametrize(

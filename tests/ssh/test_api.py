@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -16,7 +15,6 @@ import pytest
 
 from launcher import ExitStatus, InputMode, TaskState, TFCluster, TFParallel
 from launcher.feed import listener
-from launcher.runs.run import json_of
 from launcher.testing import Cluster
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
@@ -75,25 +73,6 @@ def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: p
         mend.start()
         assert first + list(results) == [row * row for row in range(8000)]
         mend.join()
-
-
-def test_a_node_that_dies_there_is_fed_again(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
-
-    def square_but_die(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed(train_mode=False)
-        while not feed.should_stop():
-            rows = feed.next_batch(10)
-            if ctx.task_index == 1 and ctx.attempt == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            feed.batch_results([row * row for row in rows])
-
-    again: dict[str, Any] = {"restarts": 1, "restart": "task", **FED}
-    with TFCluster.run(square_but_die, None, 2, hosts="node1,node2", **again) as cluster:
-        found = list(cluster.inference([range(start, start + 10) for start in range(0, 8000, 10)]))
-    assert found == [row * row for row in range(8000)]
-    report = json_of(f"{cluster.run_dir}/report.json")
-    assert report is not None and report["restarts"] == 1
 
 
 def test_a_task_of_the_pytest_fixture_is_suspended_and_killed(hosts: list[LabHost], cluster: Cluster):

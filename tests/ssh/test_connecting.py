@@ -99,23 +99,6 @@ def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent
     assert refusal(Host("127.0.0.1", port=port)).startswith(f"127.0.0.1: 127.0.0.1:{port} {text}")
 
 
-def test_an_ssh_server_that_stops_in_the_middle(home: Home, hosts: list[LabHost]):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        connections: list[socket.socket] = []
-
-        def greet() -> None:
-            connections.append(server.accept()[0])
-            connections[0].sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-        thread = threading.Thread(target=greet, daemon=True)
-        thread.start()
-        message = refusal(Host("127.0.0.1", port=port), settings=ONCE._replace(connect_timeout=4.0))
-        thread.join(30)
-        connections[0].close()
-    assert message == f"127.0.0.1: the ssh server at 127.0.0.1:{port} stopped answering for 4s"
-
-
 # All of them together
 
 

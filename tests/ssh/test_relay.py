@@ -36,16 +36,6 @@ while piece := way.recv(1 << 16):
 print(size, digest.digest() == hashlib.sha256(data).digest())
 """
 
-#: Sends as much as is taken until nothing more is for a second, and prints how much that was.
-STUFF = """
-import select, socket, sys
-way = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-way.setblocking(False)
-sent = 0
-while select.select([], [way], [], 1.0)[1]:
-    sent += way.send(bytes(1 << 16))
-print(sent)
-"""
 
 #: Opens so many connections, one when the other is answered, and says whether the last is closed at once.
 CROWD = """
@@ -93,11 +83,10 @@ while True:
 
 
 class Echo:
-    """A socket of this machine that says what it hears; ``deaf``: it only accepts."""
+    """A socket of this machine that says what it hears."""
 
-    def __init__(self, folder: str, deaf: bool = False) -> None:
+    def __init__(self, folder: str) -> None:
         self.path = f"{folder}/echo"
-        self._deaf = deaf
         self.endless = False
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listening.bind(self.path)
@@ -113,8 +102,7 @@ class Echo:
             except OSError:
                 return
             self._open.append(way)
-            if not self._deaf:
-                threading.Thread(target=self._echo, args=(way,), daemon=True).start()
+            threading.Thread(target=self._echo, args=(way,), daemon=True).start()
 
     def _echo(self, way: socket.socket) -> None:
         with way:
@@ -183,29 +171,6 @@ def test_all_hosts_reach_it(lab: Lab, fleet: SshConnections, notices: list[str],
     assert notices == []
 
 
-def test_a_reader_that_does_not_read_stops_the_writer(lab: Lab, fleet: SshConnections, folder: str):
-    deaf = Echo(folder, deaf=True)
-    try:
-        taken = int(printed_on(lab.hosts[0], STUFF, fleet.relay(deaf.path)["node1"]))
-        assert 1 << 16 < taken < 24 << 20
-    finally:
-        deaf.close()
-
-
-def test_a_stuck_connection_delays_no_other(lab: Lab, fleet: SshConnections, folder: str, echo: Echo):
-    """The same connection carries another way, and programs."""
-    port = fleet.relay(echo.path)["node1"]
-    stuck = "import time; way = 0\n" + TALK.replace(
-        "while piece := way.recv(1 << 16):", "while time.sleep(9):"
-    )
-    with lab.hosts[0].start(["python3", "-c", stuck, str(port), "30000000"]) as waiting:
-        try:
-            for _ in range(3):
-                assert printed_on(lab.hosts[0], TALK, port, 500_000) == "500000 True"
-        finally:
-            waiting.kill()
-
-
 def test_the_limit_of_connections(lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo):
     port = fleet.relay(echo.path)["node1"]
     node = lab.hosts[0]
@@ -225,22 +190,6 @@ def test_a_task_that_closes_in_the_middle_breaks_nothing(
     leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "50"]) for _ in range(3)]
     assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 3
     assert fleet.is_alive("node1") and notices == []
-
-
-def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshConnections, echo: Echo):
-    """While channels are opened and closed: then only the keys may be spoken of."""
-    echo.endless = True
-    with sshd_with(lab.hosts[0], "RekeyLimit 1M"):
-        fleet.reconnect("node1")
-        port = fleet.relay(echo.path)["node1"]
-        transport = fleet.connection("node1").transport
-        seen = {transport.H}
-        for _ in range(10):
-            leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "20"]) for _ in range(2)]
-            assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 2
-            seen.add(transport.H)
-    assert len(seen) > 3, "no keys were renewed"
-    assert fleet.is_alive("node1")
 
 
 def test_nothing_listens(lab: Lab, fleet: SshConnections, notices: list[str], folder: str):

@@ -15,7 +15,3 @@ RINGS = ["sh", "-c", f"{_RUNG}; {_RING.format('late')}; sleep 0.5; echo late; ex
 
 #: Says so and sleeps.
 SLEEPS = ["sh", "-c", "echo asleep; exec sleep 600"]
-
-#: Is between vfork and exec for ever: the parent waits in the kernel for its child, which sleeps.
-_VFORK = "import ctypes, time; print('up', flush=True); ctypes.CDLL(None).vfork(); time.sleep(600)"
-VFORKS = ["python3", "-c", _VFORK]

@@ -16,7 +16,7 @@ import pytest
 from launcher import ExitStatus, TaskState
 from launcher.job import OnFailure
 from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed
-from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS, VFORKS
+from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -112,13 +112,6 @@ def test_a_launch_that_starts_no_task(
     assert caught.value.exit_code == code and "launch:" in caught.value.output
 
 
-def test_an_unknown_backend(cluster: Cluster):
-    with pytest.raises(
-        ClusterError, match="'podman:x' is not a backend for clusters; expected local, or docker"
-    ):
-        cluster.start(["true"], backend="podman:x")
-
-
 def test_a_wait_that_fails_names_its_task_and_condition(cluster: Cluster):
     job = cluster.start(SLEEPS, workers=2, left_running=True)
     job.task("worker/1").until_prints("asleep")
@@ -203,17 +196,6 @@ def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str
     assert task.raw == before
     task.resume()
     task.until_prints(f"step {len(task.lines) + 2}")
-
-
-def test_a_task_is_suspended_while_it_starts_a_process(cluster: Cluster):
-    job = cluster.start(VFORKS, left_running=True)
-    task = job.task("worker/0")
-    task.until_prints("up")  # before it, python3 may be a shell script with processes in any state
-    job.until(lambda: sorted(state for state, _ in _family(task).values()) == ["D", "S"])
-    task.stop()
-    assert sorted(state for state, _ in _family(task).values()) == ["D", "T"]
-    task.resume()
-    job.until(lambda: sorted(state for state, _ in _family(task).values()) == ["D", "S"])
 
 
 def test_a_suspended_task_is_ended_too(cluster: Cluster):

@@ -127,36 +127,6 @@ def test_the_runs_are_named_in_junit_s_xml(plugged: pytest.Pytester):
     assert [Path(path, "report.json").exists() for path in found] == [True, True]
 
 
-def test_a_fixture_of_this_name_in_the_project_wins(plugged: pytest.Pytester):
-    plugged.makepyfile(
-        """
-        import pytest
-        @pytest.fixture
-        def cluster():
-            return "mine"
-        def test_it(cluster):
-            assert cluster == "mine"
-        """
-    )
-    for options in ([], ["-p", "no:tf-launcher"]):
-        plugged.runpytest_subprocess(*options, timeout=LIMIT).assert_outcomes(passed=1)
-
-
-def test_ctrl_c_works_where_the_tests_ignore_it(plugged: pytest.Pytester):
-    """As in the background of a script."""
-    plugged.makepyfile(
-        """
-        import signal
-        def test_it(cluster):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            job = cluster.start(["sleep", "600"])
-            job.stop()
-            assert job.wait().exit_code == 130
-        """
-    )
-    plugged.runpytest_subprocess(timeout=LIMIT).assert_outcomes(passed=1)
-
-
 _WRITES_PIDS = """
 import json, os, signal, sys, time
 def test_it(cluster):

@@ -12,9 +12,6 @@ import pytest
 from launcher import text
 from launcher.transports import bootstrap
 
-#: Has no effect and prints what it got.
-ENTRY = "launcher.text:printable"
-
 
 @pytest.mark.parametrize(
     ("magic", "file"),

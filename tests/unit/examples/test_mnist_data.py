@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.unit.examples.mnist_samples import FOLDER, same
@@ -37,7 +36,7 @@ def offer(data: ModuleType, monkeypatch: pytest.MonkeyPatch, *results: Any) -> l
 
 
 class TestCache:
-    @pytest.mark.parametrize("damage", ["empty", "cut", "bit", "text", "pickle", "other data", "folder"])
+    @pytest.mark.parametrize("damage", ["bit", "text", "folder"])
     def test_damage_is_found_and_mended(
         self,
         data: ModuleType,
@@ -50,19 +49,11 @@ class TestCache:
         file = tmp_path / data.CACHE_FILE
         data.write_cache(file, small)
         good = file.read_bytes()
-        if damage == "empty":
-            file.write_bytes(b"")
-        elif damage == "cut":
-            file.write_bytes(good[: len(good) // 2])
-        elif damage == "bit":
+        if damage == "bit":
             middle = len(good) // 3
             file.write_bytes(good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :])
         elif damage == "text":
             file.write_text("404 not found")
-        elif damage == "pickle":
-            np.savez(file, **{**small._asdict(), "train_labels": np.array([print], dtype=object)})
-        elif damage == "other data":
-            data.write_cache(file, small._replace(train_labels=small.train_labels[::-1]))
         elif damage == "folder":
             file.unlink()
             file.mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import subprocess
 import threading
 from collections import namedtuple
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode
 from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
-from tests.pythons import oldest_python
 
 Point = namedtuple("Point", "x y")
 anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -165,16 +163,3 @@ def test_chunks_of_rows_that_grow(monkeypatch: pytest.MonkeyPatch):
     chunks = list(Chunker().chunks(piece))
     assert sum(chunk.rows or 0 for chunk in chunks) == 5100
     assert all(chunk.weight <= 4 << 20 for chunk in chunks)
-
-
-def test_the_task_side_runs_on_python_3_8():
-    if (python := oldest_python()) is None:
-        pytest.skip("no python3.8 on this machine")
-    code = (
-        "from launcher.feed.remote import connect, codec, data_feed, readers\n"
-        "block = codec.decode(codec.encode([(1, 'a'), (2, 'b')]))\n"
-        "print(block, list(readers.RecordReader(path='/dev/null')()))"
-    )
-    environ = {"PYTHONPATH": str(Path(__file__).parents[3])}
-    ended = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
-    assert ended.stdout == "[(1, 'a'), (2, 'b')] []\n", ended.stderr

@@ -67,19 +67,6 @@ def test_the_last_notice_is_not_repeated_in_the_failure_report(screen, between: 
     assert screen.texts()[1].count(why) == times
 
 
-def test_progress_bars_are_looked_at_now_and_then(screen):
-    screen.begin(node1="worker/0")
-    screen.on(printed(W0, b"\r10%"))
-    seconds = screen.console.tick(1.0)
-    assert seconds is not None and seconds <= 1.0
-    assert screen.texts()[0] == ""
-    screen.console.tick(2.5)
-    assert screen.texts()[0] == "worker/0 | 10%\n"
-    screen.on(printed(W0, b"\r100%\n"))
-    assert screen.console.tick(3.0) is None
-    assert screen.texts()[0] == "worker/0 | 10%\nworker/0 | 100%\n"
-
-
 def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
     screen.begin(node1="worker/0 ps/0")
     screen.on(printed(W0, b"Loading data ... "), printed(PS0, b"a\n"))

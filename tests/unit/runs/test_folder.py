@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from launcher.errors import LaunchError
-from launcher.runs import folder, run
+from launcher.runs import folder
 from launcher.runs.folder import MOST_REMOVED, create, prune
 from launcher.runs.owner import this_process
 from tests.unit.runs.conftest import made
@@ -25,24 +23,6 @@ def test_the_owner_is_written_down_and_no_secret(state: Path):
     }  # fmt: skip
     assert record["pid"] == os.getpid()
     assert record["start_ticks"] == this_process().start_ticks
-
-
-def test_the_state_folder_is_below_home_without_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/to/be/ignored")
-    assert run.runs_folder() == f"{tmp_path}/.local/state/tf-launcher/runs"
-
-
-def test_a_full_disk_leaves_nothing(state: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(folder, "write_json", full)
-    with pytest.raises(LaunchError, match="No space left") as caught:
-        create(None, JOB)
-    assert str(state / JOB) in str(caught.value)
-    assert caught.value.exit_code == 125
-    assert os.listdir(state) == []
 
 
 # ---------------------------------------------------------------------- old runs

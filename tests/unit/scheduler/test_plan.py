@@ -211,13 +211,6 @@ def test_a_misspelt_placeholder_is_a_fault(written: str, meant: str):
     assert not [*check_placeholders(JobSpec((), option_env=env, copied=frozenset("A")), (), "")]
 
 
-@pytest.mark.parametrize(
-    "written", ["{job_name}", "{index}", "{}", "{{ranks}}", "${ranks}", '{"ranks": 1}', "{host}"]
-)
-def test_other_braces_are_no_fault(written: str):
-    assert not [*check_placeholders(job(written), (), "")]
-
-
 def test_variables_that_are_too_long_for_the_kernel():
     host = Host("node-with-a-name")
     many = JobSpec(roles(worker=4000))

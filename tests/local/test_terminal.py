@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,11 @@ def test_a_small_window_and_one_that_changes(terminal: Open, tmp_path: Path):
     assert "ok in" in it.text
 
 
+NOTICE = "This TensorFlow binary is optimized to use available CPU instructions"
+CRASH = f"print('{NOTICE}', flush=True); raise ValueError('no such thing')"
+FOLDED = "launch: 2 start-up notices of TensorFlow (2 tasks) are in the logs only; --verbose shows them"
+
+
 def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     script = f"rmdir {tmp_path}/folder; echo made > {tmp_path}/file"
@@ -80,6 +86,22 @@ def test_the_verdict_is_last(terminal: Open, tmp_path: Path):
     )
     assert all(line.startswith(start) for line, start in zip(lines[-7:-1], starts, strict=True)), lines
     assert lines[-1].startswith("launch: exit code 125: the job is ok, but some files")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_notices_and_repeated_tracebacks_are_folded(terminal: Open, launch: Launch, verbose: bool):
+    options = ["--verbose"] if verbose else []
+    it = terminal(*options, "--workers", "2", "--on-failure", "continue", "-c", CRASH, columns=200)
+    assert it.wait() == 1
+    lines = [re.sub(r" +\|", " |", line) for line in it.screen]
+    task_lines = [line for line in lines if line.startswith("worker/")]
+    assert sum(NOTICE in line for line in task_lines) == (2 if verbose else 0)
+    assert sum("| Traceback" in line for line in task_lines) == (2 if verbose else 1)
+    assert sum("(the same traceback as worker/" in line for line in task_lines) == (0 if verbose else 1)
+    assert (FOLDED in lines) is not verbose
+    assert verbose or lines.index(FOLDED) < next(n for n, line in enumerate(lines) if "HOST" in line)
+    run = last_run(launch)
+    assert all(NOTICE.encode() in run.log(task) for task in ("worker/0", "worker/1"))
 
 
 def test_ctrl_c_on_the_keyboard(terminal: Open, launch: Launch, family: Family):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,22 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
     yield reached
     for one in made:
         one.close()
+
+
+def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
+    """The host is healthy, and nothing had started: another connection will do."""
+    record, notices = hosts[0].record(), list[str]()
+    with Loop() as loop, SshConnections([record], SshSettings(), notices.append) as fleet:
+        fleet.connect()
+        assert hosts[0].kill_sshd_sessions()
+        link = open_link(loop, record.name, fleet, notices.append)
+        agent = Driver(link, record.name, {}, loop)
+        agent.ready()
+        assert agent.close() == ""
+        link.close()
+    lost, back = (text.removeprefix(f"{record.name}: ") for text in notices)
+    assert lost.startswith("connection lost (the connection broke")
+    assert back.startswith("connected again after ")
 
 
 def test_much_output_through_connections_that_break(reach: Callable[..., Reach]):

@@ -27,6 +27,7 @@ COMMANDS = {
     "restart": "launcher.cli.restart",
     "hosts": "launcher.cli.hosts",
     "check": "launcher.cli.check",
+    "prepare": "launcher.cli.prepare",
     "clean": "launcher.cli.clean",
     "completion": "launcher.cli.completion",
     "help": "launcher.cli.help",

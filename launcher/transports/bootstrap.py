@@ -143,16 +143,28 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
     Raises:
         TransportError: no Python can have this path.
     """
+    return python_line(python) + program(entry, arguments, modules)
+
+
+def python_line(python: str) -> bytes:
+    """The line that names the Python.
+
+    Raises:
+        TransportError: no Python can have this path.
+    """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")
-    line = b"python:" + python.encode("utf-8", "surrogateescape") + b"\n"
-    return line + program(entry, arguments, modules)
+    return b"python:" + python.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def program(entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
     """The same without the line that names the Python: for a process that runs `_LOADER` already."""
-    frames = (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))
-    return b"".join(b"%08d%s" % (len(frame), frame) for frame in frames)
+    return b"".join(map(frame, (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))))
+
+
+def frame(data: bytes) -> bytes:
+    """A frame with this content."""
+    return b"%08d%s" % (len(data), data)
 
 
 def loader(python: str) -> list[str]:

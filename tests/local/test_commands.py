@@ -16,7 +16,9 @@ import pytest
 from tests.conftest import Launch, Started, proc
 from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
-COMMANDS = ("hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "completion", "help")
+COMMANDS = (
+    "hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "prepare", "completion", "help",
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- help

@@ -1,0 +1,98 @@
+"""``launch prepare``: the same Python environment on every host."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from launcher.cli.connecting import add_connecting, reaching
+from launcher.cli.tables import print_table
+from launcher.config import values
+from launcher.config.hostfile import read_hosts
+from launcher.environments.requirements import Requirements, wanted
+from launcher.errors import Fault, InputError
+from launcher.job_run.notices import print_notice
+from launcher.text import byte_size, counted, listed
+from launcher.transports.machines import this_machine
+from launcher.transports.ssh import SshSettings
+
+if TYPE_CHECKING:  # it imports fabric
+    from launcher.environments.prepare import Row
+
+SUMMARY = "make the same Python environment on every host"
+
+EXAMPLES = """\
+launch prepare --hosts lab.yaml              packages of ./requirements.txt
+launch prepare --hosts lab.yaml tensorflow   these packages
+launch prepare --hosts 'node[01-40]' -r needs.txt --name tf
+launch prepare --hosts lab.yaml --check      only compare the hosts
+launch prepare --hosts lab.yaml --clean      remove unused ones
+
+Without packages: requirements.txt, else the dependencies in pyproject.toml,
+else the TensorFlow that is installed here. Exit code: 0 all hosts have the
+environment; 1 some do not; 2 bad input."""
+
+#: The environment of a user who names none.
+DEFAULT = "default"
+_COLUMNS = ("host", "Python", "TensorFlow", "driver", "size", "state")
+_NAME = values.matching(
+    r"(?![0-9a-f]{16}-py)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "expected letters, digits, dots, dashes"
+)
+#: Days without a run until --clean removes an environment.
+_DAYS = 30
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch prepare``."""
+    parser.add_argument("packages", metavar="PACKAGE", nargs="*", help="such as tensorflow or numpy==2.1")
+    text = "a requirements file; may be repeated"
+    values.option(parser, "-r --requirement FILE", text, values.not_empty, action="append", default=[])
+    values.option(parser, "--hosts X", "a hostfile, or host,... (default: this machine)")
+    values.option(parser, "--name NAME", "of the environment (default: default)", _NAME, default=DEFAULT)
+    values.option(parser, "--upgrade", "find the newest versions again")
+    values.option(parser, "--offline", "download wheels here and send them: hosts use no package index")
+    do = parser.add_mutually_exclusive_group()
+    values.option(do, "--check", "only compare the hosts; exit code 1 if any differs")
+    values.option(do, "--clean", f"remove environments that no run has used for {_DAYS} days")
+    add_connecting(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare, compare or clean the hosts, and print a table.
+
+    Raises:
+        InputError: all faults of the hosts or of the packages.
+    """
+    hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
+    if args.clean and (args.packages or args.requirement):
+        raise InputError(
+            [Fault("--clean", "packages are named", "expected none: it removes old environments")]
+        )
+    packages = Requirements((), "") if args.clean else wanted(args.requirement, args.packages, os.environ)
+
+    from launcher.environments.prepare import Preparing, Settings  # fabric
+
+    do = "check" if args.check else "clean" if args.clean else "prepare"
+    how = reaching(args)
+    ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
+    with Preparing(
+        Settings(args.name, do, args.offline, _DAYS), packages, args.upgrade, print_notice
+    ) as all_hosts:
+        rows = all_hosts.run(hosts, ssh)
+    print_table(_COLUMNS, [_cells(row) for row in rows])
+    pythons = sorted({row.look.version for row in rows if row.look and row.look.version})
+    if len(pythons) > 1:
+        print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
+    bad = [row.host for row in rows if row.fault or (do != "clean" and row.state != "ready")]
+    if bad:
+        print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
+    return int(bool(bad))
+
+
+def _cells(row: Row) -> list[str]:
+    if row.look is None:
+        return [row.host, "", "", "", "", f"{row.state}: {row.fault}" if row.fault else row.state]
+    look = row.look
+    size = byte_size(look.size) if look.size else ""
+    return [row.host, look.version, look.tensorflow, look.driver, size, row.state]

@@ -136,8 +136,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Which test runs next, and in which process, when several run side by side (pytest-xdist).
 
     Tests that share what takes long to make share a process, and come first. Then come tests of all folders
-    in turn, as some wait and some compute; short tests of pure logic come last, so that all processes end at
-    about the same time.
+    in turn, as some wait and some compute; trainings with TensorFlow, which compute most, have turns
+    of their own. Short tests of pure logic come last, so that all processes end at about the same time.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -149,7 +149,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             super().schedule()
             folders: dict[str, list[str]] = {}
             for scope in self.workqueue:
-                folders.setdefault(scope.split("/")[1], []).append(scope)
+                trains = "tensorflow" in scope or "test_examples_fed" in scope
+                folders.setdefault("trainings" if trains else scope.split("/")[1], []).append(scope)
             turns = {
                 scope: (folder in ("unit", "histories"), place / len(scopes))
                 for folder, scopes in folders.items()
@@ -162,7 +163,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """What shares a process with this test: two sets of tests with engines on hosts, three modules."""
+    """What shares a process with this test: two sets of tests with engines on hosts, four modules."""
     if "tests/soak/test_survival" in nodeid:  # several TensorFlows each: one test at a time for each place
         return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
     if "tests/docker/" in nodeid:
@@ -170,8 +171,9 @@ def _shared_by(nodeid: str) -> str:
             return "tests/docker/hosts 1"
         if any(part in nodeid for part in ("hosts", "elsewhere", "exit_codes")):
             return "tests/docker/hosts 2"
-        if any(part in nodeid for part in ("test_engines", "test_dockerfile")):
-            return nodeid.partition("::")[0]
+    modules = ("docker/test_engines", "docker/test_dockerfile", "local/test_installed")
+    if any(module in nodeid for module in modules):
+        return nodeid.partition("::")[0]
     return nodeid
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 from launcher.cli.connecting import add_connecting, reaching
@@ -73,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
     from launcher.environments.prepare import Preparing, Settings  # fabric
 
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes what it began
     do = "check" if args.check else "clean" if args.clean else "prepare"
     how = reaching(args)
     ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
@@ -87,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
     bad = [row.host for row in rows if row.fault or (do != "clean" and row.state != "ready")]
     if bad:
         print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
+    elif do == "prepare":
+        there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
+        print_notice(f"ready: launch{there} --venv {args.name} PROGRAM")
     return int(bool(bad))
 
 

@@ -78,16 +78,10 @@ class _Ready(Record):
 
 
 class _Removed(Record):
-    """An environment that was removed."""
-
-    name: str
-    size: int
-
-
-class _Clean(Record):
     """What a host has removed."""
 
-    removed: tuple[_Removed, ...]
+    names: tuple[str, ...]
+    size: int
 
 
 class Row(Record):
@@ -329,9 +323,9 @@ class Preparing:
         return Row(name, look, done, fault)
 
     def _clean(self, talk: _Talk) -> str:
-        removed = talk.ask(_Clean, do="clean", days=self._settings.days).removed
-        size = byte_size(sum(each.size for each in removed))
-        return f"removed {counted(len(removed), 'environment')} ({size})" if removed else "nothing to remove"
+        names, size = talk.ask(_Removed, do="clean", days=self._settings.days)
+        removed = f"removed {counted(len(names), 'environment')} ({byte_size(size)})"
+        return removed if names else "nothing to remove"
 
     # ------------------------------------------------------------------ environments
 

@@ -107,16 +107,21 @@ def run(
     seconds: float = 0.0,
     env: Optional[Dict[str, str]] = None,
     keep: Tuple[int, ...] = (),
+    text: str = "",
 ) -> Tuple[int, str]:
     """Run a program in a group of its own, and tell its last line as a stage.
 
     Returns its exit code and the end of its output; at the end of standard input all its processes are
-    killed. The descriptors of ``keep`` are inherited.
+    killed. The descriptors of ``keep`` are inherited. ``text`` is its standard input: it may have passwords,
+    and no other file has it.
     """
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd="/",
-        start_new_session=True, preexec_fn=die_with_parent, pass_fds=keep,
-    )  # fmt: skip
+    with tempfile.TemporaryFile("w+") as given:
+        given.write(text)
+        given.seek(0)
+        process = subprocess.Popen(
+            argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd="/",
+            start_new_session=True, preexec_fn=die_with_parent, pass_fds=keep,
+        )  # fmt: skip
     pipe = process.stdout
     assert pipe is not None
     began, told, output, ended = time.time(), 0.0, b"", False
@@ -188,8 +193,9 @@ def manifest(folder: str) -> Any:
     try:
         with open(os.path.join(folder, MANIFEST)) as file:
             read = json.loads(file.read(1 << 20))
-        return read if os.access(os.path.join(folder, "bin", "python"), os.X_OK) else None
-    except (OSError, ValueError):
+        runs = os.access(os.path.join(folder, "bin", "python"), os.X_OK)
+        return read if runs and {"hash", "packages", "python"} <= set(read) else None
+    except (OSError, ValueError, TypeError):
         return None
 
 
@@ -308,9 +314,9 @@ def install(asked: Dict[str, Any]) -> Dict[str, Any]:
         if manifest(os.path.join(top(), name)) is None:
             shutil.rmtree(os.path.join(top(), name), ignore_errors=True)
     start = "{}-py{}.".format(asked["hash"], asked["version"])
-    for name in folders():
+    for name in filter(lambda each: each.startswith(start), folders()):
         folder = os.path.join(top(), name)
-        if name.startswith(start) and manifest(folder)["packages"] == packages(folder):
+        if manifest(folder)["packages"] == packages(folder):
             link(asked["name"], name)
             if asked["wheels"] is not None:
                 launcher.send(answer={"ready": False})
@@ -333,11 +339,7 @@ def build(asked: Dict[str, Any], folder: str, lock: int) -> None:
     make = [uv, "venv", "--quiet", "--allow-existing", "--python"] if uv else []
     argv = make + [asked["path"], folder] if uv else [asked["path"], "-I", "-m", "venv", folder]
     check(run(argv, "making the environment", keep=(lock,)))
-    needed, wheels, env = (
-        os.path.join(folder, "requirements.txt"),
-        os.path.join(folder, "wheels"),
-        dict(os.environ),
-    )
+    wheels, env = os.path.join(folder, "wheels"), dict(os.environ)
     env.update(PYTHONDONTWRITEBYTECODE="", PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
     options = []
     if asked["wheels"] is not None:
@@ -348,13 +350,10 @@ def build(asked: Dict[str, Any], folder: str, lock: int) -> None:
             launcher.receive(os.path.join(wheels, os.path.basename(wheel["name"])), wheel["size"])
         env.update(PIP_CONFIG_FILE=os.devnull, UV_NO_CONFIG="1")
         options = ["--no-index", "--find-links", wheels]
-    with open(os.open(needed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write("\n".join(asked["lines"]) + "\n")
     pip = [uv, "pip", "install", "--python", python, "--compile-bytecode"] if uv else []
     pip = pip or [python, "-I", "-m", "pip", "install", "--progress-bar", "off", "--retries", "1"]
-    argv = pip + ["--no-deps", "--only-binary", ":all:"] + options + ["-r", needed]
-    check(run(argv, asked["stage"], env=env, keep=(lock,)))
-    os.unlink(needed)
+    argv = pip + ["--no-deps", "--only-binary", ":all:"] + options + ["-r", "/dev/stdin"]
+    check(run(argv, asked["stage"], env=env, keep=(lock,), text="\n".join(asked["lines"]) + "\n"))
     shutil.rmtree(wheels, ignore_errors=True)
     pip = [uv, "pip", "check", "--python", python] if uv else [python, "-I", "-m", "pip", "check"]
     check(run(pip, "checking", env=env, keep=(lock,)))
@@ -392,8 +391,8 @@ def check(ended: Tuple[int, str]) -> None:
 
 def clean(days: int) -> Dict[str, Any]:
     """Remove environments that no task has used for so many days, and those that are not whole."""
-    removed: List[Dict[str, Any]] = []
-    lock = locked()
+    lock, total = locked(), 0
+    removed: List[str] = []
     limit = time.time() - days * DAY
     mapped = in_use()
     for name in folders():
@@ -409,7 +408,8 @@ def clean(days: int) -> Dict[str, Any]:
         gone = os.path.join(top(), f"{name}.removed")
         os.rename(folder, gone)  # no half environment is seen under its name
         shutil.rmtree(gone, ignore_errors=True)
-        removed.append({"name": name, "size": size})
+        total += size
+        removed.append(name)
     for name in os.listdir(top()):
         path = os.path.join(top(), name)
         if os.path.islink(path) and not os.path.exists(path):
@@ -417,7 +417,7 @@ def clean(days: int) -> Dict[str, Any]:
         elif name.endswith(".removed"):
             shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
-    return {"removed": removed}
+    return {"names": removed, "size": total}
 
 
 def in_use() -> Set[str]:

@@ -18,7 +18,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import TypeVar
 
 from launcher.environments.requirements import Requirements, masked
@@ -149,13 +148,12 @@ class Resolver:
     def _resolve(self, target: Target) -> Resolved:
         pip, uv = importlib.util.find_spec("pip"), shutil.which("uv", path=_search())
         own = target.python == f"{sys.version_info[0]}.{sys.version_info[1]}"
-        with _private(self._wanted.lines) as (folder, needed):
-            if pip and (own or not uv):
-                lines = _by_pip(target, folder, needed)
-            elif uv:
-                lines = _by_uv(uv, target, needed)
-            else:
-                raise Unresolved("neither pip nor uv is installed here; one of them must find the versions")
+        if pip and (own or not uv):
+            lines = self._by_pip(target)
+        elif uv:
+            lines = self._by_uv(uv, target)
+        else:
+            raise Unresolved("neither pip nor uv is installed here; one of them must find the versions")
         resolved = Resolved(tuple(sorted(self._with_hashes(lines))), target.python)
         path = self._path(target)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -175,23 +173,31 @@ class Resolver:
         for line in lines:
             yield " ".join([line, *hashes.get(_canonical(line), [])])
 
+    def _by_pip(self, target: Target) -> list[str]:
+        argv = [*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
+        argv += ["--target", self._temporary.name, *_wheels_for(target), *_STDIN]
+        lines = []
+        for item in json.loads(_run(argv, self._wanted.lines, _RESOLVE_LIMIT))["install"]:
+            name, version, where = (
+                item["metadata"]["name"],
+                item["metadata"]["version"],
+                item["download_info"],
+            )
+            lines.append(f"{name} @ {where['url']}" if item["is_direct"] else f"{name}=={version}")
+        return lines
+
+    def _by_uv(self, uv: str, target: Target) -> list[str]:
+        argv = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
+        argv += ["--python-version", target.python, "--python-platform", target.uv_platform(), "-"]
+        printed = _run(argv, self._wanted.lines, _RESOLVE_LIMIT)
+        return [line.strip() for line in printed.splitlines() if line[:1].isalnum()]
+
     def _download(self, target: Target, resolved: Resolved) -> str:
         if importlib.util.find_spec("pip") is None:
             raise Unresolved("pip, which downloads wheels, is not installed here")
         folder = tempfile.mkdtemp(dir=self._temporary.name)
-        with _private([*self._wanted.options, *resolved.lines]) as (_, needed):
-            argv = [
-                *_PIP,
-                "download",
-                "--quiet",
-                "--no-deps",
-                *_wheels_for(target),
-                "-d",
-                folder,
-                "-r",
-                needed,
-            ]
-            _run(argv, _DOWNLOAD_LIMIT)
+        argv = [*_PIP, "download", "--quiet", "--no-deps", *_wheels_for(target), "-d", folder, *_STDIN]
+        _run(argv, [*self._wanted.options, *resolved.lines], _DOWNLOAD_LIMIT)
         return folder
 
 
@@ -203,6 +209,8 @@ def _work(future: Future[_T], function: Callable[[], _T]) -> None:
 
 
 _PIP = [sys.executable, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check"]
+#: The requirements, which may have passwords, are in no file.
+_STDIN = ["-r", "/dev/stdin"]
 
 
 def _search() -> str:
@@ -210,62 +218,32 @@ def _search() -> str:
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
 
-@contextmanager
-def _private(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A folder that only this user can read, and a requirements file in it."""
-    with tempfile.TemporaryDirectory(prefix="tf-launcher-") as folder:
-        path = os.path.join(folder, "requirements.txt")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write("\n".join(lines) + "\n")
-        yield folder, path
-
-
 def _wheels_for(target: Target) -> list[str]:
     options = ["--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"]
     return options + [word for name in target.platforms() for word in ("--platform", name)]
 
 
-def _by_pip(target: Target, folder: str, needed: str) -> list[str]:
-    report = os.path.join(folder, "report.json")
-    argv = [*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", report]
-    _run([*argv, "--target", folder, *_wheels_for(target), "-r", needed], _RESOLVE_LIMIT)
-    lines = []
-    for item in json.loads(read_regular(report, 1 << 26))["install"]:
-        name, version = item["metadata"]["name"], item["metadata"]["version"]
-        lines.append(
-            f"{name} @ {item['download_info']['url']}" if item["is_direct"] else f"{name}=={version}"
-        )
-    return lines
-
-
-def _by_uv(uv: str, target: Target, needed: str) -> list[str]:
-    argv = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-    argv += ["--python-version", target.python, "--python-platform", target.uv_platform(), needed]
-    return [line.strip() for line in _run(argv, _RESOLVE_LIMIT).splitlines() if line[:1].isalnum()]
-
-
-def _run(argv: Sequence[str], seconds: float) -> str:
-    """The output of pip or uv.
+def _run(argv: Sequence[str], lines: Sequence[str], seconds: float) -> str:
+    """The output of pip or uv for these requirements.
 
     Raises:
         Unresolved: it failed; with its reason.
     """
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
+        given = "".join(f"{line}\n" for line in lines).encode()
+        done = subprocess.run(argv, input=given, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
         raise Unresolved(f"{os.path.basename(argv[0])} did not finish in {seconds:g}s") from error
     if done.returncode == 0:
         return done.stdout.decode("utf-8", "replace")
     text = masked(done.stderr.decode("utf-8", "replace"))
-    lines = [line for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR: ")]
+    printed = [line for line in text.splitlines() if line.strip()]
+    errors = [line for line in printed if line.startswith("ERROR: ")]
     if "uv" in os.path.basename(argv[0]):
         because = re.search(r"Because .*?(?=\. |$)", " ".join(text.split()))
         errors = [because[0] if because else " ".join(text.split())]
     shown = [line for line in errors if "different python version" not in line]
-    reason = (shown or errors or lines or [f"exit code {done.returncode}"])[0]
+    reason = (shown or errors or printed or [f"exit code {done.returncode}"])[0]
     raise Unresolved(
         host_text(reason.removeprefix("ERROR: ")), min(map(int, _NEEDS.findall(text)), default=0)
     )

@@ -21,7 +21,7 @@ from launcher.fields import FieldReader
 from launcher.job import Host
 from launcher.loop import await_readable
 from launcher.record import Record
-from launcher.text import byte_size, counted, host_text, last_line, listed
+from launcher.text import byte_size, counted, host_text, last_line, listed, shortened
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 
@@ -33,6 +33,8 @@ MOST_AT_ONCE = 40
 _LOOK, _SILENT, _DEAD, _SIGN = 0.25, 2.0, 60.0, 5.0
 #: Bytes of a read, of the longest answer, of a piece of a wheel.
 _PIECE, _LONGEST, _CHUNK = 1 << 16, 1 << 20, 1 << 20
+#: Characters of the reason why a host can't use a package index.
+_REASON = 200
 #: Bytes that an environment needs on the disk: with TensorFlow, with anything else.
 _WITH_TENSORFLOW, _OTHERS = 2_500_000_000, 50_000_000
 _TENSORFLOW = re.compile(r"(?im)^tensorflow([-_](cpu|gpu))?\b\s*(\[.*\])?\s*(==|@)")
@@ -377,7 +379,8 @@ class Preparing:
             try:
                 return talk.ask(Look, **request, lines=[*self._wanted.options, *resolved.lines], wheels=None)
             except _Refused as error:
-                stage(f"can't install from a package index ({error}): sending wheels")
+                reason = shortened(str(error), _REASON)
+                stage(f"can't install from a package index, so wheels are sent ({reason})")
         return self._send(talk, look, candidate, resolved, request, stage)
 
     def _choose(

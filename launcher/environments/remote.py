@@ -340,6 +340,11 @@ def build(asked: Dict[str, Any], folder: str, lock: int) -> None:
     argv = make + [asked["path"], folder] if uv else [asked["path"], "-I", "-m", "venv", folder]
     check(run(argv, "making the environment", keep=(lock,)))
     wheels, env = os.path.join(folder, "wheels"), dict(os.environ)
+    lines = asked["lines"]
+    if uv:  # it takes this option from the command line or the environment only
+        trusted = [line.split(None, 1)[1] for line in lines if line.startswith("--trusted-host")]
+        lines = [line for line in lines if not line.startswith("--trusted-host")]
+        env["UV_INSECURE_HOST"] = " ".join(trusted)
     env.update(PYTHONDONTWRITEBYTECODE="", PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
     options = []
     if asked["wheels"] is not None:
@@ -353,7 +358,7 @@ def build(asked: Dict[str, Any], folder: str, lock: int) -> None:
     pip = [uv, "pip", "install", "--python", python, "--compile-bytecode"] if uv else []
     pip = pip or [python, "-I", "-m", "pip", "install", "--progress-bar", "off", "--retries", "1"]
     argv = pip + ["--no-deps", "--only-binary", ":all:"] + options + ["-r", "/dev/stdin"]
-    check(run(argv, asked["stage"], env=env, keep=(lock,), text="\n".join(asked["lines"]) + "\n"))
+    check(run(argv, asked["stage"], env=env, keep=(lock,), text="\n".join(lines) + "\n"))
     shutil.rmtree(wheels, ignore_errors=True)
     pip = [uv, "pip", "check", "--python", python] if uv else [python, "-I", "-m", "pip", "check"]
     check(run(pip, "checking", env=env, keep=(lock,)))

@@ -70,10 +70,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     faults: list[Fault] = []
     lines = [line for path in files for line in _of_file(path, environ, faults)]
     for package in packages:
-        problem = _problem(package)
-        if _PASSWORD.search(package):
-            problem = "a password on a command line is seen by all users; expected it in a file for -r"
-        if problem:
+        if problem := _problem(package):
             faults.append(Fault("PACKAGE", f'"{masked(package)}"', problem))
         lines.append(package)
     source = ", ".join([*map(shown_path, files), *packages])
@@ -97,6 +94,7 @@ def _of_file(path: str, environ: Mapping[str, str], faults: list[Fault]) -> list
         if problem:
             faults.append(Fault(f"{shown_path(path)}:{number}", f'"{masked(line)}"', problem))
         elif line:
+            line = re.sub(r"^(--trusted-host)=", r"\1 ", line)
             lines.append(re.sub(r"\$\{([A-Z0-9_]+)\}", lambda match: environ[match[1]], line))
         number += 1 + written.count("\0")
     return lines
@@ -105,6 +103,8 @@ def _of_file(path: str, environ: Mapping[str, str], faults: list[Fault]) -> list
 def _problem(line: str) -> str:
     """Why a requirement can't be used, and what is expected; empty: it can."""
     name, _, value = re.sub(r"^(-[a-z])(?=[^\s-])|=", r"\1 ", line, count=1).partition(" ")
+    if not line.startswith("-") and _PASSWORD.search(line):
+        return "has a password, which only options such as --index-url keep safe; expected no password"
     if not line.startswith("-"):
         good = _REQUIREMENT.fullmatch(line) or _ADDRESS.fullmatch(line) or not line
         return (

@@ -34,6 +34,8 @@ _FORMAT = 1
 _RESOLVE_LIMIT, _DOWNLOAD_LIMIT = 600.0, 3600.0
 #: Why pip or uv refuses a Python: ``Requires-Python >=3.9``, ``depends on Python>=3.9``.
 _NEEDS = re.compile(r"(?:Requires-Python |depends on Python)>=3\.([0-9]{1,2})")
+#: An option that uv takes on its command line only.
+_TRUSTED = "--trusted-host"
 #: The smallest minor version of glibc for which wheels are tagged, and older names of such platforms.
 _OLDEST_GLIBC, _OLD_PLATFORMS = 5, {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -189,7 +191,11 @@ class Resolver:
     def _by_uv(self, uv: str, target: Target) -> list[str]:
         argv = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
         argv += ["--python-version", target.python, "--python-platform", target.uv_platform(), "-"]
-        printed = _run(argv, self._wanted.lines, _RESOLVE_LIMIT)
+        argv += [
+            f"--allow-insecure-host={line.split()[1]}" for line in self._wanted.options if _TRUSTED in line
+        ]
+        lines = [line for line in self._wanted.lines if _TRUSTED not in line]
+        printed = _run(argv, lines, _RESOLVE_LIMIT)
         return [line.strip() for line in printed.splitlines() if line[:1].isalnum()]
 
     def _download(self, target: Target, resolved: Resolved) -> str:

@@ -80,7 +80,7 @@ def test_places_count_continued_lines_and_passwords_are_masked():
 
 
 def test_a_password_on_the_command_line_is_refused():
-    with pytest.raises(InputError, match="expected it in a file for -r") as caught:
+    with pytest.raises(InputError, match="expected no password") as caught:
         wanted([], ["x @ https://me:secret@example.org/x-1-py3-none-any.whl"], {})
     assert "secret" not in str(caught.value)
 

@@ -530,7 +530,8 @@ class Task(_Waits):
 
         def look() -> str | None:
             answers = self._signals_sent()[known:]
-            return str(answers[0]["states"]) if answers else "" if self._is_over() else None
+            # No answer comes about a task that has ended meanwhile, even if it starts again.
+            return str(answers[0]["states"]) if answers else "" if self.exit_status is not None else None
 
         return self._wait_for(look, _ANSWER, f"an answer of the agent of {self.host}")
 

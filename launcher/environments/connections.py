@@ -108,7 +108,7 @@ class Programs:
         sent = bootstrap.frame(_source())
         if is_here(host):
             return CommandPipe(host.name, bootstrap.loader(sys.executable), sent, sys.executable)
-        python = host.python if host.python and not _relative(host.python) else _PYTHON
+        python = python_of(host) or _PYTHON
         try:
             made = self._connect(Hop(host.name, host.user, host.port), (), (host.name,))
             startup = bootstrap.python_line(python) + sent
@@ -168,9 +168,10 @@ class Programs:
         return future.result()
 
 
-def _relative(python: str) -> bool:
-    """Whether the path of a Python depends on the working folder."""
-    return "/" in python and not python.startswith(("/", "~/"))
+def python_of(host: Host) -> str:
+    """The Python that the hostfile names for a host; empty: none, or one relative to the working folder."""
+    python = host.python or ""
+    return "" if "/" in python and not python.startswith(("/", "~/")) else python
 
 
 @functools.cache

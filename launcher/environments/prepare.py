@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from launcher.environments.connections import Programs
+from launcher.environments.connections import Programs, python_of
 from launcher.environments.requirements import Requirements, masked
 from launcher.environments.resolving import Resolved, Resolver, Target, Unresolved
 from launcher.errors import LaunchError, ProtocolError, TransportError
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 MOST_AT_ONCE = 40
 #: Seconds: between looks at what else has happened; until a line says who works; that a host may say nothing;
 #: between two signs that the launcher is there.
-_LOOK, _SILENT, _DEAD, _SIGN = 0.25, 2.0, 60.0, 5.0
+_LOOK, _SILENT, _DEAD, _SIGN = 0.25, 2.0, 300.0, 5.0
 #: Bytes of a read, of the longest answer, of a piece of a wheel.
 _PIECE, _LONGEST, _CHUNK = 1 << 16, 1 << 20, 1 << 20
 #: Characters of the reason why a host can't use a package index.
@@ -44,7 +44,7 @@ _CUDA = re.compile(r"(?im)^nvidia[-_]cuda[-_]runtime")
 class Look(Record):
     """What a host says about the environment of a name, and itself."""
 
-    #: ``ready``, ``none``, ``changed`` by somebody else, ``broken``.
+    #: ``ready``, ``missing``, ``changed`` by somebody else, ``broken``.
     state: str
     hash: str
     #: Python's and TensorFlow's; empty: none.
@@ -242,7 +242,7 @@ class _Talk:
         data = self._program.recv(_PIECE)
         if data is None:
             if time.monotonic() > until:
-                raise TransportError(f"no answer for {_DEAD:.0f}s; is the network cut?")
+                raise TransportError(f"no answer for {_DEAD:.0f}s")
             await_readable(self._program, _LOOK)
         elif not data:
             raise self._program.why_ended() or TransportError(
@@ -334,29 +334,22 @@ class Preparing:
     def _compare(self, host: Host, talk: _Talk, stage: Callable[[str], None]) -> tuple[Look, str]:
         """Compare a host with what is wanted, and prepare it."""
         look = talk.ask(Look, do="look", name=self._settings.name)
-        checking = self._settings.do == "check"
-        if look.version and look.state != "broken":
+        if look.state == "ready":
             target = _target(look.version, look)
             resolved = self._resolver.cached(target)
             if resolved is None:
                 stage(f"finding versions for Python {look.version}")
                 with suppress(Unresolved):  # perhaps for another Python of the host
                     resolved = talk.wait_for(self._resolver.resolve(target))
-            if resolved is not None and resolved.hash == look.hash and look.state == "ready":
+            if resolved is not None and resolved.hash == look.hash:
                 return look, "ready"
-            state = "changed" if look.state == "changed" else "other packages"
-        else:
-            state = look.state
-        if checking:
-            return look, {"none": "missing", "broken": "broken"}.get(look.state, state)
+        if self._settings.do == "check":
+            return look, "other packages" if look.state == "ready" else look.state
         return self._install(host, talk, look, stage), "ready"
 
     def _install(self, host: Host, talk: _Talk, look: Look, stage: Callable[[str], None]) -> Look:
         """Make the environment on a host that lacks it."""
-        python = (
-            host.python if host.python and not ("/" in host.python and host.python[0] not in "/~") else ""
-        )
-        probe = talk.ask(_Probe, do="probe", python=python)
+        probe = talk.ask(_Probe, do="probe", python=python_of(host))
         candidate, resolved = self._choose(talk, probe, look, stage)
         text = "\n".join(resolved.lines)
         with_tensorflow = _TENSORFLOW.search(text) is not None
@@ -387,9 +380,8 @@ class Preparing:
         self, talk: _Talk, probe: _Probe, look: Look, stage: Callable[[str], None]
     ) -> tuple[_Candidate, Resolved]:
         """The newest Python of a host for which all packages have versions, and these."""
-        faults, versions = [], []
+        faults = []
         for candidate in sorted(probe.candidates, key=lambda each: -_minor(each.version)):
-            versions.append(candidate.version)
             if candidate.problem:
                 faults.append(f"Python {candidate.version}: {candidate.problem}")
                 continue
@@ -415,9 +407,7 @@ class Preparing:
         """Install from wheels that are downloaded here and sent."""
         stage(f"downloading {counted(len(resolved.lines), 'wheel')} here")
         folder = talk.wait_for(self._resolver.wheels(_target(candidate.version, look), resolved))
-        wheels = [
-            (entry.name, entry.stat().st_size) for entry in sorted(os.scandir(folder), key=lambda e: e.name)
-        ]
+        wheels = sorted((entry.name, entry.stat().st_size) for entry in os.scandir(folder))
         lines = [re.sub(r"\s*@\s*\S+", "", line) for line in resolved.lines]
         talk.send(json.dumps({**request, "lines": lines, "wheels": len(wheels)}).encode("ascii") + b"\n")
         if not talk.answer(_Ready).ready:  # the environment exists: another name has it

@@ -199,6 +199,11 @@ def manifest(folder: str) -> Any:
         return None
 
 
+def has_its_packages(folder: str) -> bool:
+    """Whether an environment is whole, and nobody has changed its packages."""
+    return packages(folder) == (manifest(folder) or {}).get("packages")
+
+
 def size_of(folder: str) -> int:
     total, seen = 0, set()  # type: Tuple[int, Set[int]]
     for place, _, names in os.walk(folder):
@@ -231,12 +236,12 @@ def link(name: str, folder: str) -> None:
 
 def look(name: str) -> Dict[str, Any]:
     """What the environment of this name is, and what wheels run here: quick."""
-    folder = os.path.realpath(os.path.join(top(), name))
-    found = manifest(folder) if os.path.isdir(folder) else None
-    state = "none" if found is None and not os.path.lexists(os.path.join(top(), name)) else "broken"
-    if found is not None:
-        state = "ready" if found["packages"] == packages(folder) else "changed"
-    found = found or {}
+    path = os.path.join(top(), name)
+    folder = os.path.realpath(path)
+    found = manifest(folder) or {}
+    state = "broken" if os.path.lexists(path) else "missing"
+    if found:
+        state = "ready" if has_its_packages(folder) else "changed"
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
     driver = ""
     try:
@@ -263,14 +268,13 @@ def probe(python: str) -> Dict[str, Any]:
     """
     wanted = re.compile(r"python3(\.[0-9]+)?")
     found = [os.path.expanduser(python)] if python else []
-    for folder in (
-        [] if python else os.get_exec_path() + ["/usr/local/bin", os.path.expanduser("~/.local/bin")]
-    ):
+    places = [*os.get_exec_path(), "/usr/local/bin", os.path.expanduser("~/.local/bin")]
+    for path in [] if python else places:
         try:
-            names = sorted(filter(wanted.fullmatch, os.listdir(folder)), reverse=True)
+            names = sorted(filter(wanted.fullmatch, os.listdir(path)), reverse=True)
         except OSError:
             continue
-        found += [os.path.join(folder, name) for name in names]
+        found += [os.path.join(path, name) for name in names]
     uv = find_uv()
     candidates: Dict[str, Dict[str, str]] = {}
     for path in list(dict.fromkeys(found))[:MOST_PYTHONS]:
@@ -279,9 +283,7 @@ def probe(python: str) -> Dict[str, Any]:
         except (OSError, Failed) as error:
             code, output = 1, str(error)
         version = output.split("\n")[0].strip()
-        problem = (
-            "" if code == 0 or uv else "it has no module ensurepip (Debian: python3-venv); uv needs none"
-        )
+        problem = "it has no module ensurepip (Debian: python3-venv)" if code and not uv else ""
         known = candidates.get(version)
         if re.fullmatch(r"3\.[0-9]+", version) and (known is None or known["problem"]):
             candidates[version] = {"version": version, "path": path, "problem": problem}
@@ -310,30 +312,33 @@ def install(asked: Dict[str, Any]) -> Dict[str, Any]:
             ``size``; ``None``: a package index has them.
     """
     lock = locked()
-    for name in folders():  # half environments: whoever made them does not hold the lock
-        if manifest(os.path.join(top(), name)) is None:
-            shutil.rmtree(os.path.join(top(), name), ignore_errors=True)
-    start = "{}-py{}.".format(asked["hash"], asked["version"])
-    for name in filter(lambda each: each.startswith(start), folders()):
-        folder = os.path.join(top(), name)
-        if manifest(folder)["packages"] == packages(folder):
-            link(asked["name"], name)
-            if asked["wheels"] is not None:
-                launcher.send(answer={"ready": False})
-            return look(asked["name"])
-    folder = tempfile.mkdtemp("", start, top())
     try:
-        build(asked, folder, lock)
-        link(asked["name"], os.path.basename(folder))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        for name in folders():  # half environments: whoever made them does not hold the lock
+            if manifest(os.path.join(top(), name)) is None:
+                shutil.rmtree(os.path.join(top(), name), ignore_errors=True)
+        start = "{}-py{}.".format(asked["hash"], asked["version"])
+        same = [name for name in folders() if name.startswith(start)]
+        whole = [name for name in same if has_its_packages(os.path.join(top(), name))]
+        if asked["wheels"] is not None:
+            launcher.send(answer={"ready": not whole})
+        link(asked["name"], whole[0] if whole else build(asked, start, lock))
     finally:
         os.close(lock)
     return look(asked["name"])
 
 
-def build(asked: Dict[str, Any], folder: str, lock: int) -> None:
+def build(asked: Dict[str, Any], start: str, lock: int) -> str:
+    """Make an environment, and return the name of its folder, which begins with ``start``."""
+    folder = tempfile.mkdtemp("", start, top())
+    try:
+        fill(asked, folder, lock)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return os.path.basename(folder)
+
+
+def fill(asked: Dict[str, Any], folder: str, lock: int) -> None:
     """Make an environment in an empty folder."""
     uv, python = find_uv(), os.path.join(folder, "bin", "python")
     make = [uv, "venv", "--quiet", "--allow-existing", "--python"] if uv else []
@@ -349,7 +354,6 @@ def build(asked: Dict[str, Any], folder: str, lock: int) -> None:
     options = []
     if asked["wheels"] is not None:
         os.mkdir(wheels)
-        launcher.send(answer={"ready": True})
         for _ in range(asked["wheels"]):
             wheel = launcher.request()
             launcher.receive(os.path.join(wheels, os.path.basename(wheel["name"])), wheel["size"])
@@ -381,17 +385,11 @@ def check(ended: Tuple[int, str]) -> None:
     code, output = ended
     if code:
         lines = [line.strip() for line in output.split("\n") if line.strip()]
-        starts = [
-            n
-            for n, line in enumerate(lines)
-            if re.match(r"(?i)error\b|warning: retrying|.*No space left", line)
-        ]
-        reason = (
-            lines[starts[0]] if starts else lines[-1] if lines else f"exit code {code}, without a message"
-        )
-        if starts and reason.startswith("error"):  # of uv: the causes are in the lines that follow
-            reason = " ".join(lines[starts[0] :])
-        raise Failed(reason[:400])
+        why = re.compile(r"(?i)error\b|warning: retrying|.*No space left")
+        first = next(filter(why.match, lines), (lines or [f"exit code {code}, without a message"])[-1])
+        if first.startswith("error"):  # of uv: the causes are in the lines that follow
+            first = " ".join(lines[lines.index(first) :])
+        raise Failed(first[:400])
 
 
 def clean(days: int) -> Dict[str, Any]:
@@ -403,11 +401,10 @@ def clean(days: int) -> Dict[str, Any]:
     for name in folders():
         folder = os.path.join(top(), name)
         times = [os.path.getmtime(path) for path in glob.glob(os.path.join(glob.escape(folder), "used"))]
-        whole = manifest(folder) is not None
-        if whole and (
-            max(times + [os.path.getmtime(os.path.join(folder, MANIFEST))]) > limit or name in mapped
-        ):
-            continue
+        if manifest(folder) is not None:
+            times.append(os.path.getmtime(os.path.join(folder, MANIFEST)))
+            if max(times) > limit or name in mapped:
+                continue
         launcher.send(stage=f"removing {name}")
         size = size_of(folder)
         gone = os.path.join(top(), f"{name}.removed")

@@ -108,11 +108,12 @@ class Resolver:
         self._lock = threading.Lock()
         self._found: dict[Target, Future[Resolved]] = {}
         self._folders: dict[Resolved, Future[str]] = {}
-        self._temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-")
+        self._downloads: list[str] = []
 
     def close(self) -> None:
         """Remove the wheels."""
-        self._temporary.cleanup()
+        for folder in self._downloads:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def cached(self, target: Target) -> Resolved | None:
         """The versions that an earlier ``launch prepare`` has found; ``None``: `resolve` finds them."""
@@ -177,7 +178,7 @@ class Resolver:
 
     def _by_pip(self, target: Target) -> list[str]:
         argv = [*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
-        argv += ["--target", self._temporary.name, *_wheels_for(target), *_STDIN]
+        argv += ["--target", _NO_FOLDER, *_wheels_for(target), *_STDIN]
         lines = []
         for item in json.loads(_run(argv, self._wanted.lines, _RESOLVE_LIMIT))["install"]:
             name, version, where = (
@@ -201,7 +202,8 @@ class Resolver:
     def _download(self, target: Target, resolved: Resolved) -> str:
         if importlib.util.find_spec("pip") is None:
             raise Unresolved("pip, which downloads wheels, is not installed here")
-        folder = tempfile.mkdtemp(dir=self._temporary.name)
+        folder = tempfile.mkdtemp(prefix="tf-launcher-")
+        self._downloads.append(folder)
         argv = [*_PIP, "download", "--quiet", "--no-deps", *_wheels_for(target), "-d", folder, *_STDIN]
         _run(argv, [*self._wanted.options, *resolved.lines], _DOWNLOAD_LIMIT)
         return folder
@@ -215,6 +217,8 @@ def _work(future: Future[_T], function: Callable[[], _T]) -> None:
 
 
 _PIP = [sys.executable, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check"]
+#: An old pip wants a folder for another platform, and a dry run writes nothing there.
+_NO_FOLDER = "/nonexistent"
 #: The requirements, which may have passwords, are in no file.
 _STDIN = ["-r", "/dev/stdin"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import launcher
-from launcher import InputError, JobFailed, Reason, Report, TaskFailed, TaskState
+from launcher import InputError, JobFailed, Report, TaskFailed, TaskState
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -56,13 +56,6 @@ def test_a_task_that_fails():
         rf"<Report of {report.job}: exit code 3 after .*s, tasks: 1 succeeded, 1 failed; worker/1 failed .*>"
     )
     assert re.fullmatch(shown, repr(report))
-
-
-def test_a_job_whose_time_is_up():
-    with pytest.raises(JobFailed) as caught:
-        launcher.run(["sleep", "60"], timeout=0.5, quiet=True)
-    assert not isinstance(caught.value, TaskFailed)
-    assert caught.value.report.failure.reason is Reason.TIMEOUT and caught.value.launch_code == 124
 
 
 @pytest.mark.parametrize("check", [True, False])

@@ -16,10 +16,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
+
+from tests.ssh.host import until
 
 #: Tests and the Dockerfile start from this image.
 BASE = "python:3.11-slim"
@@ -203,7 +205,7 @@ def start(folder: Path, alone: bool) -> None:
     )
     ours = Engine(f"unix://{folder}/docker.sock")
     try:
-        _until(lambda: _answers(ours) or not _alive(pid), UP)
+        until(lambda: _answers(ours) or not _alive(pid), UP)
     except TimeoutError:
         os.kill(pid, signal.SIGKILL)
     assert _alive(pid), f"dockerd does not come up:\n{Path(log).read_text(errors='replace')[-2000:]}"
@@ -217,7 +219,7 @@ def stop(folder: Path) -> None:
         if pid is not None and _alive(pid):
             os.kill(pid, number)
             try:
-                _until(lambda pid=pid: not _alive(pid), DOWN)  # type: ignore[misc]
+                until(lambda pid=pid: not _alive(pid), DOWN)  # type: ignore[misc]
             except TimeoutError:
                 continue
 
@@ -243,14 +245,6 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in (b"Z", b"X")
-
-
-def _until(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:.0f} s")
-        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------------- the base image

@@ -89,16 +89,6 @@ def test_folders_of_the_hosts(hosts: list[DockerHost], hostfile: str, launch: La
         host.host.run(["rm", "-r", "work", "data"])
 
 
-def test_a_folder_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    options = ["--mount", "/no/such", "--no-mount", "--workers", "4"]
-    ended = launch(*docker_on(hostfile, *options, "true"), cwd=tmp_path, timeout=60)
-    assert ended.code == 125
-    assert "node1, node2: the engine's machine has no /no/such to mount" in ended.err
-    ended = launch(*docker_on(hostfile, "--workdir", "/no/such", "true"), cwd=tmp_path, timeout=60)
-    assert ended.code == 125
-    assert "the engine's machine has no /no/such to mount" in ended.err
-
-
 def test_hosts_with_different_images(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     """Each engine is asked only for the image of its own tasks: the other one has no such image."""
     hosts[0].engine.docker("tag", BASE, "only-on-node1:1")

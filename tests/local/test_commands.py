@@ -361,15 +361,6 @@ def _script_and_runs(launch: Launch, tmp_path: Path) -> tuple[str, dict[str, str
     return str(script), {**os.environ, "PATH": path, "XDG_STATE_HOME": str(tmp_path / "state")}
 
 
-def test_bash_completes_all_else_with_names_of_files(launch: Launch):
-    """An argument of the program, say: bash does it where the function has nothing to say."""
-    script = launch("completion", "bash").out
-    shown = subprocess.run(
-        ["bash", "--norc", "-c", f"{script}\ncomplete -p launch"], capture_output=True, text=True, check=True
-    )
-    assert "-o default" in shown.stdout
-
-
 @pytest.mark.timeout(300)
 def test_zsh_script(launch: Launch, tmp_path: Path):
     """Evaluated by zsh where there is one; else what can be seen without it."""

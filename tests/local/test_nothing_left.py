@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, stat_field
+from tests.conftest import Launch
 from tests.local.seeing import Family, alive, last_run, named, run_of, soon, stopped, stub
 
 #: Every way to get away at once.
@@ -182,15 +181,6 @@ def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_agent(launch: La
     assert "had already ended without a report" in ended.out
 
 
-_TRACER = """
-import ctypes, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-seize = libc.ptrace(0x4206, int(sys.argv[1]), None, None)
-print("seized" if seize == 0 else "refused", flush=True)
-time.sleep(600)
-"""
-
-
 #: A task that stops or traces its agent, keeps the link's pipes open, and survives SIGTERM.
 _HOLDER = """
 import ctypes, os, signal, sys, time
@@ -217,30 +207,3 @@ def test_a_task_that_stops_or_traces_its_agent(launch: Launch, family: Family, h
     soon(lambda: any(map(stopped, named(family.alive(), "launch-agent"))))
     started.kill()
     family.gone(5)
-
-
-@pytest.mark.timeout(120)
-def test_a_debugger_that_does_not_let_go_of_a_dead_task(launch: Launch, family: Family):
-    """The task is reported as unkillable in time, and the agent does not poll it without a pause."""
-    started = launch.start("--workers", "1", "--grace", "0", "--", "sleep", "600")
-    (task,) = soon(lambda: named(family.alive(), "sleep"))
-    (agent,) = named(family.alive(), "launch-agent")
-    with subprocess.Popen([sys.executable, "-c", _TRACER, str(task)], stdout=subprocess.PIPE) as tracer:
-        assert tracer.stdout is not None
-        try:
-            if tracer.stdout.readline() != b"seized\n":
-                pytest.skip("tracing is not allowed here")
-            started.send(signal.SIGINT)
-            until = time.monotonic() + 40
-            spent = 0
-            while started.process.poll() is None and time.monotonic() < until:
-                spent = max(spent, sum(int(stat_field(agent, n) or 0) for n in (14, 15)))
-                time.sleep(0.05)
-            ended = started.wait(1)
-            assert tracer.poll() is None, "it has not let go"
-        finally:
-            tracer.kill()
-    assert spent < 2 * os.sysconf("SC_CLK_TCK")
-    assert ended.code == 130
-    assert "worker/0" in ended.err and str(task) in ended.err
-    family.gone(1.0)

@@ -87,14 +87,6 @@ def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path)
     family.gone(0.5)
 
 
-def test_an_end_is_in_the_title(launch: Launch):
-    script = "test $TASK_INDEX = 0 && exit 0; sleep 60"
-    started, session = _started(launch, "--workers", "2", "--", "sh", "-c", script)
-    soon(lambda: any("worker/0" in t and "exit code 0" in t for t in session.titles().values()))
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
-
-
 def test_more_tasks_than_fit_into_a_window(launch: Launch):
     started, session = _started(launch, "--workers", "20", "--", "sleep", "60")
     soon(lambda: sum("pid" in title for title in session.titles().values()) == 20)

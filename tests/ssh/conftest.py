@@ -58,8 +58,9 @@ def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.fixture
-def caller(home: Home) -> Path:
-    """Its path."""
+def caller(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its path; the runs of the test's own process go there, too."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(home.path / "state"))
     return home.path
 
 

@@ -69,14 +69,6 @@ def refusal(*hosts: Host, settings: SshSettings = ONCE, notice: Callable[[str], 
     return "\n".join(f"{host}: {why}" for host, why in failed.items())
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-
-
 def start(hosts: SshConnections, host: str, function: str, arguments: object) -> SshProgram:
     """Start one of the functions there."""
     python = hosts.python(host)

@@ -355,7 +355,7 @@ class LabHost:
                 path.rmdir()
 
 
-def until(condition: Callable[[], object], seconds: float, what: str) -> None:
+def until(condition: Callable[[], object], seconds: float = 30.0, what: str = "the awaited") -> None:
     """Wait for something to become true.
 
     Raises:

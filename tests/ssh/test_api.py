@@ -22,16 +22,10 @@ from tests.ssh.lab import Lab
 from tests.ssh.test_outputs import cache_of
 from tests.testing.stubs import COUNTS
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("caller")]
 #: The same minor version of Python as ours.
 HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "quiet": True}
 FED: dict[str, Any] = {**HERE, "input_mode": InputMode.FEED}
-
-
-@pytest.fixture(autouse=True)
-def at_home(caller: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs go to the home with the keys of the lab."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(caller / "state"))
 
 
 def square(args: Any, ctx: Any) -> None:

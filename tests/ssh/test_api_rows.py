@@ -17,16 +17,10 @@ from launcher import InputMode, TFCluster
 from tests.local.seeing import ROOT
 from tests.ssh.host import LabHost
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("caller", "hosts")]
 #: The same minor version of Python as ours.
 HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "input_mode": InputMode.FEED}
 ROWS = 1_000_003
-
-
-@pytest.fixture(autouse=True)
-def at_home(caller: Path, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs go to the home with the keys of the lab."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(caller / "state"))
 
 
 def uneven() -> Iterator[range]:

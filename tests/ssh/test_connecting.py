@@ -16,8 +16,8 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections
-from tests.ssh.connecting import ONCE, QUICK, Home, refusal, until, works
-from tests.ssh.host import LabHost
+from tests.ssh.connecting import ONCE, QUICK, Home, refusal, works
+from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)

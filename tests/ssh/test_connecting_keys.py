@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host
-from tests.ssh.connecting import ONCE, Home, refusal, until, works
-from tests.ssh.host import LabHost
+from tests.ssh.connecting import ONCE, Home, refusal, works
+from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)

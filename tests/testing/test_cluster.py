@@ -198,14 +198,6 @@ def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str
     task.until_prints(f"step {len(task.lines) + 2}")
 
 
-def test_a_suspended_task_is_ended_too(cluster: Cluster):
-    job = cluster.start(SLEEPS)
-    job.task("worker/0").stop()
-    job.stop()
-    job.stop()
-    assert job.wait().exit_code == 130
-
-
 def test_a_signal(cluster: Cluster):
     job = cluster.start(["sh", "-c", "trap 'echo got; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
     job.task("worker/0").until_prints("up")

@@ -19,7 +19,7 @@ from launcher.errors import FeedError
 from launcher.feed import partition
 from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode
-from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame, send_frame
+from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame
 from launcher.feed.sources import pieces_of
 
 Point = namedtuple("Point", "x y")
@@ -53,15 +53,6 @@ def test_frames_that_are_torn_or_too_large(
         recv_frame(reader(pair[1]))
     with pytest.raises(FeedError, match="rows would have 0 bytes in 70,000 pieces"):
         check_size([b""] * 70_000, "rows")
-
-
-def test_a_frame_of_many_buffers(pair: tuple[socket.socket, socket.socket]):
-    sent = [bytes([number % 256]) * (number % 4099) for number in range(3000)]
-    thread = threading.Thread(target=send_frame, args=(pair[0], 7, sent))
-    thread.start()
-    kind, buffers = recv_frame(reader(pair[1])) or (0, [])
-    assert (kind, list(map(bytes, buffers))) == (7, sent)
-    thread.join()
 
 
 def back(block: Any) -> Any:

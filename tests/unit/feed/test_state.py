@@ -113,14 +113,6 @@ def test_a_connection_that_breaks_within_equal_batches():
         world.passes(0.1)
 
 
-def test_equal_batches_after_a_task_has_terminated():
-    world = World(2, [range(100)], batch_size=5).begins()
-    world.tasks[1].terminates(returned=True)
-    world.go_on()
-    assert sum(map(len, world.tasks[0].batches)) == 50
-    assert "worker/1 returned before reading all rows" in world.state.remains()
-
-
 def test_a_partition_that_is_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(call_module, "MOST_KEPT", 100)
     world = World(2, [iter(range(500))]).begins(1)
@@ -137,17 +129,6 @@ def test_exactly_once():
     assert "worker/0 is lost (was killed); it had not consumed all of its rows" in str(world.call.error)
 
 
-def test_results_of_a_lost_task_are_kept():
-    world = World(2, [range(100)], inference=True).begins(1)
-    world.answer = lambda task, row: (task, row)
-    world.tasks[0].takes()
-    known = len(world.results)
-    world.tasks[0].is_lost()
-    world.go_on()
-    assert 0 < known < 100
-    assert world.results == [(f"worker/{int(row >= known)}", row) for row in range(100)]
-
-
 def test_each_task_gets_a_partition_before_one_gets_two():
     world = World(2, parts([1] * 6)).begins(1)
     assert len([content for kind, content in world.tasks[0].coming if content]) == 1
@@ -162,15 +143,6 @@ def test_tasks_that_take_nothing_get_the_same_and_a_window_of_rows_at_most():
         for player in world.tasks:
             sent = sum(len(b"".join(content)) for _, content in player.coming) // len(LARGE)
             assert least <= sent <= most
-
-
-def test_rows_of_a_lost_task_go_to_the_one_that_waits():
-    world = World(3, [[LARGE]] * 3).begins()
-    while world.tasks[1].coming:
-        world.tasks[1].takes()
-    world.tasks[2].is_lost()
-    world.work()
-    assert [len([content for _, content in player.coming if content]) for player in world.tasks] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(("both", "lost"), [(False, False), (False, True), (True, False)])

@@ -34,9 +34,8 @@ _CORE = "tag:yaml.org,2002:"
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
 #: A line of TOML that begins a table, or has a key.
 _TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""([\w.'" \t-]+)=""")
-#: Largest number of names in a key of TOML whose line is known, and at all: ``a.b.c`` has three.
-_MOST_KEYS, _LONGEST_KEY = 10, 100
-_LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{_LONGEST_KEY}}}""")
+#: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
+_MOST_KEYS = 10
 
 
 class Node(Record):
@@ -458,13 +457,8 @@ def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
     else:
         import tomli as tomllib
 
-    lines = _toml_lines(text)
-    if chain := _LONG_KEY.search(text):  # tomllib would take minutes
-        problem = f"a key of more than {_LONGEST_KEY} names"
-        faults.add(text.count("\n", 0, chain.start()) + 1, problem, "expected a few")
-        return None
     try:
-        return _toml_table(tomllib.loads(text), table, lines, faults)
+        return _toml_table(tomllib.loads(text), table, _toml_lines(text), faults)
     except (RecursionError, MemoryError):
         faults.add(0, "nested too deep", "expected a few levels")
     except ValueError as error:  # of tomllib; a number with thousands of digits is another ValueError

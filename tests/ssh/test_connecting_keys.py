@@ -108,10 +108,10 @@ def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
 
 
 def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_path: Path):
-    elsewhere = tmp_path / "known elsewhere"
+    elsewhere = tmp_path / "known_elsewhere"
     home.known.rename(elsewhere)
     assert "is not known" in refusal(Host(hosts[0].name))
-    home.config(f'Host *\n  UserKnownHostsFile ~/.ssh/known_hosts "{elsewhere}"\n')
+    home.config(f'Host *\n  UserKnownHostsFile ~/.ssh/known_hosts {elsewhere}\n')
     assert works(Host(hosts[0].name)) == []
 
 

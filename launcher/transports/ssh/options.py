@@ -1,35 +1,28 @@
 """The options for connecting to a host, from ssh_config, the hostfile and the command line.
 
 ``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. All hosts that match the
-same ``Host`` lines share an answer, because a query takes as long as a login. ``ssh`` reads the configuration
-in the home of the account, not in ``$HOME``. If ``$HOME`` is another folder, or there is no ``ssh``,
-`paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
+same ``Host`` lines share an answer, because a query takes as long as a login. Without being told, ``ssh``
+reads the configuration in the home of the account, not in ``$HOME``.
 """
 
 from __future__ import annotations
 
 import errno
 import fnmatch
-import functools
 import getpass
 import os
 import pwd
 import re
 import shlex
-import shutil
 import subprocess
 import threading
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
 from launcher.record import Record
 from launcher.regular_file import read_regular
 from launcher.text import host_text
-
-if TYPE_CHECKING:
-    from paramiko import SSHConfig
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
@@ -127,11 +120,8 @@ def host_options(hop: Hop, queries: Queries | None = None) -> HostOptions:
     Raises:
         HostFailure: ssh_config can't be read, or has a wrong value.
     """
-    home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
-    asks_ssh = os.path.realpath(os.path.expanduser("~")) == home and shutil.which("ssh") is not None
-    values = (queries or Queries()).ask(hop) if asks_ssh else _from_file(hop)
     try:
-        return _options(hop, values)
+        return _options(hop, (queries or Queries()).ask(hop))
     except ValueError as error:
         raise HostFailure(f"{_USER_FILE} has a wrong value: {error}") from error
 
@@ -272,14 +262,21 @@ def _is_shared(name: str, values: Values) -> bool:
 
 
 def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
-    """The output of ``ssh -G``, and the files that it has read."""
+    """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
+    file, home = os.path.expanduser(_USER_FILE), pwd.getpwuid(os.getuid()).pw_dir
+    is_elsewhere = os.path.realpath(os.path.expanduser("~")) != os.path.realpath(home)
     argv = ["ssh", "-v", "-G"]
+    argv += ["-F", file if os.path.exists(file) else os.devnull] if is_elsewhere else []
     argv += ["-l", hop.user] if hop.user else []
     argv += ["-p", str(hop.port)] if hop.port else []
     try:
         done = subprocess.run(
             [*argv, "--", hop.name], stdin=subprocess.DEVNULL, capture_output=True, timeout=_QUERY_LIMIT
         )
+    except FileNotFoundError as error:
+        if os.path.exists(file):
+            raise HostFailure(f"the `ssh` command, which reads {_USER_FILE}, is missing here") from error
+        return {}, []
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
@@ -289,42 +286,10 @@ def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
+        if is_elsewhere and key == "userknownhostsfile":  # the only paths that ssh has expanded
+            text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)
     return values, [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
-
-
-def _from_file(hop: Hop) -> dict[str, list[str]]:
-    """The options in the user's file, read by paramiko."""
-    from paramiko import ConfigParseError  # not from a module of it: another thread may be importing all
-
-    needs = "needs the ssh command, and the account's home as $HOME"
-    try:
-        text = read_regular(os.path.expanduser(_USER_FILE)).decode("utf-8", "surrogateescape")
-    except (FileNotFoundError, NotADirectoryError):
-        text = ""
-    except OSError as error:
-        raise HostFailure(f"{_USER_FILE} can't be read: {reason_of(error)}") from error
-    if include := re.search(r"^[ \t]*include\b", text, re.IGNORECASE | re.MULTILINE):
-        line = text.count("\n", 0, include.start()) + 1
-        raise HostFailure(f"{_USER_FILE}:{line}: Include {needs}; or copy the lines here")
-    lines = ["Host *"] + [f"User {hop.user}"] * bool(hop.user) + [f"Port {hop.port}"] * bool(hop.port)
-    try:
-        found: dict[str, str | list[str]] = dict(
-            _parsed("\n".join([*lines, "Host *", text])).lookup(hop.name)
-        )
-    except ImportError as error:
-        raise HostFailure(f"{_USER_FILE}: `Match exec` {needs}") from error
-    except (ConfigParseError, ValueError, KeyError) as error:
-        raise HostFailure(f"{_USER_FILE} can't be understood: {error}") from error
-    return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}
-
-
-@functools.lru_cache
-def _parsed(text: str) -> SSHConfig:
-    """The options of a text; most hosts have the same lines."""
-    from paramiko import SSHConfig
-
-    return SSHConfig.from_text(text)
 
 
 def unexpected(error: Exception) -> str:

@@ -111,7 +111,7 @@ def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_p
     elsewhere = tmp_path / "known_elsewhere"
     home.known.rename(elsewhere)
     assert "is not known" in refusal(Host(hosts[0].name))
-    home.config(f'Host *\n  UserKnownHostsFile ~/.ssh/known_hosts {elsewhere}\n')
+    home.config(f"Host *\n  UserKnownHostsFile ~/.ssh/known_hosts {elsewhere}\n")
     assert works(Host(hosts[0].name)) == []
 
 

@@ -16,8 +16,7 @@ import pytest
 
 from tests.conftest import Ended, Launch, command_line
 from tests.pythons import oldest_python
-from tests.ssh.connecting import until
-from tests.ssh.host import LabHost
+from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
 from tests.ssh.package_index import PASSWORD, PackageIndex
 

@@ -126,14 +126,15 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     lost = "can't be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
     lost = "can't be made again" if again else lost
     host.move(HostState.LOST, event)
-    text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
+    why = event.why.removeprefix(f"{event.host}: ")
+    text = f"host {event.host} {lost}: {why}"
     job.do(events.HangUp(event.host))
     moving.expect_back(job, event.host)
     forgotten = job.forget_restarts(record.task for record in host.tasks)
     for record in host.tasks:
         if record.task in job.tasks.open:
             _lose_task(job, record, event, lost)
-    start_again, more = restarting.after_loss(job, host, restart, event.at)
+    start_again, more = restarting.after_loss(job, host, restart, event.at, why)
     text += more
     job.notify(text, urgent=True)
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more

@@ -58,7 +58,8 @@ def _fail(job: JobState, restart: Restart) -> None:
     lost = [*restart.lost_hosts]
     stranded = job.tasks.names([task.task for host in lost for task in job.hosts[host].own])
     hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {listed(lost)} are"
-    text = f"{hosts} lost: no other host has room for {stranded}"
+    why = "; ".join(dict.fromkeys(restart.lost_hosts.values()))
+    text = f"{hosts} lost: {why}; no other host has room for {stranded}"
     job.forget_restarts(job.tasks)
     job.notify(text, urgent=True)
     job.fail(Failure(Reason.HOST_LOST, None, lost[0], restart.lost_at, text), HOST_FAULT)

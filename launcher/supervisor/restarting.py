@@ -73,7 +73,9 @@ def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
     return ""
 
 
-def after_loss(job: JobState, host: HostRecord, moving: Restart | None, at: float) -> tuple[bool, str]:
+def after_loss(
+    job: JobState, host: HostRecord, moving: Restart | None, at: float, why: str
+) -> tuple[bool, str]:
     """Let the tasks of a lost host start again with all tasks of the job, if the policy allows it.
 
     They move to other hosts. No two attempts of a task may be alive, so they wait until those on the lost
@@ -84,6 +86,7 @@ def after_loss(job: JobState, host: HostRecord, moving: Restart | None, at: floa
         host: that is lost.
         moving: the restart in which tasks of other hosts moved when it was lost, to which its loss belongs.
         at: when it was lost.
+        why: the reason.
 
     Returns:
         Whether they start again, and what to tell the user; the loss is then no failure of the job.
@@ -114,7 +117,7 @@ def after_loss(job: JobState, host: HostRecord, moving: Restart | None, at: floa
         _begin(job, restart)
         there = dict.fromkeys(placed.host.name for placed in placement.tasks if job.tasks[placed.task] in own)
         where = f" to {listed([*there])}"
-    restart.lost_hosts[host.name], restart.lost_at = None, at
+    restart.lost_hosts[host.name], restart.lost_at = why, at
     job.moving = restart
     of_limit = f"attempt {own[0].attempt + 1}, restart {restart.number} of {job.restarts.limit}"
     of_limit += f" for {listed([*restart.lost_hosts])}" if restart is moving else ""

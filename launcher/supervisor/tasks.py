@@ -60,9 +60,9 @@ class Restart:
         #: The message about it that is not shown yet: the last output of the task comes first, because it may
         #: show that a restart is of no use. Empty: it was shown.
         self.notice = ""
-        #: Lost hosts whose tasks move to others, or to new containers, and that count as this restart; when
-        #: the last of them was lost; whether the new hosts are chosen, and hold ports.
-        self.lost_hosts: dict[str, None] = {}
+        #: Lost hosts whose tasks move to others, or to new containers, and that count as this restart, each
+        #: with the reason; when the last of them was lost; whether the new hosts are chosen, and hold ports.
+        self.lost_hosts: dict[str, str] = {}
         self.lost_at = 0.0
         self.placing = False
 

@@ -31,7 +31,8 @@ worker 2, ps 1, hosts 3, restarts 1: up; worker/0 finishes 0; lost node3; ps/0 e
     -> 0 | succeeded, succeeded, stopped
 # no room, no restart left, never
 worker 2, hosts 2, slots 1, restarts 1: up; lost node2; worker/0 ends; closed
-    -> 125 | stopped, lost | host node2 is lost: connection reset; no other host has room for worker/1
+    -> 125 | stopped, lost | host node2 is lost: connection reset;
+       no other host has room for worker/1
 worker 2, hosts 2, restarts 1: up; worker/0 dies 9; worker/0 gone; lost node2; closed
     -> 125 | failed: signal, lost | host node2 is lost: connection reset; no restart is left of 1
 worker 2 restart never, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; closed
@@ -69,14 +70,17 @@ worker 3, hosts 3, spares s1 s2, restarts 1: {TWO}; lost s1; worker/0,worker/2 e
     -> 125 | stopped, lost, stopped | host s1 is lost: connection reset; no restart is left of 1
 # no room for all; no task may move; a spare without tasks was to take some
 worker 3, hosts 4, slots 1, restarts 1: up; lost node2; lost node3; worker/0 ends; time up place; closed
-    -> 125 | stopped, lost, lost | hosts node2, node3 are lost: no other host has room for worker/1, worker/2
+    -> 125 | stopped, lost, lost | hosts node2, node3 are lost: connection reset;
+       no other host has room for worker/1, worker/2
 worker 3, hosts 4, slots 1, restarts 1: up; lost node2; lost node3; worker/0 ends; time up restart 1; closed
-    -> 125 | stopped, lost, lost | hosts node2, node3 are lost: no other host has room for worker/1, worker/2
+    -> 125 | stopped, lost, lost | hosts node2, node3 are lost: connection reset;
+       no other host has room for worker/1, worker/2
 worker 2, reader 1 restart never, hosts 3, restarts 1: up; lost node2; lost node3; worker/0 ends; closed
     -> 125 | stopped, lost, lost | host node3 is lost: connection reset
 worker 2, hosts 2, slots 1, spares s1, restarts 1: up; lost node2; lost s1; worker/0 ends; time up place;
     closed
-    -> 125 | stopped, lost | host node2 is lost: no other host has room for worker/1
+    -> 125 | stopped, lost | host node2 is lost: connection reset;
+       no other host has room for worker/1
 # the new host is lost: before the time is up, while it holds ports, while its tasks run
 worker 2, hosts 2, spares s1 s2, restarts 1: up; lost node2; lost s1; worker/0 ends; time up restart 1;
     held node1; held s2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
@@ -103,7 +107,8 @@ worker 2, hosts 2, spares s1 s2, restarts 2: up; lost node2; worker/0 ends; time
     -> 0 | succeeded, succeeded
 # all hosts are lost
 worker 2, hosts 2, restarts 2: up; lost node2; lost node1; time up place
-    -> 125 | lost, lost | hosts node2, node1 are lost: no other host has room for worker/0, worker/1
+    -> 125 | lost, lost | hosts node2, node1 are lost: connection reset;
+       no other host has room for worker/0, worker/1
 # a host is lost while a task starts again: all start, once
 worker 2, ps 1, hosts 3, spares s1, restarts 2: up; worker/1 dies 9; worker/1 gone; lost node2; ps/0 ends;
     time up restart 2; held node1; held s1; held node3; worker/0,worker/1,ps/0 starts;

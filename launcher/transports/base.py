@@ -70,7 +70,7 @@ class Link(Protocol):
 class RemoteCommand(Protocol):
     """A program of ours that runs on a host, with a byte pipe each way.
 
-    Only `wait`, `why_ended` and `close` block, for seconds at most.
+    Only `wait`, `why_ended`, `why_refused` and `close` block, for seconds at most.
     """
 
     def fileno(self) -> int:
@@ -88,6 +88,9 @@ class RemoteCommand(Protocol):
 
         `HostGone` if nothing can connect to its host any more.
         """
+
+    def why_refused(self, why: str) -> str:
+        """The reason, for the user, why an agent ends without being asked to; it has told ``why``."""
 
     def send(self, data: bytes | memoryview) -> int:
         """Write to its stdin without blocking, and return the number of bytes written.

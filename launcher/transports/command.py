@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from launcher.errors import TransportError
@@ -81,6 +81,10 @@ class PipedProgram:
         printed = f" and printed: {text}" if text else ""
         return self._fault(f"the agent could not be started there: {ended}{printed}")
 
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`."""
+        return why
+
     def _fault(self, text: str) -> TransportError:
         return TransportError(f"{self._host}: {text}")
 
@@ -109,12 +113,20 @@ class CommandPipe(PipedProgram):
         argv: the command.
         startup: the bytes that it reads first, see `bootstrap.startup`.
         python: the Python that runs the program, for messages.
+        environ: the variables of the command; ``None``: those of this process.
 
     Raises:
         TransportError: the command can't be started.
     """
 
-    def __init__(self, host: str, argv: Sequence[str], startup: bytes, python: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        argv: Sequence[str],
+        startup: bytes,
+        python: str,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(host, python, argv[0])
         self._socket, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
@@ -125,6 +137,7 @@ class CommandPipe(PipedProgram):
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=self._stderr,
+                    env=environ,
                     start_new_session=True,
                 )
         except OSError as error:

@@ -317,6 +317,8 @@ class ReconnectingLink:
             if program is None or data is None:
                 return
             if not data:
+                if self._closed_there:
+                    raise _Ended
                 self._find_out_why(program)
                 return
             self._resume()
@@ -333,7 +335,8 @@ class ReconnectingLink:
                 self._lost_at = None
             for message in messages:
                 if isinstance(message, Refused):
-                    raise _Ended("" if self._closed_there else self._with_suspension(message.why))
+                    self._refused(program, message.why)
+                    return
             self._deliver(messages, len(data))
 
     def _deliver(self, messages: list[Message], size: int) -> None:
@@ -479,6 +482,18 @@ class ReconnectingLink:
                 raise why.result() or TransportError(self._why_ended(program))
 
         self.loop.work(program.why_ended, lambda why: self._step(lambda: known(why)))
+
+    def _refused(self, program: RemoteCommand, why: str) -> None:
+        """The agent ends without being asked to: let another thread look for the reason."""
+        if self._closed_there:
+            raise _Ended
+        self._ending = True
+        self.loop.watch(program.fileno())
+
+        def known(reason: Future[str]) -> None:
+            raise _Ended(self._with_suspension(reason.result()))
+
+        self.loop.work(lambda: program.why_refused(why), lambda found: self._step(lambda: known(found)))
 
     def _broke(self, error: TransportError) -> None:
         """The connection broke. Before the agent has answered, only one other connection is tried."""

@@ -106,6 +106,10 @@ class LinkCommand:
     def why_ended(self) -> None:
         """See `RemoteCommand.why_ended`: it ran; if the agent has exited, `recv` says so."""
 
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`."""
+        return why
+
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`; known after its end."""
         return self._stderr

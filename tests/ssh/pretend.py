@@ -91,6 +91,10 @@ class PretendProgram:
         except subprocess.TimeoutExpired:
             return None
 
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand`."""
+        return why
+
     def why_ended(self) -> None:
         """See `RemoteCommand.why_ended`."""
 

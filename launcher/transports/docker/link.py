@@ -128,6 +128,10 @@ class ContainerCommand:
             return b"" if self._ended else None
         return self._command.recv(size)
 
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`."""
+        return why
+
     def why_ended(self) -> TransportError | None:
         """See `RemoteCommand.why_ended`: why the container has ended."""
         if not self._is_run and _GONE.search(self._command.stderr()):

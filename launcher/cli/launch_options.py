@@ -133,6 +133,11 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
         faults.append(Fault(COMMAND_LINE, problem, "expected one of them"))
+    # Of those that nobody asks for.
+    chosen = {
+        each: None if getattr(found, "implied", False) and each != name else found
+        for each, found in chosen.items()
+    }
     transport = transports.transports()[name]
     other_machines = named or transport.brings_hosts
     if not other_machines:
@@ -144,6 +149,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
     for each, found in transports.transports().items():
         faults += found.faults(asked[each]._replace(job=job), chosen[each])
+        notes += found.notes(asked[each], chosen[each])
     if transport.in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))

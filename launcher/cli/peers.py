@@ -53,7 +53,6 @@ class Peer(Record):
 
 _LEAVE_OUT = "leave it out: "
 _RENDEZVOUS = _LEAVE_OUT + "launch chooses the addresses and ports, and each task has them in TF_CONFIG"
-_SLURM = _LEAVE_OUT + "it is an option of Slurm; launch runs on the hosts of --hosts"
 _KUBERNETES = _LEAVE_OUT + "it is an option of Kubernetes; launch runs on the hosts of --hosts"
 _MPI = _LEAVE_OUT + "it is an option of Open MPI"
 _PER_HOST = "--workers N is the number in all; the tasks of a host are its slots: --hosts node1:{0},node2:{0}"
@@ -66,7 +65,7 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
     ),
     ("--num-ps --nps --parameter-servers --num-servers", Peer(1, "use --ps {}")),
     ("--nproc-per-node --ntasks-per-node --num-gpus -ppn --ppn -npernode --npernode", Peer(1, _PER_HOST)),
-    ("-N --nnodes --nodes --num-nodes", Peer(1, "use --hosts node1,node2 and --workers N")),
+    ("--nnodes --num-nodes", Peer(1, "use --hosts node1,node2, or --slurm -N {}, and --workers N")),
     ("--master", Peer(0, "use --chief")),
     ("-e", Peer(1, "use -x {}", secret=True)),
     ("-env -genv --genv", Peer(2, "use -x {0}=VALUE", secret=True)),
@@ -78,7 +77,7 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
     ),
     ("--max-restarts --retries --max-retries --backoff-limit", Peer(1, "use --restarts {}")),
     ("--gpus-per-task --gpus-per-worker", Peer(1, "for GPUs per task use --gpus {}")),
-    ("--gpus-per-node --gres", Peer(1, "for GPUs per task use --gpus N")),
+    ("--gres", Peer(1, "for GPUs per task use --gpus N; Slurm's are --gpus-per-node N")),
     ("--image --container --container-image", Peer(1, "use --docker {}")),
     ("--volume --volumes --bind -B", Peer(1, "use --mount {}")),
     ("--wdir -wdir --wd -wd --cwd --chdir --working-dir", Peer(1, "use --workdir {}")),
@@ -113,10 +112,10 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         "--bind-to -bind-to --map-by -map-by --rank-by",
         Peer(1, _MPI + "; the order and slots of --hosts count"),
     ),
-    ("--time --time-limit --walltime", Peer(1, "use --timeout, as in --timeout 30m")),
+    ("--time-limit --walltime", Peer(1, "use --timeout, as in --timeout 30m")),
     ("--mem", Peer(1, "use --memory {} with --docker IMAGE")),
     ("--cpus-per-task", Peer(1, "use --cpus {} with --docker IMAGE")),
-    ("--partition --account --qos", Peer(1, _SLURM)),
+    ("--qos --constraint --reservation", Peer(1, "it is an option of Slurm: write it into --slurm-options")),
     ("--namespace --kubeconfig", Peer(1, _KUBERNETES)),
     ("-f --file --filename --config --job", Peer(1, "write the job file as an argument: launch {}")),
     ("--script --program --command --cmd --entrypoint", Peer(1, "write the program last: launch {}")),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from launcher import events, transports
 from launcher.errors import Fault, HostsError, JobError, LaunchError, TransportError
-from launcher.job import RELAY, Host, Placement, RunPaths
+from launcher.job import RELAY, Host, JobSpec, Placed, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
@@ -25,6 +25,7 @@ from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.loop import Loop
 from launcher.regular_file import similar_file
 from launcher.scheduler.placement import place
+from launcher.task_id import TaskId
 from launcher.text import counted, counted_roles, listed
 from launcher.transports.base import Hosts
 from launcher.transports.machines import Machines
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Without letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+#: This machine.
+_HERE = "localhost"
 
 
 def run_job(options: Options, detached: Background | None = None) -> int:
@@ -81,6 +84,8 @@ def _with_inventory(
 ) -> int:
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
     launch = _launch_of(options, interrupts, notices)
+    if options.transport.shares_files:
+        check_programs(options, _here(options.job), (_HERE,))
     with options.transport.inventory(launch) as inventory:
         if options.job.venv:
             hosts = (host._replace(venv=host.venv or options.job.venv) for host in inventory.hosts)
@@ -100,6 +105,13 @@ def _with_inventory(
             return _show_plan(options, inventory, placement, staging)
         show = _selection(options, placement)
         return _launch(options, launch, inventory, placement, staging, show, interrupts, notices, detached)
+
+
+def _here(job: JobSpec) -> Placement:
+    """The tasks of a job as if all ran on this machine."""
+    roles = [(role, TaskId.of(role.name, 0)) for role in job.roles]
+    host = Host(_HERE, venv=job.venv)
+    return Placement(tuple(Placed(task, role, host) for role, task in roles))
 
 
 def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> Launch:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:  # the modules of transports import this package
     from launcher.transports.transport import Transport
 
 #: Name -> module. The first one is the default.
-TRANSPORTS = {"ssh": "launcher.transports.ssh", "docker": "launcher.transports.docker"}
+TRANSPORTS = {
+    "ssh": "launcher.transports.ssh",
+    "docker": "launcher.transports.docker",
+    "slurm": "launcher.transports.slurm",
+}
 #: Entry points of installed packages: the name of a transport, and its module.
 _GROUP = "launch.transports"
 
@@ -66,7 +70,9 @@ def asked_for(settings: Mapping[str, Any]) -> list[str]:
     """The names of the transports that the user asks for; if there is none, of the default one.
 
     Args:
-        settings: of each transport, by name; ``None``: the user does not ask for it.
+        settings: of each transport, by name; ``None``: the user does not ask for it. Settings that are
+            ``implied`` are used if the user asks for no other one.
     """
     names = [name for name, found in settings.items() if found is not None and name != default()]
-    return names or [default()]
+    asked = [name for name in names if not getattr(settings[name], "implied", False)]
+    return asked or names or [default()]

@@ -120,6 +120,8 @@ class Transport:
     in_containers = False
     #: Whether `inventory` has other machines even if the user names none.
     brings_hosts = False
+    #: Whether the hosts have the files of this machine as a rule: programs are looked for before `inventory`.
+    shares_files = False
     #: Whether `renew` makes lost hosts anew; else their tasks move to others.
     renews_hosts = False
 
@@ -134,12 +136,21 @@ class Transport:
         """Make the settings from its options and its key of the job file.
 
         Returns:
-            The settings; ``None``: the user does not ask for this transport.
+            The settings; ``None``: the user does not ask for this transport. Settings with a true
+            ``implied`` are used if the user asks for no other one.
         """
 
     def faults(self, asked: Asked, settings: Any) -> Iterable[Fault]:
         """The faults of its options."""
         return ()
+
+    def notes(self, asked: Asked, settings: Any) -> Iterable[str]:
+        """Notes on its options, for the user."""
+        return ()
+
+    def present(self) -> Sequence[Host] | None:
+        """The hosts that a launch would have in this environment; ``None``: those of no such transport."""
+        return None
 
     def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
         """The hosts of a launch; at the end of the context they are given back.

@@ -74,7 +74,7 @@ MISSPELT = [
     ("-workers 2 train.py", "did you mean --workers?"),
     ("--wrokers=2 train.py", "did you mean --workers?"),
     ("--output_dirs train.py", "did you mean --output-dirs?"),
-    ("--time 5 train.py", "use --timeout"),
+    ("--time 5 train.py", "or --timeout"),
     (
         "--zzz train.py",
         "unrecognized option --zzz; an option of the program comes after the program (launch --help-all",

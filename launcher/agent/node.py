@@ -1,0 +1,84 @@
+"""A node of Slurm: the agent as the main process of a step, and a first look at the nodes of a job."""
+
+import hashlib
+import json
+import os
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
+
+from launcher.agent import main
+from launcher.agent.processes import write_all
+
+#: Beginnings of variables that Slurm sets.
+_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_", "PALS_")
+#: Those that a task keeps of its step: the name of the node, and where Slurm's commands find the cluster.
+_OF_NODE = ("SLURMD_NODENAME", "SLURM_CONF")
+#: Those that describe the job. All others describe a step of one task: with them, a library that looks for
+#: Slurm takes each task for a job of its own, and an srun of the user's binds its tasks to one core.
+_OF_JOB = (
+    "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES",
+    "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS",
+    "SLURM_JOB_RESERVATION", "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_GID", "SLURM_JOB_START_TIME",
+    "SLURM_JOB_END_TIME", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST",
+    "SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT",
+    "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX",
+)  # fmt: skip
+#: Bytes of a file that are compared.
+_COMPARED = 1 << 20
+
+
+def job_variables(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that describe the job."""
+    return {name: environ[name] for name in _OF_JOB if name in environ}
+
+
+def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of tasks: that of the step, with what describes the job, not the step.
+
+    Args:
+        environ: of the step.
+        job: variables that describe the job; the step has others of the same names.
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith(_SLURM)}
+    kept.update((name, environ[name]) for name in _OF_NODE if name in environ)
+    kept.update(job)
+    return kept
+
+
+def serve(arguments: Mapping[str, Any]) -> NoReturn:
+    """As `launcher.agent.main.serve`; ``variables`` of the arguments describe the job."""
+    environ = without_step(os.environ, arguments["variables"])
+    os.environ.clear()
+    os.environ.update(environ)
+    main.serve(arguments)
+
+
+def survey(arguments: Mapping[str, Any]) -> int:
+    """Print a line of JSON about this node.
+
+    Args:
+        arguments: ``files``: paths, and what `fingerprint` says about them on the machine of launch.
+    """
+    files: Mapping[str, Optional[List[Any]]] = arguments["files"]
+    found = {
+        "node": os.environ.get("SLURMD_NODENAME", ""),
+        "cpus": os.environ.get("SLURM_CPUS_ON_NODE", ""),
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
+    }
+    write_all(1, json.dumps(found).encode("ascii") + b"\n")
+    return 0
+
+
+def fingerprint(path: str) -> Optional[Sequence[Any]]:
+    """The inode of a file or folder, and the content of a file; ``None``: it can't be read.
+
+    File systems that machines share have the same inodes on all of them.
+    """
+    try:
+        inode = os.stat(path).st_ino
+        if os.path.isdir(path):
+            return [inode]
+        with open(path, "rb") as file:
+            return [inode, hashlib.sha256(file.read(_COMPARED)).hexdigest()]
+    except OSError:
+        return None

@@ -1,0 +1,219 @@
+"""Nodes of Slurm: those of the allocation that launch runs in, or of one that it asks for (``--slurm``).
+
+::
+
+    allocation   the job at Slurm: its nodes, its end; a holder that asks for one and gives it back
+    steps        the agent of each node is the main process of a step: an srun for each node
+
+Slurm queues, places, limits and accounts. The agents are the same as over SSH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from launcher.config import values
+from launcher.errors import Fault
+from launcher.job import Host
+from launcher.record import Record
+from launcher.transports.base import Connected
+from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
+
+if TYPE_CHECKING:
+    from launcher.config.schema import Section
+
+#: Our options -> those of salloc.
+_ASKING = {"nodes": "--nodes", "partition": "--partition", "time": "--time",
+           "gpus_per_node": "--gpus-per-node", "account": "--account"}  # fmt: skip
+#: What users of others may mean by an option.
+_WITHOUT = {
+    "nodes": "; or --hosts node1,node2",
+    "time": "; or --timeout, the limit of launch",
+    "gpus_per_node": "; or --gpus, for each task",
+}
+#: Steps from this number on are not the user's: the script of sbatch, the shell of salloc.
+_NO_STEP = 0xFFFF_FF00
+_MOST_NODES = 10_000
+
+
+class SlurmOptions(Record):
+    """What the user asks Slurm for."""
+
+    nodes: int | None = None
+    partition: str | None = None
+    time: str | None = None
+    gpus_per_node: str | None = None
+    account: str | None = None
+    #: More options of salloc.
+    options: str = ""
+    #: Nothing asks for Slurm but the allocation that launch runs in.
+    implied: bool = False
+
+    def salloc(self) -> list[str]:
+        """The options of salloc."""
+        given = {option: getattr(self, name) for name, option in _ASKING.items()}
+        words = [f"{option}={value}" for option, value in given.items() if value is not None]
+        return words + shlex.split(self.options)
+
+
+def is_inside(environ: Mapping[str, str]) -> bool:
+    """Whether these are the variables of a process in an allocation."""
+    return bool(environ.get("SLURM_JOB_ID"))
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Whether these are the variables of a step that the user has started by srun."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < _NO_STEP
+
+
+def _options(text: str) -> str:
+    """Options of salloc."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    if not words or not words[0].startswith("-"):
+        raise ValueError("expected options of salloc, as in '--qos=short --exclusive'")
+    return text
+
+
+class SlurmTransport(Transport):
+    """See above."""
+
+    brings_hosts = shares_files = True
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_options`."""
+        add = functools.partial(values.option, parser.add_argument_group("Slurm"))
+        add("--slurm", "run on nodes that Slurm allocates")
+        add("--no-slurm", "do not use the nodes of the allocation around launch")
+        add("-N --nodes N", "number of nodes", values.whole(1, _MOST_NODES))
+        add("--partition NAME", "the partition", values.one_line)
+        add("--time T", "time limit at Slurm: minutes, or 1-12:00:00", values.one_line)
+        add("--gpus-per-node N", "GPUs of each node: 2, or a100:2", values.one_line)
+        add("--account NAME", "the account", values.one_line)
+        add("--slurm-options '...'", "more options, as salloc has them", _options)
+
+    def sections(self) -> Mapping[str, Section]:
+        """See `Transport.sections`."""
+        from launcher.config.schema import Key, Section, read_mapping, single, table
+
+        line = single(values.one_line)
+        keys = table(
+            Key("nodes", "The number of nodes.", single(values.whole(1, _MOST_NODES))),
+            Key("partition", "The partition.", line),
+            Key("time", "The time limit at Slurm, as salloc has it.", line),
+            Key("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
+            Key("account", "The account.", line),
+            Key("options", "More options, as salloc has them.", single(_options)),
+        )
+
+        def read(node: Any, roles: Sequence[str], faults: Any) -> SlurmOptions | None:
+            if not isinstance(node.value, dict):
+                faults.add_kind(node, "slurm", "expected a mapping, as in nodes: 4")
+                return None
+            return SlurmOptions(**read_mapping(node, keys, faults).some(*_ASKING, "options"))
+
+        return {"slurm": Section("Nodes that Slurm allocates.", read)}
+
+    def settings(self, asked: Asked) -> SlurmOptions | None:
+        """See `Transport.settings`."""
+        args = asked.args
+        if args.no_slurm:
+            return None
+        if not args.slurm and asked.section is None:
+            implied = is_inside(os.environ) and not asked.named
+            return SlurmOptions(implied=True) if implied else None
+        given = {name: getattr(args, name) for name in _ASKING if getattr(args, name) is not None}
+        options: SlurmOptions = (asked.section or SlurmOptions())._replace(**given)
+        return options._replace(options=f"{options.options} {args.slurm_options or ''}".strip())
+
+    def faults(self, asked: Asked, settings: SlurmOptions | None) -> Iterator[Fault]:
+        """See `Transport.faults`."""
+        given = [name for name in (*_ASKING, "slurm_options") if getattr(asked.args, name) is not None]
+        if (settings is None or settings.implied) and not is_inside(os.environ):
+            for name in given:
+                text = "the option is about an allocation of Slurm"
+                expected = f"expected --slurm, too{_WITHOUT.get(name, '')}"
+                yield Fault(f"--{name.replace('_', '-')}", text, expected)
+        if settings is None:
+            return
+        if asked.named:
+            yield Fault("--slurm", "the hosts are named, too", "expected one of them: or --no-slurm")
+        tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+        if in_step(os.environ) and tasks != "1":
+            if os.environ.get("SLURM_PROCID") != "0":
+                raise SystemExit(2)
+            text = f"srun has started launch {tasks} times, once for each of its tasks"
+            expected = f"expected launch without srun, which starts the tasks: launch --workers {tasks} ..."
+            yield Fault("", text, expected)
+
+    def notes(self, asked: Asked, settings: SlurmOptions | None) -> Iterator[str]:
+        """See `Transport.notes`."""
+        if not is_inside(os.environ):
+            return
+        job = os.environ["SLURM_JOB_ID"]
+        if settings is None and asked.named:
+            yield f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}"
+        elif settings is not None and settings.salloc():
+            text = f"launch runs in Slurm's job {job}, and uses its nodes"
+            yield f"no allocation is asked for ({shlex.join(settings.salloc())}): {text}"
+
+    def present(self) -> Sequence[Host] | None:
+        """See `Transport.present`."""
+        if not is_inside(os.environ):
+            return None
+        from launcher.transports.slurm.allocation import Job
+        from launcher.transports.slurm.steps import look
+
+        return look(Job.of(os.environ), {}).hosts(0, False)
+
+    @contextmanager
+    def inventory(self, launch: Launch) -> Iterator[Inventory]:
+        """See `Transport.inventory`."""
+        from launcher.transports.slurm.allocation import Job, allocated
+        from launcher.transports.slurm.steps import inventory
+
+        options: SlurmOptions = launch.settings
+        if is_inside(os.environ):
+            yield inventory(launch, Job.of(os.environ))
+            return
+        count = sum(role.count for role in launch.job.roles if not role.sidecar)
+        words = _with_tasks(options.salloc(), max(count, options.nodes or 1))
+        if launch.dry_run:
+            nodes = options.nodes or 1
+            hosts = [Host(f"node{number}", slots=-(-count // nodes)) for number in range(1, nodes + 1)]
+            remarks = (f"Slurm names the nodes: salloc {shlex.join(words)}",)
+            yield Inventory(tuple(hosts), launch.job, same_files=frozenset(h.name for h in hosts),
+                            remarks=remarks)  # fmt: skip
+            return
+        with allocated(words, launch.name, launch.notice, launch.ignore_signals) as job:
+            yield inventory(launch, job)
+
+    def connections(
+        self,
+        hosts: Sequence[Host],
+        settings: Any,
+        reaching: Reaching,
+        notice: Callable[[str], None],
+    ) -> AbstractContextManager[Connected]:
+        """See `Transport.connections`."""
+        from launcher.transports.slurm.steps import steps
+
+        return steps(settings)
+
+
+def _with_tasks(words: Sequence[str], count: int) -> list[str]:
+    """Options of salloc for a number of tasks, unless they say how many."""
+    said = any(word.startswith(("--ntasks", "-n")) for word in words)
+    return [*words, *([] if said else [f"--ntasks={count}"])]
+
+
+TRANSPORT = SlurmTransport()

@@ -1,0 +1,289 @@
+"""A job at Slurm: its nodes, its end, and how launch gets one for itself and gives it back."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from launcher.agent.node import job_variables
+from launcher.errors import TransportError
+from launcher.transports.slurm import in_step
+
+#: Seconds for an answer of Slurm's controller, which may be busy; for the end of a holder.
+_ANSWER, _END = 30.0, 10.0
+#: Seconds for which the state of a job is not asked for again.
+_FRESH = 2.0
+#: Seconds until the first look at a pending job; each pause is twice the one before, up to the last one.
+_FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
+#: Bytes of the environment of an allocation.
+_MOST = 4 << 20
+#: Variables of launch that srun and the steps have.
+_PASSED = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "SLURM_CONF")
+#: The states in which a job has ended, and how; any other state, known or not, is no end.
+_ENDS = {
+    "CANCELLED": "was cancelled (scancel)",
+    "TIMEOUT": "reached its time limit (--time)",
+    "PREEMPTED": "was preempted",
+    "DEADLINE": "reached its deadline",
+    "NODE_FAIL": "was ended by Slurm because a node failed",
+    "OUT_OF_MEMORY": "ran out of memory",
+    "COMPLETED": "has ended",
+    "FAILED": "has ended",
+}
+#: Reasons of a pending job that do not pass by waiting.
+_HOPELESS = {
+    "PartitionConfig": "the partition does not have so many nodes, or not such ones",
+    "PartitionNodeLimit": "the partition does not allow so many nodes",
+    "PartitionTimeLimit": "the partition does not allow so much time",
+    "BadConstraints": "no node has what was asked for",
+    "InvalidAccount": "there is no such account",
+    "InvalidQOS": "there is no such QOS",
+}
+#: The end of what the holder prints.
+_GRANTED = b"\0\n"
+#: Waits for the allocation, and ends it at the end of its stdin, a pipe of launch: even if launch is killed.
+#: SIGTERM takes a pending salloc out of the queue. The second shell has the allocation, and frees it even
+#: if salloc was killed.
+_HOLDER = r"""trap "" INT TERM HUP
+exec 3<&0
+salloc "$@" /bin/sh -c 'trap "" INT TERM HUP; env -0; echo; exec >/dev/null; cat; scancel $SLURM_JOB_ID' <&3 &
+exec >/dev/null
+cat <&3
+kill -TERM $! 2>/dev/null
+wait
+"""
+
+
+def environment() -> dict[str, str]:
+    """The variables of Slurm's commands: those of the user's own step would be taken for options."""
+    return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")}
+
+
+def ask(*argv: str) -> str:
+    """Run a command of Slurm: what it prints.
+
+    Raises:
+        TransportError: it fails, or does not answer.
+    """
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), timeout=_ANSWER
+        )
+    except FileNotFoundError:
+        raise _missing(argv[0]) from None
+    except subprocess.TimeoutExpired:
+        raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {_ANSWER:g}s") from None
+    if done.returncode:
+        raise TransportError(f"{argv[0]}: {said(done.stderr) or f'it exited with {done.returncode}'}")
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+def _missing(command: str) -> TransportError:
+    return TransportError(f"Slurm is not installed here: there is no {command} along PATH")
+
+
+def said(stderr: bytes) -> str:
+    """The errors that a command of Slurm has printed, as one line."""
+    lines = stderr.decode("utf-8", "replace").splitlines()
+    errors = [re.sub(r"^\S+: error: ", "", line) for line in lines if ": error: " in line]
+    return "; ".join(dict.fromkeys(errors[-3:])) or "".join(lines[-1:])
+
+
+class Job:
+    """A job at Slurm.
+
+    Args:
+        id: its number.
+        environ: the variables that Slurm gave it.
+    """
+
+    def __init__(self, id: str, environ: Mapping[str, str]) -> None:
+        self.id, self._environ = id, environ
+        self._lock = threading.Lock()
+        self._asked_at = -_FRESH
+        self._end = ""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Job:
+        """The job around a process that has these variables."""
+        return cls(environ["SLURM_JOB_ID"], environ)
+
+    def nodes(self) -> list[str]:
+        """The names of its nodes.
+
+        Raises:
+            TransportError: Slurm does not tell.
+        """
+        found = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
+        found = found or ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%N")
+        return ask("scontrol", "show", "hostnames", found).split() if found else []
+
+    def tasks(self, count: int) -> list[int] | None:
+        """The number of tasks on each of its nodes that the user asked for; ``None``: the user did not."""
+        if in_step(self._environ) or not self._environ.get("SLURM_NTASKS"):
+            return None
+        numbers = expanded(self._environ.get("SLURM_TASKS_PER_NODE", ""))
+        return numbers if len(numbers) == count else None
+
+    def variables(self, nodes: Sequence[str]) -> dict[str, str]:
+        """The variables that describe it."""
+        found = job_variables(self._environ)
+        if in_step(self._environ):
+            found.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
+        return found
+
+    def why_over(self, fresh: bool = True) -> str:
+        """How it has ended, for the user; empty: it has not, or Slurm does not tell. Blocks.
+
+        Args:
+            fresh: ask Slurm, even if it was asked a moment ago.
+        """
+        with self._lock:
+            if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH):
+                try:
+                    how = _how_ended(ask("scontrol", "--oneliner", "show", "job", self.id))
+                except TransportError as error:
+                    how = "has ended" if "Invalid job id" in str(error) else ""
+                self._end = f"Slurm's job {self.id} {how}" if how else ""
+                self._asked_at = time.monotonic()
+            return self._end
+
+
+def _how_ended(shown: str) -> str:
+    """How a job has ended that ``scontrol show job`` shows; empty: it has not.
+
+    While Slurm ends the processes of a job, its state does not say why.
+    """
+    fields = dict(re.findall(r"(\w+)=(\S+)", shown))
+    state = fields.get("JobState", "")
+    if state == "COMPLETING":
+        limit, ran = _seconds(fields.get("TimeLimit", "")), _seconds(fields.get("RunTime", ""))
+        state = "TIMEOUT" if limit is not None and ran is not None and ran >= limit else "CANCELLED"
+        state = "PREEMPTED" if fields.get("PreemptTime", "None") not in ("None", "Unknown") else state
+    return _ENDS.get(state, "")
+
+
+def _seconds(text: str) -> int | None:
+    """A time of Slurm, ``1-02:00:00``, in seconds; ``None``: it is none, ``UNLIMITED``."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def expanded(text: str) -> list[int]:
+    """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(number) for number, times in found for _ in range(int(times or 1))]
+
+
+# ---------------------------------------------------------------------- an allocation of our own
+
+
+@contextmanager
+def allocated(
+    words: Sequence[str], name: str, notice: Callable[[str], None], ignore_signals: Callable[[], None]
+) -> Iterator[Job]:
+    """A job of our own, from when Slurm grants it.
+
+    Args:
+        words: options of salloc.
+        name: of the launch.
+        notice: gets a line while the job is pending.
+        ignore_signals: called before it is given back.
+
+    Raises:
+        TransportError: Slurm does not grant it.
+    """
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    environ.update(environment())
+    label = f"launch-{name}"
+    # Lost nodes do not end the job: launch decides.
+    argv = ["/bin/sh", "-c", _HOLDER, "launch", f"--job-name={label}", "--no-kill", *words]
+    with tempfile.TemporaryFile() as stderr:
+        holder = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environ,
+            start_new_session=True,
+        )
+        job = None
+        try:
+            job = _await(holder, stderr, label, notice)
+            yield job
+        finally:
+            ignore_signals()
+            _give_back(holder, job)
+
+
+def _await(
+    holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, notice: Callable[[str], None]
+) -> Job:
+    assert holder.stdout is not None
+    printed, pause, shown = b"", _FIRST_LOOK, ""
+    until = time.monotonic() + pause
+    while not printed.endswith(_GRANTED):
+        ready, _, _ = select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            state = _pending(label)
+            if state and state != shown:
+                notice(state)
+                shown = state
+            pause = min(2 * pause, _LAST_LOOK)
+            until = time.monotonic() + pause
+            continue
+        data = os.read(holder.stdout.fileno(), 1 << 16)
+        printed += data
+        if not data or len(printed) > _MOST:
+            stderr.seek(0)
+            text = said(stderr.read(1 << 16)) or "salloc has ended"
+            if "salloc: not found" in text:
+                raise _missing("salloc")
+            raise TransportError(f"Slurm gives no nodes: {text}")
+    pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
+    return Job.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
+
+
+def _pending(label: str) -> str:
+    """How a job waits, for the user; empty: Slurm does not tell.
+
+    Raises:
+        TransportError: it would wait for ever.
+    """
+    try:
+        line = ask("squeue", "--noheader", f"--name={label}", "--states=PENDING", "--format=%i|%r|%S")
+    except TransportError:  # salloc says why
+        return ""
+    number, _, rest = line.partition("|")
+    reason, _, start = rest.partition("|")
+    if reason in _HOPELESS:
+        raise TransportError(f"Slurm gives no nodes: {_HOPELESS[reason]} ({reason})")
+    if not number:
+        return ""
+    expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
+    return f"Slurm's job {number} is pending: {reason}{expected}; Ctrl-C cancels it"
+
+
+def _give_back(holder: subprocess.Popen[bytes], job: Job | None) -> None:
+    assert holder.stdin is not None and holder.stdout is not None
+    if job is not None:
+        with suppress(TransportError):  # the holder does it, too
+            ask("scancel", "--quiet", job.id)
+    holder.stdin.close()
+    holder.stdout.close()
+    try:
+        holder.wait(_END)
+    except subprocess.TimeoutExpired:
+        holder.kill()
+        holder.wait()

@@ -17,9 +17,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.slurm.cluster import Cluster
 
 MARK = "LAUNCH_TEST_MARK"
 TESTS = Path(__file__).resolve().parent
@@ -44,7 +47,7 @@ _PAUSE = 0.05
 _FOREIGN = (
     "TF_CONFIG", "CLUSTER_SPEC", "JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "NO_COLOR", "FORCE_COLOR",
     "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "CUDA_VISIBLE_DEVICES",
-    "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER",
+    "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "SLURM_JOB_ID", "SLURM_STEP_ID",
 )  # fmt: skip
 
 
@@ -372,6 +375,21 @@ def launch(tmp_path: Path, nothing_left: str) -> Iterator[Launch]:
     yield command
     for started in command.started:
         started.kill()
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster, for the tests of more than one folder."""
+    from tests.slurm.cluster import a_cluster
+
+    with a_cluster(tmp_path_factory.mktemp("slurm"), f"t{os.getpid()}") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def held(slurm: Cluster) -> dict[str, str]:
+    """An allocation of all nodes that lasts longer than the test: the variables of a process in it."""
+    return slurm.held()
 
 
 def install(site: Path, name: str, source: str) -> dict[str, str]:

@@ -198,6 +198,44 @@ def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield site
 
 
+class SlurmSite(RoomSite):
+    """A node of Slurm: the agent is the main process of a step."""
+
+    python = "python3"
+    kernel_pids = False
+
+    def __init__(self, folder: Path, enter: Sequence[str], *rest: Any) -> None:
+        super().__init__(folder, *rest)
+        self._enter = enter
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
+        """See `Site.run`."""
+        return super().run([*self._enter, *argv], stdin)
+
+
+@contextmanager
+def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
+    from launcher.transports.slurm.allocation import Job
+    from launcher.transports.slurm.steps import look, steps
+    from tests.slurm.cluster import Cluster, soon
+
+    slurm: Cluster = request.getfixturevalue("slurm")
+    environ: dict[str, str] = request.getfixturevalue("held")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    folder: Path = request.getfixturevalue("tmp_path")
+    for name, value in environ.items():
+        patch.setenv(name, value)
+    patch.setenv("PATH", f"{slurm.commands(folder)}:{os.environ['PATH']}")
+    notices: list[str] = []
+    (folder / "test").mkdir()
+    found = look(Job.of(environ), {})
+    hosts = found.hosts(0, False)
+    with steps(found) as made:
+        yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made.connections, notices)
+    assert soon(lambda: not slurm.steps())
+    assert notices == [], notices
+
+
 #: What makes the site of each transport, for one test.
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
     "local": _here,
@@ -205,6 +243,7 @@ SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]
     "command": _by_command,
     "rooms": _in_a_room,
     "docker": _in_docker,
+    "slurm": _on_a_node,
 }
 
 

@@ -16,6 +16,7 @@ from tests.contract.test_stopping import ESCAPES, STAYS, pids
 STUBBORN = [ESCAPES[way] for way in ("ignores SIGTERM", "ignoring daemon", "stopped daemon", "closed output")]
 
 
+_ASKED = "the agent exited: it was sent SIGTERM"
 #: Seconds between two looks.
 LOOK = 0.05
 
@@ -115,7 +116,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
     ("processes", "number", "ends"),
     [
         (["agent"], 9, ["the agent was killed", "its agent exited while the connection was down"]),
-        (["agent"], 15, ["the agent exited: it was sent SIGTERM"]),
+        (["agent"], 15, [_ASKED, f"{_ASKED} (scancel of its step does that)"]),
         (["watchdog"], 9, ["watchdog_killed"]),
         (["watchdog"], 15, ["watchdog_asked"]),
         (["watchdog", "agent"], 9, ["both_killed", "watchdog_killed"]),

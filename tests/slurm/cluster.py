@@ -1,0 +1,215 @@
+"""A real Slurm: a throw-away cluster of the tests, else the one that ``$SLURM_CONF`` names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Nodes of a cluster of ours.
+NODES = 3
+#: What belongs to the cluster, not to a job.
+_OWN = ("slurmd", "slurm.sh", "sleep 1")
+
+
+class Cluster:
+    """A Slurm.
+
+    Args:
+        conf: its ``slurm.conf``.
+        enter: the beginning of commands that reach it.
+        script: the script and the name of a cluster of ours; ``None``: it is another one.
+    """
+
+    def __init__(self, conf: str, enter: Sequence[str] = (), script: tuple[str, str] | None = None) -> None:
+        self.environ = {"SLURM_CONF": conf}
+        self.enter = list(enter)
+        self._script = script
+        self.state = Path(conf).parent
+        #: Frees what `held` holds.
+        self.stack = ExitStack()
+        self._held: dict[str, str] = {}
+
+    def run(self, *argv: str, check: bool = True) -> str:
+        """Run a command that reaches it: what it prints."""
+        done = subprocess.run(
+            [*self.enter, *argv],
+            env={**os.environ, **self.environ},
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=check,
+            timeout=60,
+        )
+        return done.stdout.strip()
+
+    def jobs(self) -> list[str]:
+        """The numbers of the jobs that are pending or run."""
+        return self.run("squeue", "--noheader", "--format=%i").split()
+
+    def steps(self) -> list[str]:
+        """The steps that run."""
+        return self.run("squeue", "--noheader", "--steps", "--format=%i").split()
+
+    def commands(self, folder: Path) -> Path:
+        """A folder with Slurm's commands, for a process that does not reach it otherwise."""
+        made = folder / "commands"
+        made.mkdir()
+        for name in ("srun", "scontrol", "squeue", "sinfo", "scancel"):
+            file = made / name
+            file.write_text(f'#!/bin/sh\nexec {shlex.join(self.enter)} {shutil.which(name)} "$@"\n')
+            file.chmod(0o755)
+        return made
+
+    @contextmanager
+    def allocation(self, *words: str) -> Iterator[dict[str, str]]:
+        """A job without a process: the variables of one in it."""
+        told = subprocess.run(
+            [*self.enter, "salloc", "--no-shell", "--no-kill", *words],
+            env={**os.environ, **self.environ},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        found = re.search(r"Granted job allocation (\d+)", told.stderr)
+        assert found, told.stderr
+        nodes = self.run("squeue", "--noheader", f"--jobs={found[1]}", "--format=%N")
+        try:
+            yield {**self.environ, "SLURM_JOB_ID": found[1], "SLURM_JOB_NODELIST": nodes}
+        finally:
+            self.run("scancel", "--quiet", found[1], check=False)
+
+    def held(self) -> dict[str, str]:
+        """An allocation of all nodes for several tests; another one if a test has cut off a node of it."""
+        job = self._held.get("SLURM_JOB_ID")
+        if job is None or self.run(
+            "squeue", "--noheader", f"--jobs={job}", "--format=%D", check=False
+        ) != str(NODES):
+            self.stack.close()
+            self._held = self.stack.enter_context(self.allocation(f"-N{NODES}", "--overcommit"))
+        return self._held
+
+    # ------------------------------------------------------------------ nodes of a cluster of ours
+
+    def pid(self, node: str) -> int:
+        """Process 1 of a node."""
+        return int((self.state / node / "pid").read_text().split()[0])
+
+    def inside(self, node: str) -> list[str]:
+        """The beginning of commands that run on a node."""
+        return ["nsenter", f"--target={self.pid(node)}", "--mount", "--net", "--pid", "--uts", "--"]
+
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """The processes of jobs on the nodes: pid here, and the command line."""
+        for number in range(1, NODES + 1):
+            namespace = os.readlink(f"/proc/{self.pid(f'n{number}')}/ns/pid")
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    mine = os.readlink(f"/proc/{pid}/ns/pid") == namespace
+                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                except OSError:  # it ended meanwhile
+                    continue
+                if mine and line and not any(own in line for own in _OWN):
+                    yield int(pid), line
+
+    def link(self, node: str, state: str) -> None:
+        """Cut a node off (down), or join it again (up)."""
+        assert self._script is not None
+        subprocess.run(
+            ["ip", "-n", f"slurm-{self._script[1]}", "link", "set", node, state], check=True, timeout=10
+        )
+
+    def left(self, held: Sequence[str] = ()) -> list[str]:
+        """What jobs have left, but for these jobs."""
+        jobs = [f"job {job}" for job in self.jobs() if job not in held]
+        return [*jobs, *self.steps(), *(line for _, line in (self.processes() if self._script else ()))]
+
+
+def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+    """Whether something is true in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _script() -> Path | None:
+    """The script that starts clusters: in ``$LAUNCH_CLUSTERS``, else in shared/clusters of a folder above."""
+    given = os.environ.get("LAUNCH_CLUSTERS")
+    folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
+    return next((folder / "slurm.sh" for folder in folders if (folder / "slurm.sh").is_file()), None)
+
+
+@contextmanager
+def a_cluster(folder: Path, name: str) -> Iterator[Cluster]:
+    """A cluster of our own, else that of ``$SLURM_CONF``.
+
+    Args:
+        folder: for its state.
+        name: of the cluster.
+    """
+    script, conf = _script(), os.environ.get("SLURM_CONF")
+    if script is None or os.getuid():
+        if not conf:
+            pytest.fail("no Slurm: expected ../shared/clusters (as root), or $SLURM_CONF", False)
+        cluster = Cluster(conf)
+        with cluster.stack:
+            yield cluster
+        return
+    environ = {**os.environ, "CLUSTER_STATE": str(folder / "cluster")}
+    up = subprocess.run(
+        [script, "up", name, str(NODES), "--gpus", "2"], env=environ, capture_output=True, text=True
+    )
+    if up.returncode:
+        pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)
+    try:
+        yield Cluster(
+            f"{folder}/cluster/slurm.conf",
+            ["nsenter", f"--net=/run/netns/slurm-{name}", "--"],
+            (str(script), name),
+        )
+    finally:
+        subprocess.run([script, "down", name], env=environ, check=True, capture_output=True, timeout=60)
+
+
+def kill_tree(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal a process and its child, as srun has one, in one moment."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for each in (*map(int, children), pid):
+        os.kill(each, number)
+
+
+def sruns(environ: Mapping[str, str]) -> list[int]:
+    """The srun processes with the steps of a job, without their children."""
+    job, found = f"--jobid={environ['SLURM_JOB_ID']}", []
+    conf = f"SLURM_CONF={environ['SLURM_CONF']}".encode()  # other clusters have jobs of the same numbers
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            ours = conf in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            of_srun = Path(f"/proc/{parent}/comm").read_text() == "srun\n"
+        except OSError:
+            continue
+        if (
+            ours
+            and words[0] == b"srun"
+            and job.encode() in words
+            and b"--unbuffered" in words
+            and not of_srun
+        ):
+            found.append(int(pid))
+    return found

@@ -1,0 +1,36 @@
+"""Launch beside a Slurm, and a check that no test leaves a job, a step or a process there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.slurm.cluster import Cluster, soon
+
+
+@pytest.fixture
+def clean(slurm: Cluster, held: dict[str, str]) -> Iterator[None]:
+    """Nothing of the test is left."""
+    before = slurm.jobs()
+    yield
+    gone = soon(lambda: not slurm.left(before), 20)
+    left = slurm.left(before)
+    for job in set(slurm.jobs()) - set(before):
+        slurm.run("scancel", job, check=False)
+    assert gone, left
+
+
+@pytest.fixture
+def start(slurm: Cluster, launch: Launch, clean: None) -> Callable[..., Started]:
+    """Starts launch on the login host, outside an allocation unless ``env`` is of one."""
+
+    def started(
+        *args: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None, **more
+    ) -> Started:
+        command = (*slurm.enter, *before, sys.executable, "-m", "launcher")
+        return launch.start(*args, command=command, env={**slurm.environ, **(env or {})}, **more)
+
+    return started

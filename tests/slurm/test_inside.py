@@ -1,0 +1,327 @@
+"""Launch inside an allocation of Slurm."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.agent.node import without_step
+from launcher.transports.slurm.allocation import expanded
+from tests.conftest import Launch, Started
+from tests.local.seeing import ROOT, last_run
+from tests.local.training import WITH_TENSORFLOW
+from tests.slurm.cluster import Cluster, kill_tree, soon, sruns
+
+Start = Callable[..., Started]
+
+SAY = 'import os; print("at", os.environ["SLURMD_NODENAME"], os.environ["TASK_ADDRESS"])'
+ONE = ("-N3", "--quiet")
+
+
+def test_the_nodes_of_salloc_are_used(start: Start, tmp_path: Path):
+    (tmp_path / "say.py").write_text(SAY)
+    ended = start("--ps", "1", "--workers", "3", "say.py", before=("salloc", *ONE), cwd=tmp_path).wait(60)
+    assert ended.code == 0, ended.err
+    places = dict(re.findall(r"^n\d (\S+) +\| at (n\d)", ended.out, re.M))
+    assert sorted(places.values()) in (["n1", "n1", "n2", "n3"], ["n1", "n2", "n3"]), ended.out
+    assert re.search(r"Slurm's job \d+: 3 nodes, tasks spread evenly \(--no-slurm", ended.err), ended.err
+    assert set(re.findall(r"^(n\d) +\d+ +worker", ended.out, re.M)) == {"n1", "n2", "n3"}
+
+
+def test_as_many_tasks_as_were_asked_of_slurm(start: Start):
+    """``-n``, and ``--ntasks-per-node``; one more does not fit."""
+    words = ("salloc", "--quiet", "-N2", "--ntasks-per-node=2")
+    ended = start("--workers", "4", "--dry-run", "true", before=words).wait()
+    assert re.findall(r"^# worker/\d on (n\d)", ended.out, re.M) == ["n1", "n1", "n2", "n2"], (
+        ended.out + ended.err
+    )
+    ended = start("--workers", "5", "--dry-run", "true", before=words).wait()
+    assert ended.code == 2 and "5 tasks do not fit: 2 hosts have room for 4" in ended.err
+
+
+def test_gpus_are_shared_out(start: Start):
+    words = (
+        "--ps",
+        "1",
+        "--workers",
+        "4",
+        "--",
+        "sh",
+        "-c",
+        "echo sees $SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES",
+    )
+    ended = start(*words, before=("salloc", "--quiet", "-N2", "--gpus-per-node=2")).wait(60)
+    assert ended.code == 0, ended.err
+    assert sorted(re.findall(r"worker/\d +\| sees (\S+)", ended.out)) == ["n1:0", "n1:1", "n2:0", "n2:1"]
+    assert re.search(r"ps/0 +\| sees n\d:$", ended.out, re.M)
+
+
+def test_from_an_sbatch_script(start: Start, slurm: Cluster, launch: Launch, tmp_path: Path):
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH -N2 -n 3\nexec {sys.executable} -m launcher --workers 3 -- "
+                      "sh -c 'echo at $SLURMD_NODENAME; exit $TASK_INDEX'\n")  # fmt: skip
+    environ = ",".join(f"{name}={value}" for name, value in launch.environment().items())
+    words = (
+        "sbatch",
+        f"--output={tmp_path}/out",
+        f"--export=ALL,{environ}",
+        f"--chdir={tmp_path}",
+        "--parsable",
+    )
+    job = slurm.run(*words, str(script))
+    assert soon(lambda: job not in slurm.jobs(), 60)
+    out = (tmp_path / "out").read_text()
+    assert re.search(r"failed, exit code [12] \(worker/[12]\)", out), out
+    assert {"n1", "n2"} == set(re.findall(r"\| at (n\d)", out)), out
+
+
+def test_a_step_of_several_tasks_is_a_mistake(start: Start, held: dict[str, str]):
+    ended = start("true", before=("srun", "--overlap", "-n", "3"), env=held).wait()
+    assert ended.code == 2
+    lines = [line for line in ended.err.splitlines() if line.startswith("launch:")]
+    assert lines == [
+        "launch: srun has started launch 3 times, once for each of its tasks; expected launch without srun, "
+        "which starts the tasks: launch --workers 3 ..."
+    ]
+
+
+def test_a_step_of_one_task(start: Start, held: dict[str, str]):
+    ended = start("--workers", "3", "true", before=("srun", "--overlap", "-N1", "-n1"), env=held).wait(60)
+    assert ended.code == 0, ended.err
+    assert {"n1", "n2", "n3"} == set(re.findall(r"^(n\d) +\d+ +worker", ended.out, re.M))
+
+
+@pytest.mark.parametrize("words", [("--hosts", "localhost"), ("--no-slurm",)])
+def test_without_the_nodes(start: Start, held: dict[str, str], words: tuple[str, ...]):
+    ended = start(*words, "--workers", "2", "true", env=held).wait()
+    assert ended.code == 0, ended.err
+    assert re.findall(r"^(\w+) +\d+ +worker", ended.out, re.M) == ["localhost"] * 2
+    line = f"--hosts: the tasks run there, not on the nodes of Slurm's job {held['SLURM_JOB_ID']}"
+    assert (line in ended.err) == ("--hosts" in words)
+
+
+def test_options_that_ask_for_an_allocation_have_no_effect(start: Start, held: dict[str, str]):
+    ended = start("--slurm", "-N", "2", "--time", "5", "true", env=held).wait(60)
+    assert ended.code == 0
+    assert "no allocation is asked for (--nodes=2 --time=5): launch runs in Slurm's job" in ended.err
+
+
+def test_hosts_and_a_dry_run_show_the_nodes(start: Start, held: dict[str, str], slurm: Cluster):
+    found = json.loads(start("hosts", "--json", env=held).wait().out)
+    assert [(host["name"], host["address"]) for host in found] == [
+        (f"n{n}", f"10.98.0.1{n}") for n in (1, 2, 3)
+    ]
+    ended = start("--workers", "3", "--dry-run", "true", env=held).wait()
+    assert re.findall(r"^# worker/\d on (n\d)", ended.out, re.M) == ["n1", "n2", "n3"]
+    assert slurm.steps() == []
+
+
+# ---------------------------------------------------------------------- the environment and the files
+
+
+STEP = {
+    "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_NPROCS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+    "SLURM_STEP_ID": "3", "SLURM_STEPID": "3", "SLURM_STEP_NODELIST": "n2", "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "1",
+    "SLURM_NNODES": "1", "SLURM_NODELIST": "n2", "SLURM_CPU_BIND": "quiet,none",
+    "SLURM_CPU_BIND_TYPE": "none", "SLURM_CPU_BIND_LIST": "", "SLURM_CPUS_PER_TASK": "1",
+    "SLURM_CPUS_ON_NODE": "1", "SLURM_GTIDS": "0",
+    "SLURM_TASK_PID": "21", "SLURM_LAUNCH_NODE_IPADDR": "10.98.0.1", "SLURM_SRUN_COMM_HOST": "10.98.0.1",
+    "SLURM_MEM_PER_NODE": "0", "SLURM_EXPORT_ENV": "NONE", "SLURM_OVERLAP": "1", "SRUN_DEBUG": "2",
+    "PMI_RANK": "0", "PMIX_RANK": "0",
+}  # fmt: skip
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3"}
+
+
+@pytest.mark.parametrize("name", STEP)
+def test_a_variable_of_the_step_is_removed(name: str):
+    step = {name: STEP[name], "SLURM_JOB_NODELIST": "n2", "SLURMD_NODENAME": "n2", "HOME": "/root"}
+    assert without_step(step, JOB) == {**JOB, "SLURMD_NODENAME": "n2", "HOME": "/root"}
+
+
+def test_the_environment_of_a_task(start: Start, held: dict[str, str]):
+    """What describes the job, and what was passed; nothing of the step, and no value in a command line."""
+    code = (
+        "import glob, json, os; print('ENV', json.dumps(dict(os.environ)));"
+        "w = os.environ['SECRET'].encode(); "
+        "print('SEEN', any(w in open(f, 'rb').read() for f in glob.glob('/proc/[0-9]*/cmdline')))"
+    )
+    environ = {**held, "SECRET": "hunter2", "NOT_PASSED": "x", "SLURM_CPU_BIND": "cores", "SLURM_NTASKS": "9"}
+    ended = start("-x", "SECRET", "-c", code, env=environ).wait(60)
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out.partition("ENV ")[2].partition("\n")[0])
+    assert found["SECRET"] == "hunter2" and "NOT_PASSED" not in found and "SEEN False" in ended.out
+    names = {name for name in found if name.startswith(("SLURM", "SRUN", "PMI"))}
+    assert names == {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURMD_NODENAME"}
+    assert (found["SLURM_JOB_ID"], found["SLURM_JOB_NODELIST"]) == (held["SLURM_JOB_ID"], "n[1-3]")
+
+
+def test_files_are_not_copied_to_nodes_that_have_them(start: Start, held: dict[str, str], tmp_path: Path):
+    words = (
+        "--sync",
+        ".",
+        "--workers",
+        "2",
+        "--output-dirs",
+        "--",
+        "sh",
+        "-c",
+        "pwd; touch $OUTPUT_DIR/made",
+    )
+    started = start(*words, env=held, cwd=tmp_path)
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+    assert "--sync: nothing is copied: all hosts have the files of this machine" in ended.err
+    assert ended.out.count(f"| {tmp_path}\n") == 2
+
+
+def test_files_are_copied_to_a_node_that_does_not_have_them(
+    start: Start, held: dict[str, str], tmp_path: Path, slurm: Cluster
+):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/word").write_text("carried")
+    slurm.run(*slurm.inside("n2")[0:], "mount", "-t", "tmpfs", "none", f"{tmp_path}/own")
+    try:
+        words = ("--workers", "3", "--sync", ".", "--", "sh", "-c", "cat word; pwd")
+        ended = start(*words, env=held, cwd=tmp_path / "own").wait(60)
+    finally:
+        slurm.run(*slurm.inside("n2"), "umount", f"{tmp_path}/own")
+    assert ended.code == 0, ended.err
+    assert "n2 has not the files of this machine" in ended.err
+    assert ended.out.count("carried") == 3
+    assert len(re.findall(rf"^n[13].*\| (?:carried)?{tmp_path}/own$", ended.out, re.M)) == 2, ended.out
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("4", [4]), ("2(x3)", [2, 2, 2]), ("3(x2),1", [3, 3, 1]), ("1,2(x2),5", [1, 2, 2, 5]), ("", [])],
+)
+def test_tasks_of_nodes(text: str, numbers: list[int]):
+    assert expanded(text) == numbers
+
+
+# ---------------------------------------------------------------------- ends
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 42", 42), ("exit 255", 255), ("kill -9 $$", 137), ("kill -6 $$", 134)]
+)
+def test_exit_codes(start: Start, held: dict[str, str], script: str, code: int):
+    words = ("--workers", "2", "--", "sh", "-c", f"test $TASK_INDEX = 0 && sleep 100; {script}")
+    ended = start(*words, env=held).wait(60)
+    assert ended.code == code, ended.err
+    assert "worker/1 failed on n2" in ended.err
+
+
+def up(count: int) -> Callable[[Started], bool]:
+    """Whether so many tasks run."""
+    return lambda it: it.out.count("| up") >= count
+
+
+#: A task that ends at SIGTERM; one that does not.
+WAITS = ("sh", "-c", "echo up; sleep 300 & wait")
+STAYS = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done")
+
+
+@pytest.mark.parametrize(("program", "times"), [(WAITS, 1), (STAYS, 2)])
+def test_ctrl_c(start: Start, held: dict[str, str], program: tuple[str, ...], times: int):
+    started = start("--workers", "3", "--grace", "60", "--", *program, env=held)
+    started.until(up(3))
+    for _ in range(times):
+        started.send(signal.SIGINT)
+        time.sleep(0.5)
+    ended = started.wait(30)
+    assert ended.code == 130 and ended.elapsed < 30, ended.err
+
+
+def test_launch_is_killed(start: Start, held: dict[str, str], slurm: Cluster):
+    """The agents end the tasks: the fixture looks at the nodes."""
+    started = start("--workers", "3", "--", *STAYS, env=held)
+    started.until(up(3))
+    started.kill()
+    assert soon(lambda: not slurm.left([held["SLURM_JOB_ID"]]), 20)
+
+
+def test_both_processes_of_an_srun_are_killed(start: Start, held: dict[str, str]):
+    """The agent lives on: another step connects to it, and no line is lost."""
+    count = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.05; done"
+    started = start("--workers", "2", "--", "sh", "-c", f"echo up; {count}", env=held)
+    started.until(up(2))
+    kill_tree(sruns(held)[0])
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+    assert "connected again after" in ended.err
+    lines = re.findall(r"(worker/\d) +\| line (\d+)", ended.out)
+    for task in ("worker/0", "worker/1"):
+        assert [int(number) for name, number in lines if name == task] == list(range(1, 61))
+
+
+def test_a_step_is_cancelled(start: Start, held: dict[str, str], slurm: Cluster):
+    """Its tasks start again on another node, or the job fails at once with the reason."""
+    started = start("--workers", "3", "--grace", "1", "--", *WAITS, env=held)
+    started.until(up(3))
+    slurm.run("scancel", slurm.steps()[0])
+    ended = started.wait(30)
+    assert ended.code == 125 and ended.elapsed < 20, ended.err
+    # The agent tells, unless Slurm is quicker to kill it.
+    assert re.search(r"host n\d is lost: .*(scancel of its step|STEP [\d.]+ ON n\d CANCELLED)", ended.err), (
+        ended.err
+    )
+
+
+def test_the_job_is_cancelled(start: Start, slurm: Cluster, launch: Launch):
+    with slurm.allocation("-N3", "--overcommit") as job:
+        started = start("--workers", "3", "--restarts", "1", "--", *STAYS, env=job)
+        started.until(up(3))
+        since = time.monotonic()
+        slurm.run("scancel", job["SLURM_JOB_ID"])
+        ended = started.wait(60)
+    assert ended.code == 125, ended.err
+    why = f"Slurm's job {job['SLURM_JOB_ID']} was cancelled (scancel)"
+    assert why in ended.err and "network" not in ended.err, ended.err
+    assert why in json.loads((last_run(launch).path / "report.json").read_text())["failure"]["text"]
+    assert time.monotonic() - since < 20
+
+
+def test_a_node_is_lost(start: Start, slurm: Cluster):
+    """Its tasks move when its lease is over, long before Slurm gives it up."""
+    script = "echo up; test $LAUNCH_ATTEMPT = 1 && exec sleep 300; echo again on $SLURMD_NODENAME"
+    with slurm.allocation("-N3", "--overcommit") as job:
+        words = ("--workers", "3", "--restarts", "1", "--lease", "6", "--", "sh", "-c", script)
+        started = start(*words, env=job)
+        started.until(up(3))
+        slurm.link("n3", "down")
+        try:
+            ended = started.wait(120)
+        finally:
+            slurm.link("n3", "up")
+    assert soon(lambda: slurm.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D") == "3", 60)
+    assert ended.code == 0, ended.err
+    assert "host n3 is lost" in ended.err
+    assert set(re.findall(r"again on (n\d)", ended.out)) == {"n1", "n2"}
+
+
+def test_restarts(start: Start, held: dict[str, str]):
+    script = 'test "$LAUNCH_ATTEMPT" = 2 || exit 3; echo attempt 2'
+    ended = start("--workers", "2", "--restarts", "1", "--", "sh", "-c", script, env=held).wait(60)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("attempt 2") == 2
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_mnist(start: Start, held: dict[str, str], tmp_path: Path):
+    words = ("--ps", "1", "--workers", "3", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2", *WITH_TENSORFLOW)
+    program = str(ROOT / "examples/mnist_dist/mnist_dist.py")
+    ended = start(*words, program, env=held, cwd=tmp_path).wait(170)
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    found = re.findall(r"^n\d worker/\d +\| test accuracy: ([01]\.\d+)", ended.out, re.M)
+    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
+    assert len(re.findall(r"^n\d +\d+ +(?:ps|worker) +\d +(?:succeeded|stopped)", ended.out, re.M)) == 4

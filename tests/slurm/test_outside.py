@@ -1,0 +1,145 @@
+"""Launch asks Slurm for an allocation, and gives it back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Started, command_line
+from tests.slurm.cluster import Cluster, soon
+from tests.slurm.test_inside import WAITS, up
+
+Start = Callable[..., Started]
+
+
+def test_an_allocation_is_asked_for_and_given_back(start: Start, slurm: Cluster):
+    started = start("--slurm", "-N", "3", "--ps", "1", "--workers", "3", "--time", "10", "--", *WAITS)
+    started.until(up(4))
+    (job,) = re.findall(r"Slurm's job (\d+): 3 nodes", started.err)
+    assert slurm.run("squeue", "-h", "-j", job, "-o", "%l %C %D %j").startswith("10:00 4 3 launch-2")
+    started.send(signal.SIGTERM)
+    assert started.wait(30).code == 143
+    assert job not in slurm.jobs()
+
+
+def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text(
+        "slurm: {nodes: 2, time: 5, options: --overcommit}\n"
+        "roles: {worker: {count: 2, command: sh -c 'exit 7'}}\n"
+    )
+    ended = start("job.yaml", cwd=tmp_path).wait(30)
+    assert ended.code == 7, ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("--slurm --partition nope true", 125, "Slurm gives no nodes: invalid partition specified: nope"),
+        ("--slurm -N 99 true", 125, "Slurm gives no nodes: the partition does not have so many nodes"),
+        ("--slurm --time soon true", 125, "Slurm gives no nodes: Invalid --time specification"),
+        ("--slurm --gpus-per-node 3 true", 125, "Slurm gives no nodes: "),
+        ("--slurm --slurm-options=--nonsense true", 125, "Slurm gives no nodes: "),
+        ("--slurm --slurm-options short true", 2, "'short': expected options of salloc"),
+        ("--slurm -N 3 nosuch.py", 127, "program not found: 'nosuch.py'"),
+        ("--slurm -N 3 --workdir /nosuch true", 2, "there is no working folder '/nosuch'"),
+        ("--slurm -N 3 --python /nosuch/python t.py", 127, "/nosuch/python"),
+        ("--slurm -N 0 true", 2, "-N/--nodes: '0': expected a whole number from 1"),
+        ("-N 3 true", 2, "--nodes: the option is about an allocation of Slurm; expected --slurm, too"),
+        ("--slurm --hosts a true", 2, "--slurm: the hosts are named, too"),
+        ("--slurm --docker x true", 2, "docker and slurm can't start the same tasks"),
+    ],
+)
+def test_mistakes(start: Start, tmp_path: Path, words: str, code: int, expected: str):
+    (tmp_path / "t.py").write_text("")
+    ended = start(*words.split(), cwd=tmp_path).wait(30)
+    assert (ended.code, expected in ended.err) == (code, True), ended.err
+    assert len(ended.err.splitlines()) <= 2, ended.err
+
+
+def test_slurm_is_not_installed(start: Start, tmp_path: Path):
+    for name in ("sh", "env", "cat", "true"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+    ended = start("--slurm", "true", before=("env", f"PATH={tmp_path}")).wait()
+    assert (ended.code, ended.err) == (
+        125, "launch: Slurm is not installed here: there is no salloc along PATH\n"
+    )  # fmt: skip
+
+
+def test_munge_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
+    conf = Path(slurm.environ["SLURM_CONF"]).read_text()
+    (tmp_path / "slurm.conf").write_text(re.sub(r"AuthInfo=.*", f"AuthInfo=socket={tmp_path}/none", conf))
+    ended = start("--slurm", "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"}).wait(60)
+    assert ended.code == 125
+    assert "munge" in ended.err.lower() and len(ended.err.splitlines()) == 1, ended.err
+
+
+def test_a_full_cluster_is_waited_for_and_ctrl_c_cancels(start: Start, slurm: Cluster):
+    with slurm.allocation("-N3", "--ntasks-per-node=7"):
+        started = start("--slurm", "-N", "3", "--workers", "24", "true")
+        started.until(lambda it: "is pending: Resources" in it.err, 30)
+        assert len(slurm.jobs()) >= 2
+        (job,) = re.findall(r"job (\d+) is pending", started.err)
+        started.send(signal.SIGINT)
+        assert started.wait(20).code == 130
+        assert job not in slurm.jobs()
+
+
+def test_launch_is_killed_while_it_waits(start: Start, slurm: Cluster):
+    with slurm.allocation("-N3", "--ntasks-per-node=7"):
+        started = start("--slurm", "-N", "3", "--workers", "24", "true")
+        started.until(lambda it: "is pending: Resources" in it.err, 30)
+        (job,) = re.findall(r"job (\d+) is pending", started.err)
+        started.kill()
+        assert soon(lambda: job not in slurm.jobs(), 10)
+
+
+@pytest.mark.parametrize("who", ["launch", "salloc", "holder", "launch and holder", "launch and salloc"])
+def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
+    """No allocation is leaked; without launch all ends, and without the others the job goes on."""
+    started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS)
+    started.until(up(2))
+    (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
+    holders = below(started.pid)
+    (holder,) = [
+        pid for pid, line in holders.items() if line.startswith("/bin/sh -c trap") and "salloc" in line
+    ]
+    (salloc,) = [pid for pid, line in below(holder).items() if line.startswith("salloc ")]
+    pids = {"launch": started.pid, "salloc": salloc, "holder": holder}
+    for name, pid in pids.items():
+        if name in who.split():
+            os.kill(pid, signal.SIGKILL)
+    if "launch" not in who:
+        assert job in slurm.jobs() and started.process.poll() is None
+        started.send(signal.SIGTERM)
+        assert started.wait(40).code == 143
+    assert soon(lambda: job not in slurm.jobs(), 10)
+    assert soon(lambda: not any(map(command_line, pids.values())), 10)
+
+
+def below(pid: int) -> dict[int, str]:
+    """The children of a process, and their command lines."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], stdout=subprocess.PIPE, text=True).stdout
+    return {int(child): command_line(int(child)) for child in found.split()}
+
+
+def test_the_job_is_cancelled(start: Start, slurm: Cluster):
+    started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS)
+    started.until(up(2))
+    (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
+    slurm.run("scancel", job)
+    ended = started.wait(30)
+    assert ended.code == 125 and f"Slurm's job {job} was cancelled (scancel)" in ended.err, ended.err
+
+
+def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster):
+    before = slurm.jobs()
+    ended = start("--slurm", "-N", "2", "--workers", "3", "--dry-run", "true").wait()
+    assert ended.code == 0, ended.err
+    assert "# Slurm names the nodes: salloc --nodes=2 --ntasks=3" in ended.out
+    assert slurm.jobs() == before

@@ -176,11 +176,10 @@ def a_cluster(folder: Path, name: str) -> Iterator[Cluster]:
     if up.returncode:
         pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)
     try:
-        yield Cluster(
-            f"{folder}/cluster/slurm.conf",
-            ["nsenter", f"--net=/run/netns/slurm-{name}", "--"],
-            (str(script), name),
-        )
+        enter = ["nsenter", f"--net=/run/netns/slurm-{name}", "--"]
+        cluster = Cluster(f"{folder}/cluster/slurm.conf", enter, (str(script), name))
+        with cluster.stack:
+            yield cluster
     finally:
         subprocess.run([script, "down", name], env=environ, check=True, capture_output=True, timeout=60)
 

@@ -69,29 +69,24 @@ def run(args: argparse.Namespace) -> int:
     """
     hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
     if args.clean and (args.packages or args.requirement):
-        raise InputError(
-            [Fault("--clean", "packages are named", "expected none: it removes old environments")]
-        )
+        raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements((), "") if args.clean else wanted(args.requirement, args.packages, os.environ)
 
     from launcher.environments.prepare import Preparing, Settings  # fabric
 
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes what it began
-    do = "check" if args.check else "clean" if args.clean else "prepare"
-    how = reaching(args)
+    how, makes = reaching(args), not args.check and not args.clean
     ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
-    with Preparing(
-        Settings(args.name, do, args.offline, _DAYS), packages, args.upgrade, print_notice
-    ) as all_hosts:
-        rows = all_hosts.run(hosts, ssh)
+    settings = Settings(args.name, makes, args.offline, _DAYS if args.clean else 0)
+    rows = Preparing(settings, packages, args.upgrade, print_notice).run(hosts, ssh)
     print_table(_COLUMNS, [_cells(row) for row in rows])
     pythons = sorted({row.look.version for row in rows if row.look and row.look.version})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
-    bad = [row.host for row in rows if row.fault or (do != "clean" and row.state != "ready")]
+    bad = [row.host for row in rows if row.fault or (not args.clean and row.state != "ready")]
     if bad:
         print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
-    elif do == "prepare":
+    elif makes:
         there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
         print_notice(f"ready: launch{there} --venv {args.name} PROGRAM")
     return int(bool(bad))
@@ -102,4 +97,5 @@ def _cells(row: Row) -> list[str]:
         return [row.host, "", "", "", "", f"{row.state}: {row.fault}" if row.fault else row.state]
     look = row.look
     size = byte_size(look.size) if look.size else ""
-    return [row.host, look.version, look.tensorflow, look.driver, size, row.state]
+    state = f"{row.state}: {row.fault}" if row.fault else row.state
+    return [row.host, look.version, look.tensorflow, look.driver, size, state]

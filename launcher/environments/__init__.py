@@ -3,8 +3,8 @@
 ::
 
     requirements  the packages that the user wants -> checked lines
-    resolving     lines, Python and platform -> exact versions; downloads wheels
-    connections   hosts -> programs there, over fabric
+    resolving     lines, Python and platform -> exact versions, by uv; downloads wheels, by pip
+    connections   hosts -> programs there; sends files, by fabric
     prepare       asks each host, decides what it needs, and lets it install
     remote        runs on each host: looks, installs, publishes, removes
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from launcher.config.schema import read_text, shown_path
 from launcher.errors import Fault, InputError
@@ -19,14 +23,9 @@ from launcher.record import Record
 _INDEXES = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
 _OPTIONS = {*_INDEXES, "--trusted-host", "--pre", "--prefer-binary"}
 _FILES = ("-r", "--requirement", "-c", "--constraint", "-e", "--editable")
-#: ``name[extra]==1.0; marker`` and ``name @ https://...whl``, see PEP 508.
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9,._\s-]*\])?\s*"
-_MARKER = r"(?:;(?:[\w.'\"<>=!~()\s]|(?<=\w)-(?=\w))*)?"
-_VERSIONS = r"\(?(?:(?:===|==|~=|!=|<=|>=|<|>)\s*[\w.*+!-]+\s*,?\s*)*\)?\s*"
-_REQUIREMENT = re.compile(
-    rf"(?!\S+\.(?:whl|zip|gz|bz2|xz)\b){_NAME}{_VERSIONS}{_MARKER}(?:\s+--hash[ =]\S+)*"
-)
-_ADDRESS = re.compile(rf"{_NAME}@\s*https?://[^\s;]+\.whl(?:#\S*)?\s*{_MARKER}")
+#: What is a file for pip, though it could be a name.
+_ARCHIVE = re.compile(r"(?i)\.(whl|zip|tar|gz|tgz|bz2|xz)$")
+_HASHES = re.compile(r"\s--hash[ =]\S+")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 #: The distributions of TensorFlow.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
@@ -69,10 +68,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         files = ["requirements.txt"]
     faults: list[Fault] = []
     lines = [line for path in files for line in _of_file(path, environ, faults)]
-    for package in packages:
-        if problem := _problem(package):
-            faults.append(Fault("PACKAGE", f'"{masked(package)}"', problem))
-        lines.append(package)
+    lines += _checked("PACKAGE", packages, faults)
     source = ", ".join([*map(shown_path, files), *packages])
     if not files and not packages:
         lines, source = _of_project(faults) or _installed_here()
@@ -91,7 +87,7 @@ def _of_file(path: str, environ: Mapping[str, str], faults: list[Fault]) -> list
         line = re.sub(r"(^|\s)#.*", "", written.replace("\0", " ")).strip()
         unset = {name for name in re.findall(r"\$\{([A-Z0-9_]+)\}", line) if name not in environ}
         problem = f"the variable {min(unset)} is not set" if unset else _problem(line)
-        if problem:
+        if line and problem:
             faults.append(Fault(f"{shown_path(path)}:{number}", f'"{masked(line)}"', problem))
         elif line:
             line = re.sub(r"^(--trusted-host)=", r"\1 ", line)
@@ -100,18 +96,41 @@ def _of_file(path: str, environ: Mapping[str, str], faults: list[Fault]) -> list
     return lines
 
 
+def _checked(source: str, lines: Iterable[str], faults: list[Fault]) -> list[str]:
+    """The lines; those that can't be used are faults too."""
+    lines = list(lines)
+    found = [(line, problem) for line in lines if (problem := _problem(line))]
+    faults += [Fault(source, f'"{masked(line)}"', problem) for line, problem in found]
+    return lines
+
+
+def name_of(line: str) -> str:
+    """The name of a package, as all spellings of it have it.
+
+    Raises:
+        InvalidRequirement: a line has another form than PEP 508's.
+    """
+    return canonicalize_name(Requirement(_HASHES.sub("", line)).name)
+
+
 def _problem(line: str) -> str:
     """Why a requirement can't be used, and what is expected; empty: it can."""
-    name, _, value = re.sub(r"^(-[a-z])(?=[^\s-])|=", r"\1 ", line, count=1).partition(" ")
-    if not line.startswith("-") and _PASSWORD.search(line):
+    if line.startswith("-"):
+        return _problem_of_option(line)
+    if _PASSWORD.search(line):
         return "has a password, which only options such as --index-url keep safe; expected no password"
-    if not line.startswith("-"):
-        good = _REQUIREMENT.fullmatch(line) or _ADDRESS.fullmatch(line) or not line
-        return (
-            ""
-            if good
-            else "expected NAME, NAME==VERSION or NAME @ https://...whl: hosts have no files of this machine"
+    with suppress(InvalidRequirement):
+        found = Requirement(_HASHES.sub("", line))
+        is_file = _ARCHIVE.search(found.name) or not re.match(
+            r"https?://[^\s;]+\.whl(#|$)", found.url or "http://x.whl"
         )
+        if not is_file:
+            return ""
+    return "expected NAME, NAME==VERSION or NAME @ https://...whl: hosts have no files of this machine"
+
+
+def _problem_of_option(line: str) -> str:
+    name, _, value = re.sub(r"^(-[a-z])(?=[^\s-])|=", r"\1 ", line, count=1).partition(" ")
     if name in _FILES:
         return "names a file of this machine; expected its lines here"
     if name not in _OPTIONS:
@@ -141,10 +160,7 @@ def _of_project(faults: list[Fault]) -> tuple[list[str], str] | None:
         raise InputError([Fault("pyproject.toml", str(error), "expected TOML")]) from error
     if not lines:
         return None
-    for line in lines:
-        if problem := _problem(str(line)):
-            faults.append(Fault("pyproject.toml", f'"{masked(str(line))}"', problem))
-    return [str(line) for line in lines], "pyproject.toml"
+    return _checked("pyproject.toml", map(str, lines), faults), "pyproject.toml"
 
 
 def _installed_here() -> tuple[list[str], str]:

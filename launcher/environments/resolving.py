@@ -1,11 +1,11 @@
 """Finds exact versions of all packages for a Python and a platform, here and once; downloads their wheels.
 
-pip does it where it can: it knows the package indexes that this machine is configured for. It takes the
-markers of requirements (``python_version < "3.12"``) for the Python that runs it, so uv does it for others.
+uv finds them, for any Python and platform. pip downloads, which uv can't.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import importlib.util
 import json
@@ -16,28 +16,30 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
-from launcher.environments.requirements import Requirements, masked
+import uv
+
+from launcher.environments.requirements import Requirements, masked, name_of
 from launcher.errors import LaunchError
 from launcher.record import Record
 from launcher.regular_file import read_regular
 from launcher.text import host_text
 
-_K = TypeVar("_K")
-_T = TypeVar("_T")
 #: The format of the files in the cache.
-_FORMAT = 1
-#: Seconds for the resolution, and for the download of wheels.
-_RESOLVE_LIMIT, _DOWNLOAD_LIMIT = 600.0, 3600.0
-#: Why pip or uv refuses a Python: ``Requires-Python >=3.9``, ``depends on Python>=3.9``.
-_NEEDS = re.compile(r"(?:Requires-Python |depends on Python)>=3\.([0-9]{1,2})")
-#: An option that uv takes on its command line only.
-_TRUSTED = "--trusted-host"
+_FORMAT = 2
+#: Seconds for the resolution, and for the download of wheels; between looks at whether the launch ends.
+_RESOLVE_LIMIT, _DOWNLOAD_LIMIT, _LOOK = 600.0, 3600.0, 0.25
+#: Why uv refuses a Python: ``depends on Python>=3.9``.
+_NEEDS = re.compile(r"depends on Python>=3\.([0-9]{1,2})")
+#: An option that uv takes from the command line or the environment only.
+_TRUSTED = "--trusted-host "
 #: The smallest minor version of glibc for which wheels are tagged, and older names of such platforms.
 _OLDEST_GLIBC, _OLD_PLATFORMS = 5, {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_PIP = [sys.executable, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check"]
 
 
 class Unresolved(LaunchError):
@@ -63,23 +65,22 @@ class Target(Record):
     #: ``glibc 2.36``; empty: musl.
     libc: str
 
+    @property
+    def _glibc(self) -> int:
+        """The minor version of glibc; 0: it has musl."""
+        return int(self.libc.partition(".")[2] or 0)
+
     def platforms(self) -> list[str]:
         """The tags of wheels for it, the newest first."""
-        found = re.fullmatch(r"glibc 2\.([0-9]{1,3})", self.libc)
-        if found is None:
-            names = [f"musllinux_1_{minor}" for minor in (2, 1)]
-        else:
-            names = []
-            for minor in range(int(found[1]), _OLDEST_GLIBC - 1, -1):
-                names += [f"manylinux_2_{minor}", *filter(None, [_OLD_PLATFORMS.get(minor)])]
+        names = [] if self._glibc else ["musllinux_1_2", "musllinux_1_1"]
+        for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1):
+            names += [f"manylinux_2_{minor}", *filter(None, [_OLD_PLATFORMS.get(minor)])]
         return [f"{name}_{self.machine}" for name in [*names, "linux"]]
 
     def uv_platform(self) -> str:
         """Its name for uv."""
-        found = re.fullmatch(r"glibc 2\.([0-9]{1,3})", self.libc)
-        if found is None:
-            return f"{self.machine}-unknown-linux-musl"
-        return f"{self.machine}-manylinux_2_{28 if int(found[1]) >= 28 else 17}"
+        old = 28 if self._glibc >= 28 else 17
+        return f"{self.machine}-manylinux_2_{old}" if self._glibc else f"{self.machine}-unknown-linux-musl"
 
 
 class Resolved(Record):
@@ -101,165 +102,148 @@ class Resolver:
     Args:
         wanted: the requirements.
         upgrade: find the newest versions, even if earlier ones are in the cache.
+        stopped: set when the launch ends; it ends pip and uv.
     """
 
-    def __init__(self, wanted: Requirements, upgrade: bool) -> None:
-        self._wanted, self._upgrade = wanted, upgrade
-        self._lock = threading.Lock()
-        self._found: dict[Target, Future[Resolved]] = {}
-        self._folders: dict[Resolved, Future[str]] = {}
+    def __init__(self, wanted: Requirements, upgrade: bool, stopped: threading.Event) -> None:
+        self._wanted, self._upgrade, self._stopped = wanted, upgrade, stopped
+        self._lock, self._pool = threading.Lock(), ThreadPoolExecutor()
+        self._begun: dict[object, Future[Any]] = {}
         self._downloads: list[str] = []
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        cache = cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
+        key = hashlib.sha256("\n".join(wanted.lines).encode()).hexdigest()[:32]
+        self._cache = os.path.join(cache, "tf-launcher", "resolved", key)
 
     def close(self) -> None:
         """Remove the wheels."""
+        self._pool.shutdown()
         for folder in self._downloads:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def cached(self, target: Target) -> Resolved | None:
-        """The versions that an earlier ``launch prepare`` has found; ``None``: `resolve` finds them."""
-        if self._upgrade:
-            return None
-        try:
-            read = json.loads(read_regular(self._path(target)))
-            lines = tuple(map(str, read["lines"])) if read["format"] == _FORMAT else ()
-            return Resolved(lines, target.python) if lines else None
-        except (OSError, ValueError, LookupError, TypeError):  # none, or it is of another version
-            return None
+    def known(self) -> list[str]:
+        """The hashes of all environments with the versions that an earlier ``launch prepare`` has found."""
+        paths = [] if self._upgrade else glob.glob(f"{glob.escape(self._cache)}-*.json")
+        return [resolved.hash for path in paths if (resolved := _read(path))]
 
-    def resolve(self, target: Target) -> Future[Resolved]:
-        """The versions, in some seconds; the future raises `Unresolved`."""
-        return self._once(self._found, target, lambda: self.cached(target) or self._resolve(target))
+    def resolve(self, target: Target, finding: Callable[[], object]) -> Resolved:
+        """The versions.
 
-    def wheels(self, target: Target, resolved: Resolved) -> Future[str]:
-        """The folder with wheels of all packages; the future raises `Unresolved`."""
-        return self._once(self._folders, resolved, lambda: self._download(target, resolved))
+        Args:
+            target: what they run on.
+            finding: called if that takes seconds.
 
-    def _once(self, futures: dict[_K, Future[_T]], key: _K, function: Callable[[], _T]) -> Future[_T]:
+        Raises:
+            Unresolved: there are none.
+        """
+        path = f"{self._cache}-{'-'.join(target).replace(' ', '')}.json"
+        resolved = None if self._upgrade else _read(path)
+        if resolved is None:
+            finding()
+            resolved = self._once(target, lambda: self._resolve(target, path))
+        return resolved
+
+    def wheels(self, target: Target, resolved: Resolved) -> str:
+        """The folder with wheels of all packages.
+
+        Raises:
+            Unresolved: they can't be downloaded.
+        """
+        folder: str = self._once((target, resolved), lambda: self._download(target, resolved))
+        return folder
+
+    def _once(self, key: object, function: Callable[[], Any]) -> Any:
         with self._lock:
-            future = futures.get(key)
-            if future is None:
-                future = futures[key] = Future()
-                threading.Thread(target=_work, args=(future, function), daemon=True).start()
-        return future
+            if key not in self._begun:
+                self._begun[key] = self._pool.submit(function)
+        return self._begun[key].result()
 
-    def _path(self, target: Target) -> str:
-        key = hashlib.sha256(json.dumps([self._wanted.lines, target]).encode()).hexdigest()[:32]
-        cache = os.environ.get("XDG_CACHE_HOME", "")
-        cache = cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
-        return os.path.join(cache, "tf-launcher", "resolved", f"{key}.json")
-
-    def _resolve(self, target: Target) -> Resolved:
-        pip, uv = importlib.util.find_spec("pip"), shutil.which("uv", path=_search())
-        own = target.python == f"{sys.version_info[0]}.{sys.version_info[1]}"
-        if pip and (own or not uv):
-            lines = self._by_pip(target)
-        elif uv:
-            lines = self._by_uv(uv, target)
-        else:
-            raise Unresolved("neither pip nor uv is installed here; one of them must find the versions")
-        resolved = Resolved(tuple(sorted(self._with_hashes(lines))), target.python)
-        path = self._path(target)
+    def _resolve(self, target: Target, path: str) -> Resolved:
+        argv = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "-"]
+        argv += ["--python-version", target.python, "--python-platform", target.uv_platform()]
+        lines = [line for line in self._wanted.lines if not line.startswith(_TRUSTED)]
+        trusted = [line[len(_TRUSTED) :] for line in self._wanted.lines if line.startswith(_TRUSTED)]
+        env = {**self._index(), **os.environ, "UV_INSECURE_HOST": " ".join(trusted)}
+        found = self._run([*argv, "--only-binary", ":all:"], lines, _RESOLVE_LIMIT, env).splitlines()
+        versions = [line.strip() for line in found if line[:1].isalnum()]
+        resolved = Resolved(tuple(sorted(self._with_hashes(versions))), target.python)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
         with open(fd, "w") as file:
-            json.dump({"format": _FORMAT, "lines": resolved.lines}, file)
+            json.dump({"format": _FORMAT, **resolved._asdict()}, file)
         os.replace(temporary, path)
         return resolved
 
+    def _index(self) -> dict[str, str]:
+        """The package index that pip is configured for here, unless the user names one, as uv takes it."""
+        if any(re.match("-i|--index-url", line) for line in self._wanted.options):
+            return {}
+        index = os.environ.get("PIP_INDEX_URL")
+        if not index:
+            argv = [*_PIP, "config", "get", "global.index-url"]
+            index = subprocess.run(
+                argv, capture_output=True, text=True, timeout=_RESOLVE_LIMIT
+            ).stdout.strip()
+        return {"UV_DEFAULT_INDEX": index} if index else {}
+
     def _with_hashes(self, lines: Sequence[str]) -> Iterator[str]:
         """The lines with the hashes that the user gave."""
-        hashes = {
-            _canonical(line): re.findall(r"\s(--hash[ =]\S+)", line)
-            for line in self._wanted.lines
-            if not line.startswith("-")
-        }
+        needs = [line for line in self._wanted.lines if not line.startswith("-")]
+        hashes = {name_of(line): re.findall(r"\s(--hash[ =]\S+)", line) for line in needs}
         for line in lines:
-            yield " ".join([line, *hashes.get(_canonical(line), [])])
-
-    def _by_pip(self, target: Target) -> list[str]:
-        argv = [*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
-        argv += ["--target", _NO_FOLDER, *_wheels_for(target), *_STDIN]
-        lines = []
-        for item in json.loads(_run(argv, self._wanted.lines, _RESOLVE_LIMIT))["install"]:
-            name, version, where = (
-                item["metadata"]["name"],
-                item["metadata"]["version"],
-                item["download_info"],
-            )
-            lines.append(f"{name} @ {where['url']}" if item["is_direct"] else f"{name}=={version}")
-        return lines
-
-    def _by_uv(self, uv: str, target: Target) -> list[str]:
-        argv = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-        argv += ["--python-version", target.python, "--python-platform", target.uv_platform(), "-"]
-        argv += [
-            f"--allow-insecure-host={line.split()[1]}" for line in self._wanted.options if _TRUSTED in line
-        ]
-        lines = [line for line in self._wanted.lines if _TRUSTED not in line]
-        printed = _run(argv, lines, _RESOLVE_LIMIT)
-        return [line.strip() for line in printed.splitlines() if line[:1].isalnum()]
+            yield " ".join([line, *hashes.get(name_of(line), [])])
 
     def _download(self, target: Target, resolved: Resolved) -> str:
         if importlib.util.find_spec("pip") is None:
             raise Unresolved("pip, which downloads wheels, is not installed here")
         folder = tempfile.mkdtemp(prefix="tf-launcher-")
         self._downloads.append(folder)
-        argv = [*_PIP, "download", "--quiet", "--no-deps", *_wheels_for(target), "-d", folder, *_STDIN]
-        _run(argv, [*self._wanted.options, *resolved.lines], _DOWNLOAD_LIMIT)
+        argv = [*_PIP, "download", "--quiet", "--no-deps", "-d", folder, "-r", "/dev/stdin"]
+        argv += ["--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"]
+        argv += [f"--platform={name}" for name in target.platforms()]
+        self._run(argv, [*self._wanted.options, *resolved.lines], _DOWNLOAD_LIMIT, None)
         return folder
 
+    def _run(
+        self, argv: Sequence[str], lines: Sequence[str], seconds: float, env: dict[str, str] | None
+    ) -> str:
+        """The output of pip or uv for these requirements, which may have passwords, and are in no file.
 
-def _work(future: Future[_T], function: Callable[[], _T]) -> None:
+        Raises:
+            Unresolved: it failed; with its reason.
+        """
+        pipe, given = subprocess.PIPE, "".join(f"{line}\n" for line in lines).encode()
+        until, name = time.monotonic() + seconds, os.path.basename(argv[0])
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+            while True:
+                try:
+                    printed, errors = process.communicate(given, _LOOK)
+                    break
+                except subprocess.TimeoutExpired as error:
+                    given = b""
+                    if self._stopped.is_set() or time.monotonic() > until:
+                        process.kill()
+                        raise Unresolved(f"{name} did not finish in {seconds:g}s") from error
+        if process.returncode:
+            text = masked(errors.decode("utf-8", "replace"))
+            oldest = min(map(int, _NEEDS.findall(" ".join(text.split()))), default=0)
+            raise Unresolved(host_text(_reason(text) or f"exit code {process.returncode}"), oldest)
+        return printed.decode("utf-8", "replace")
+
+
+def _reason(text: str) -> str:
+    """Why pip or uv failed."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    error = next((line for line in lines if line.startswith("ERROR: ")), "")  # of pip
+    because = re.search(r"Because .*?(?=\. |$)", " ".join(text.split()))  # of uv
+    return error.removeprefix("ERROR: ") or (because[0] if because else " ".join(text.split()))
+
+
+def _read(path: str) -> Resolved | None:
+    """A file of the cache; ``None``: there is none, or it is of another version."""
     try:
-        future.set_result(function())
-    except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
-        future.set_exception(error)
-
-
-_PIP = [sys.executable, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check"]
-#: An old pip wants a folder for another platform, and a dry run writes nothing there.
-_NO_FOLDER = "/nonexistent"
-#: The requirements, which may have passwords, are in no file.
-_STDIN = ["-r", "/dev/stdin"]
-
-
-def _search() -> str:
-    """Where uv is looked for: beside this Python, then in PATH."""
-    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-
-
-def _wheels_for(target: Target) -> list[str]:
-    options = ["--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"]
-    return options + [word for name in target.platforms() for word in ("--platform", name)]
-
-
-def _run(argv: Sequence[str], lines: Sequence[str], seconds: float) -> str:
-    """The output of pip or uv for these requirements.
-
-    Raises:
-        Unresolved: it failed; with its reason.
-    """
-    try:
-        given = "".join(f"{line}\n" for line in lines).encode()
-        done = subprocess.run(argv, input=given, capture_output=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise Unresolved(f"{os.path.basename(argv[0])} did not finish in {seconds:g}s") from error
-    if done.returncode == 0:
-        return done.stdout.decode("utf-8", "replace")
-    text = masked(done.stderr.decode("utf-8", "replace"))
-    printed = [line for line in text.splitlines() if line.strip()]
-    errors = [line for line in printed if line.startswith("ERROR: ")]
-    if "uv" in os.path.basename(argv[0]):
-        because = re.search(r"Because .*?(?=\. |$)", " ".join(text.split()))
-        errors = [because[0] if because else " ".join(text.split())]
-    shown = [line for line in errors if "different python version" not in line]
-    reason = (shown or errors or printed or [f"exit code {done.returncode}"])[0]
-    raise Unresolved(
-        host_text(reason.removeprefix("ERROR: ")), min(map(int, _NEEDS.findall(text)), default=0)
-    )
-
-
-def _canonical(line: str) -> str:
-    """The name of a package, as all spellings of it have it."""
-    name = re.match(r"[A-Za-z0-9._-]*", line)
-    return re.sub(r"[-_.]+", "-", name[0] if name else "").lower()
+        read = json.loads(read_regular(path))
+        lines = tuple(map(str, read["lines"])) if read["format"] == _FORMAT else ()
+        return Resolved(lines, str(read["python"])) if lines else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -136,7 +136,8 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
 
     Args:
         python: a path, where ``~/`` is the user's home on the host, or a name to look up there.
-        entry: ``module:function``; called with ``arguments``, its result is the exit status.
+        entry: ``module:function``; called with ``arguments``, its result is the exit status. Its module
+            travels too.
         arguments: anything JSON can express.
         modules: the modules and packages that travel.
 
@@ -159,6 +160,9 @@ def python_line(python: str) -> bytes:
 
 def program(entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
     """The same without the line that names the Python: for a process that runs `_LOADER` already."""
+    module = entry.partition(":")[0]
+    if not module.startswith("launcher.agent."):
+        modules = (*modules, module)
     return b"".join(map(frame, (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))))
 
 

@@ -231,10 +231,10 @@ def test_what_a_killed_program_left_is_removed(ssh_launch: Launch, quick: list[L
     host.run(["pkill", "-KILL", "python3"])
     ended = started.wait(60)
     assert ended.code == 1 and "node1: failed: " in ended.err
+    index.open.set()
     until(lambda: not host.processes(), 30)
     left = folders(host)
     assert len(left) == 1
-    index.open.set()
     assert prepare(ssh_launch, "node1").code == 0
     assert version(host) == "1.0"
     assert len(folders(host)) == 1 and folders(host) != left

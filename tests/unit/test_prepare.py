@@ -1,14 +1,12 @@
-"""What ``launch prepare`` takes as requirements, and whether old Pythons can read what it sends."""
+"""What ``launch prepare`` takes as requirements, and the platforms of wheels."""
 
 from __future__ import annotations
 
-import ast
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-import launcher.environments
 from launcher.environments.requirements import masked, wanted
 from launcher.environments.resolving import Target
 from launcher.errors import InputError
@@ -99,12 +97,6 @@ def test_without_packages(folder: Path):
     (folder / "requirements.txt").write_text("# nothing\n")
     with pytest.raises(InputError, match="no packages; expected at least one"):
         wanted([], [], {})
-
-
-def test_the_program_for_hosts_is_python_3_6():
-    source = Path(launcher.environments.__path__[0], "remote.py").read_text()
-    ast.parse(source, feature_version=(3, 6))
-    assert "\nfrom __future__" not in source  # annotations: 3.7
 
 
 def test_wheels_for_a_host():

@@ -201,10 +201,40 @@ def test_files_are_copied_to_a_node_that_does_not_have_them(
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("4", [4]), ("2(x3)", [2, 2, 2]), ("3(x2),1", [3, 3, 1]), ("1,2(x2),5", [1, 2, 2, 5]), ("", [])],
+    [
+        ("4", [4]),
+        ("2(x3)", [2, 2, 2]),
+        ("3(x2),1", [3, 3, 1]),
+        ("1,2(x2),5", [1, 2, 2, 5]),
+        ("", []),
+        ("1(x999999999),2", []),
+    ],  # fmt: skip
 )
 def test_tasks_of_nodes(text: str, numbers: list[int]):
     assert expanded(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_JOB_ID": "abc"}, "SLURM_JOB_ID='abc': expected the number of a job; or --no-slurm"),
+        ({"SLURM_JOB_ID": "1 --help"}, "SLURM_JOB_ID='1 --help': expected the number of a job"),
+        ({"SLURM_JOB_ID": "99999"}, "Slurm's job 99999 has ended; --no-slurm does without it"),
+        ({"SLURM_JOB_NODELIST": "--version"}, "SLURM_JOB_NODELIST='--version' names no nodes"),
+        ({"SLURM_JOB_NODELIST": "n1;$(touch made)"}, "SLURM_JOB_NODELIST='n1;$(touch made)' names no nodes"),
+        ({"SLURM_JOB_NODELIST": "n[1-999999]"}, "SLURM_JOB_NODELIST='n[1-999999]' names no nodes"),
+        ({"SLURM_JOB_NODELIST": "n[1-9]"}, "Only allocated 3 nodes asked for 9"),
+    ],
+)
+def test_variables_of_no_job(
+    start: Start, held: dict[str, str], tmp_path: Path, environ: dict[str, str], expected: str
+):
+    """Those of an old shell, or nonsense."""
+    if environ.get("SLURM_JOB_ID"):
+        held = {name: value for name, value in held.items() if name != "SLURM_JOB_NODELIST"}
+    ended = start("true", env={**held, **environ}, cwd=tmp_path).wait(30)
+    assert ended.code == 125 and expected in ended.err, ended.err
+    assert len(ended.err.splitlines()) == 1 and not (tmp_path / "made").exists(), ended.err
 
 
 # ---------------------------------------------------------------------- ends

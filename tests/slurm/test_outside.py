@@ -22,10 +22,18 @@ def test_an_allocation_is_asked_for_and_given_back(start: Start, slurm: Cluster)
     started = start("--slurm", "-N", "3", "--ps", "1", "--workers", "3", "--time", "10", "--", *WAITS)
     started.until(up(4))
     (job,) = re.findall(r"Slurm's job (\d+): 3 nodes", started.err)
-    assert slurm.run("squeue", "-h", "-j", job, "-o", "%l %C %D %j").startswith("10:00 4 3 launch-2")
+    assert slurm.run("squeue", "-h", "-j", job, "-o", "%l %C %D %j").startswith("10:00 6 3 launch-2")
     started.send(signal.SIGTERM)
     assert started.wait(30).code == 143
     assert job not in slurm.jobs()
+
+
+def test_tasks_are_spread_evenly(start: Start):
+    """Slurm gives the first of several nodes more CPUs than the others, unless told the share of each."""
+    ended = start("--slurm", "-N", "3", "--ps", "1", "--workers", "8", "true").wait(60)
+    assert ended.code == 0, ended.err
+    places = re.findall(r"^(n\d) +\d+ +(?:ps|worker) ", ended.out, re.M)
+    assert sorted(places) == ["n1"] * 3 + ["n2"] * 3 + ["n3"] * 3
 
 
 def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
@@ -45,6 +53,8 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
         ("--slurm --time soon true", 125, "Slurm gives no nodes: Invalid --time specification"),
         ("--slurm --gpus-per-node 3 true", 125, "Slurm gives no nodes: "),
         ("--slurm --slurm-options=--nonsense true", 125, "Slurm gives no nodes: "),
+        ("--slurm -N 9 true", 125, "the partition does not have or does not allow so many nodes"),
+        ("--slurm --slurm-options=--no-shell true", 125, "salloc has started nothing in job"),
         ("--slurm --slurm-options short true", 2, "'short': expected options of salloc"),
         ("--slurm -N 3 nosuch.py", 127, "program not found: 'nosuch.py'"),
         ("--slurm -N 3 --workdir /nosuch true", 2, "there is no working folder '/nosuch'"),
@@ -141,5 +151,5 @@ def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster):
     before = slurm.jobs()
     ended = start("--slurm", "-N", "2", "--workers", "3", "--dry-run", "true").wait()
     assert ended.code == 0, ended.err
-    assert "# Slurm names the nodes: salloc --nodes=2 --ntasks=3" in ended.out
+    assert "# Slurm names the nodes: salloc --nodes=2 --ntasks-per-node=2" in ended.out
     assert slurm.jobs() == before

@@ -39,7 +39,8 @@ _WITHOUT = {
 }
 #: Steps from this number on are not the user's: the script of sbatch, the shell of salloc.
 _NO_STEP = 0xFFFF_FF00
-_MOST_NODES = 10_000
+#: Nodes of a job.
+MOST_NODES = 10_000
 
 
 class SlurmOptions(Record):
@@ -94,7 +95,7 @@ class SlurmTransport(Transport):
         add = functools.partial(values.option, parser.add_argument_group("Slurm"))
         add("--slurm", "run on nodes that Slurm allocates")
         add("--no-slurm", "do not use the nodes of the allocation around launch")
-        add("-N --nodes N", "number of nodes", values.whole(1, _MOST_NODES))
+        add("-N --nodes N", "number of nodes", values.whole(1, MOST_NODES))
         add("--partition NAME", "the partition", values.one_line)
         add("--time T", "time limit at Slurm: minutes, or 1-12:00:00", values.one_line)
         add("--gpus-per-node N", "GPUs of each node: 2, or a100:2", values.one_line)
@@ -107,7 +108,7 @@ class SlurmTransport(Transport):
 
         line = single(values.one_line)
         keys = table(
-            Key("nodes", "The number of nodes.", single(values.whole(1, _MOST_NODES))),
+            Key("nodes", "The number of nodes.", single(values.whole(1, MOST_NODES))),
             Key("partition", "The partition.", line),
             Key("time", "The time limit at Slurm, as salloc has it.", line),
             Key("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
@@ -148,8 +149,8 @@ class SlurmTransport(Transport):
         if asked.named:
             yield Fault("--slurm", "the hosts are named, too", "expected one of them: or --no-slurm")
         tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-        if in_step(os.environ) and tasks != "1":
-            if os.environ.get("SLURM_PROCID") != "0":
+        if is_inside(os.environ) and in_step(os.environ) and tasks != "1":
+            if os.environ.get("SLURM_PROCID", "0") != "0":
                 raise SystemExit(2)
             text = f"srun has started launch {tasks} times, once for each of its tasks"
             expected = f"expected launch without srun, which starts the tasks: launch --workers {tasks} ..."
@@ -186,10 +187,11 @@ class SlurmTransport(Transport):
             yield inventory(launch, Job.of(os.environ))
             return
         count = sum(role.count for role in launch.job.roles if not role.sidecar)
-        words = _with_tasks(options.salloc(), max(count, options.nodes or 1))
+        words = _with_tasks(options.salloc(), count, options.nodes)
         if launch.dry_run:
             nodes = options.nodes or 1
-            hosts = [Host(f"node{number}", slots=-(-count // nodes)) for number in range(1, nodes + 1)]
+            least, most = max(1, count // nodes), -(-count // nodes)
+            hosts = [Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1)]
             remarks = (f"Slurm names the nodes: salloc {shlex.join(words)}",)
             yield Inventory(tuple(hosts), launch.job, same_files=frozenset(h.name for h in hosts),
                             remarks=remarks)  # fmt: skip
@@ -210,10 +212,14 @@ class SlurmTransport(Transport):
         return steps(settings)
 
 
-def _with_tasks(words: Sequence[str], count: int) -> list[str]:
-    """Options of salloc for a number of tasks, unless they say how many."""
-    said = any(word.startswith(("--ntasks", "-n")) for word in words)
-    return [*words, *([] if said else [f"--ntasks={count}"])]
+def _with_tasks(words: Sequence[str], count: int, nodes: int | None) -> list[str]:
+    """Options of salloc for a number of tasks, unless they say how many.
+
+    Of ``--ntasks``, Slurm gives the first of several nodes as many as it has CPUs, and one to each other.
+    """
+    if any(word.startswith(("--ntasks", "-n")) for word in words):
+        return list(words)
+    return [*words, f"--ntasks-per-node={-(-count // nodes)}" if nodes else f"--ntasks={count}"]
 
 
 TRANSPORT = SlurmTransport()

@@ -15,7 +15,7 @@ from typing import IO
 
 from launcher.agent.node import job_variables
 from launcher.errors import TransportError
-from launcher.transports.slurm import in_step
+from launcher.transports.slurm import MOST_NODES, in_step
 
 #: Seconds for an answer of Slurm's controller, which may be busy; for the end of a holder.
 _ANSWER, _END = 30.0, 10.0
@@ -41,7 +41,7 @@ _ENDS = {
 #: Reasons of a pending job that do not pass by waiting.
 _HOPELESS = {
     "PartitionConfig": "the partition does not have so many nodes, or not such ones",
-    "PartitionNodeLimit": "the partition does not allow so many nodes",
+    "PartitionNodeLimit": "the partition does not have or does not allow so many nodes",
     "PartitionTimeLimit": "the partition does not allow so much time",
     "BadConstraints": "no node has what was asked for",
     "InvalidAccount": "there is no such account",
@@ -113,8 +113,15 @@ class Job:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Job:
-        """The job around a process that has these variables."""
-        return cls(environ["SLURM_JOB_ID"], environ)
+        """The job around a process that has these variables.
+
+        Raises:
+            TransportError: they do not name one.
+        """
+        job = environ["SLURM_JOB_ID"]
+        if not re.fullmatch("[1-9][0-9]{0,9}", job):
+            raise TransportError(f"SLURM_JOB_ID={job!r}: expected the number of a job; or --no-slurm")
+        return cls(job, environ)
 
     def nodes(self) -> list[str]:
         """The names of its nodes.
@@ -123,8 +130,17 @@ class Job:
             TransportError: Slurm does not tell.
         """
         found = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
-        found = found or ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%N")
-        return ask("scontrol", "show", "hostnames", found).split() if found else []
+        try:
+            found = found or ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%N")
+        except TransportError:
+            if over := self.why_over():
+                raise TransportError(f"{over}; --no-slurm does without it") from None
+            raise
+        written = re.fullmatch(r"\w[\w.,\[\]-]*", found)
+        names = ask("scontrol", "show", "hostnames", found).split() if written else []
+        if not names:
+            raise TransportError(f"Slurm's job {self.id}: SLURM_JOB_NODELIST={found!r} names no nodes")
+        return names
 
     def tasks(self, count: int) -> list[int] | None:
         """The number of tasks on each of its nodes that the user asked for; ``None``: the user did not."""
@@ -181,9 +197,12 @@ def _seconds(text: str) -> int | None:
 
 
 def expanded(text: str) -> list[int]:
-    """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``."""
-    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    return [int(number) for number, times in found for _ in range(int(times or 1))]
+    """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``; none if they are too many for a job."""
+    pairs = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
+    found = [(int(number), int(times or 1)) for number, times in pairs]
+    if sum(times for _, times in found) > MOST_NODES:
+        return []
+    return [number for number, times in found for _ in range(times)]
 
 
 # ---------------------------------------------------------------------- an allocation of our own
@@ -208,7 +227,7 @@ def allocated(
     environ.update(environment())
     label = f"launch-{name}"
     # Lost nodes do not end the job: launch decides.
-    argv = ["/bin/sh", "-c", _HOLDER, "launch", f"--job-name={label}", "--no-kill", *words]
+    argv = ["/bin/sh", "-c", _HOLDER, "launch", *words, f"--job-name={label}", "--no-kill"]
     with tempfile.TemporaryFile() as stderr:
         holder = subprocess.Popen(
             argv,
@@ -250,6 +269,9 @@ def _await(
             text = said(stderr.read(1 << 16)) or "salloc has ended"
             if "salloc: not found" in text:
                 raise _missing("salloc")
+            if granted := re.search(r"Granted job allocation (\d+)", text):
+                ask("scancel", "--quiet", granted[1])
+                text = f"salloc has started nothing in job {granted[1]} (--no-shell?), which is cancelled"
             raise TransportError(f"Slurm gives no nodes: {text}")
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
     return Job.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})

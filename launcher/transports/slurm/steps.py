@@ -78,19 +78,20 @@ class Nodes(Record):
     def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:
         """The nodes as hosts.
 
-        If the user has asked Slurm for a number of tasks, each node takes as many. Else the tasks of the job
-        are spread evenly, and a node takes as many as it has CPUs for the job.
+        The tasks of the job are spread evenly. A node takes as many as were asked of Slurm for it, else as
+        many as it has CPUs for the job.
 
         Args:
             count: the number of tasks; 0: not known.
             moves: whether the tasks of a lost node may move to others, whose places are taken then.
         """
         asked = self.job.tasks(len(self.nodes))
-        even = -(-count // max(1, len(self.nodes)))
+        least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
         hosts = []
         for number, node in enumerate(self.nodes):
-            slots = asked[number] if asked else max(1, count // len(self.nodes)) if count else node.cpus
-            most = max(slots, *([] if asked else [node.cpus, even]), count if moves else 0)
+            most = asked[number] if asked else max(node.cpus, even)
+            slots = min(least, most) if count else most
+            most = max(most, count if moves else 0)
             hosts.append(Host(node.name, address=node.address, slots=slots, max_slots=most, gpus=node.gpus))
         return tuple(hosts)
 
@@ -201,9 +202,8 @@ def inventory(launch: Launch, job: Job) -> Inventory:
         for host in made
     )
     same = frozenset(node.name for node in found.nodes if node.same)
-    places = "as many tasks on each as was asked of Slurm" if job.tasks(len(made)) else "tasks spread evenly"
     files_there = "" if len(same) == len(made) else f"; {_others(found)} not the files of this machine"
-    text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, {places}{files_there}"
+    text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly{files_there}"
     if launch.settings.implied:
         text += " (--no-slurm: only this machine)"
     launch.notice(text)

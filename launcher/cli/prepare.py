@@ -70,20 +70,20 @@ def run(args: argparse.Namespace) -> int:
     hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
     if args.clean and (args.packages or args.requirement):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
-    packages = Requirements((), "") if args.clean else wanted(args.requirement, args.packages, os.environ)
+    packages = Requirements() if args.clean else wanted(args.requirement, args.packages, os.environ)
 
-    from launcher.environments.prepare import Preparing, Settings  # fabric
+    from launcher.environments.prepare import Settings, prepare  # fabric
 
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes what it began
-    how, makes = reaching(args), not args.check and not args.clean
+    how, makes, days = reaching(args), not args.check and not args.clean, _DAYS if args.clean else 0
     ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
-    settings = Settings(args.name, makes, args.offline, _DAYS if args.clean else 0)
-    rows = Preparing(settings, packages, args.upgrade, print_notice).run(hosts, ssh)
+    settings = Settings(args.name, packages, args.upgrade, makes, args.offline, days)
+    rows = prepare(settings, hosts, ssh, print_notice)
     print_table(_COLUMNS, [_cells(row) for row in rows])
     pythons = sorted({row.look.version for row in rows if row.look and row.look.version})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
-    bad = [row.host for row in rows if row.fault or (not args.clean and row.state != "ready")]
+    bad = [row.host for row in rows if row.failed or (row.state != "ready" and not args.clean)]
     if bad:
         print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
     elif makes:
@@ -93,9 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cells(row: Row) -> list[str]:
-    if row.look is None:
-        return [row.host, "", "", "", "", f"{row.state}: {row.fault}" if row.fault else row.state]
     look = row.look
+    if look is None:
+        return [row.host, "", "", "", "", row.state]
     size = byte_size(look.size) if look.size else ""
-    state = f"{row.state}: {row.fault}" if row.fault else row.state
-    return [row.host, look.version, look.tensorflow, look.driver, size, state]
+    return [row.host, look.version, look.tensorflow, look.driver, size, row.state]

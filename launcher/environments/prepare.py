@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Any
 
 from launcher.environments.connections import Hosts
 from launcher.environments.requirements import Requirements, masked
@@ -39,6 +38,23 @@ _REASON = 200
 _WITH_TENSORFLOW, _OTHERS = 2_500_000_000, 50_000_000
 _TENSORFLOW = re.compile(r"(?im)^tensorflow([-_](cpu|gpu))?\b\s*(\[.*\])?\s*(==|@)")
 _CUDA = re.compile(r"(?im)^nvidia[-_]cuda[-_]runtime")
+
+
+class Settings(Record):
+    """What is done on the hosts."""
+
+    #: Of the environment.
+    name: str
+    #: The packages; none to remove environments.
+    wanted: Requirements
+    #: Find the newest versions of the packages, even if earlier ones are known.
+    upgrade: bool
+    #: Make environments; else only compare.
+    makes: bool
+    #: Send wheels to all hosts.
+    offline: bool
+    #: Remove environments that were not used for so many days; 0: do not.
+    days: int
 
 
 class _Python(Record):
@@ -75,25 +91,13 @@ class Row(Record):
 
     host: str
     look: Look | None
-    #: ``ready``, ``failed``, ...
+    #: ``ready``, or why it is not.
     state: str
-    #: Why it is not ready.
-    fault: str = ""
+    failed: bool
 
 
-class Settings(Record):
-    """What is done on the hosts."""
-
-    name: str
-    #: Make environments; else only compare.
-    makes: bool
-    offline: bool
-    #: Remove environments that were not used for so many days; 0: do not.
-    days: int
-
-
-class _Refused(TransportError):
-    """A host says why it can't do what it was asked for; the connection is good."""
+class _NoIndex(TransportError):
+    """A host can't install from a package index, and says why; the connection is good."""
 
 
 class Progress:
@@ -119,7 +123,7 @@ class Progress:
                 self._print(f"{host}: {stage}")
 
     def tick(self) -> None:
-        """After a time without a line: which hosts do what."""
+        """After two seconds without a line: which hosts do what."""
         with self._lock:
             now = time.monotonic()
             if now - self._printed >= _SILENT:
@@ -131,44 +135,160 @@ class Progress:
         self._notice(masked(f"[{self._total - len(self._stages)}/{self._total}] {text}"))
 
 
-class _Talk:
-    """Requests to the program on one host, and its answers.
+def prepare(
+    settings: Settings, hosts: Sequence[Host], ssh: SshSettings, notice: Callable[[str], None]
+) -> list[Row]:
+    """Prepare, compare or clean all hosts.
 
     Args:
-        program: on the host.
-        stage: gets what the host does meanwhile.
-        stopped: set when the launch ends.
+        settings: what is done.
+        hosts: where.
+        ssh: how they are reached.
+        notice: prints a line.
+
+    Returns:
+        A row for each host, in the order of the hosts.
+
+    Raises:
+        KeyboardInterrupt: the hosts remove what they began.
     """
+    progress, stopped = Progress([host.name for host in hosts], notice), threading.Event()
+    with (
+        closing(Resolver(settings.wanted, settings.upgrade, stopped)) as resolver,
+        ThreadPoolExecutor(min(ssh.fanout, MOST_AT_ONCE)) as pool,
+        Hosts(hosts, ssh, notice) as connected,
+    ):
+        each = [_OneHost(host, settings, resolver, connected, progress, stopped) for host in hosts]
+        futures = [pool.submit(one.run) for one in each]
+        try:
+            while wait(futures, _LOOK).not_done:
+                progress.tick()
+        finally:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+    return [future.result() for future in futures]
+
+
+class _OneHost:
+    """Prepares, compares or cleans one host."""
 
     def __init__(
-        self, program: RemoteCommand, stage: Callable[[str], None], stopped: threading.Event
-    ) -> None:
-        self._program, self._stage, self._stopped = program, stage, stopped
+        self, host: Host, settings: Settings, resolver: Resolver, connected: Hosts, progress: Progress,
+        stopped: threading.Event,
+    ) -> None:  # fmt: skip
+        self._host, self._settings, self._resolver, self._connected = host, settings, resolver, connected
+        self._stage, self._stopped = functools.partial(progress, host.name), stopped
+        self._program: RemoteCommand
         self._received = b""
+        self._target: Target
+        self._resolved: Resolved
 
-    def ask(self, wheels: Callable[[str], None], **request: Any) -> Look:
-        """Send a request and wait for its answer.
+    def run(self) -> Row:
+        """Do it."""
+        look, failed, settings = None, True, self._settings
+        # A path relative to the working folder of the tasks means nothing here.
+        python = "" if re.match(r"[^/~].*/", self._host.python or "") else self._host.python or ""
+        known = None if settings.days else self._resolver.known
+        asked = {"name": settings.name, "known": known, "python": python, "days": settings.days}
+        try:
+            self._stage("asking what it has")
+            # After Ctrl-C the end of its input makes the program remove what it began.
+            with closing(self._connected.start(self._host, asked)) as self._program:
+                look = self._answer()
+                look, state = (look, look.state) if settings.days else self._compare(look)
+            failed = False
+        except LaunchError as error:
+            state = "failed: " + str(error).removeprefix(f"{self._host.name}: ")
+        except Exception as error:  # noqa: BLE001 - the other hosts go on
+            state = f"failed: {type(error).__name__}: {error}"
+        self._stage(state, done=True)
+        return Row(self._host.name, look, masked(state), failed)
 
-        Args:
-            wheels: puts wheels into a folder there.
-            request: see `launcher.environments.remote.install`.
+    def _compare(self, look: Look) -> tuple[Look, str]:
+        """Compare what the host has with what is wanted, and prepare it."""
+        ready, makes = look.state == "ready", self._settings.makes
+        if ready and look.hash in self._resolver.known:
+            return look, "ready"
+        if not ready and not makes:
+            return look, look.state
+        python = self._choose(look)
+        if ready and look.hash == self._resolved.hash:
+            return look, "ready"
+        return (self._install(look, python), "ready") if makes else (look, "other packages")
+
+    def _choose(self, look: Look) -> _Python:
+        """The newest Python of the host for which all packages have versions, and these.
+
+        That of an environment which is ready comes first.
+        """
+        faults = []
+        order = sorted(look.pythons, key=lambda each: (each.version != look.version, -_minor(each.version)))
+        for python in order[:_MOST_PYTHONS]:
+            text = python.problem
+            if not text:
+                self._target = _target(python.version, look)
+                finding = functools.partial(self._stage, f"finding versions for Python {python.version}")
+                try:
+                    self._resolved = self._resolver.resolve(self._target, finding)
+                    return python
+                except Unresolved as error:
+                    old = _minor(python.version) < error.oldest
+                    text = f"it is too old, 3.{error.oldest} is needed: {error}" if old else str(error)
+            faults.append(f"Python {python.version}: {text}")
+        missing = "there is no Python for an environment; name one with `python` in the hostfile"
+        raise TransportError("; ".join(faults) or missing)
+
+    def _install(self, look: Look, python: _Python) -> Look:
+        """Make the environment on a host that lacks it."""
+        lines = self._resolved.lines
+        text = "\n".join(lines)
+        with_tensorflow = _TENSORFLOW.search(text)
+        needed = _WITH_TENSORFLOW if with_tensorflow else _OTHERS
+        if look.free < needed:
+            free = f"{byte_size(look.free)} free below {look.folder}"
+            raise TransportError(f"its disk is full: {free}, about {byte_size(needed)} are needed")
+        if with_tensorflow and not look.avx:
+            raise TransportError("its CPU has no AVX, which TensorFlow needs")
+        if _CUDA.search(text) and not look.driver:
+            self._stage("warning: no NVIDIA driver: TensorFlow will not use GPUs there")
+        request = {
+            "name": self._settings.name, "hash": self._resolved.hash, "path": python.path,
+            "version": python.version, "stage": f"installing {counted(len(lines), 'package')}",
+            "trusted": self._settings.wanted.trusted,
+        }  # fmt: skip
+        if not self._settings.offline:
+            try:
+                self._send({**request, "lines": [*self._settings.wanted.options, *lines], "offline": False})
+                return self._answer()
+            except _NoIndex as error:
+                reason = shortened(str(error), _REASON)
+                self._stage(f"can't install from a package index, so wheels are sent ({reason})")
+        names = [re.sub(r"\s*@\s*\S+", "", line) for line in lines]
+        self._send({**request, "lines": names, "offline": True})
+        return self._answer()
+
+    def _send_wheels(self, folder: str) -> None:
+        """Download wheels here, and put them into a folder of the host."""
+        self._stage(f"downloading {counted(len(self._resolved.lines), 'wheel')} here")
+        wheels = self._resolver.wheels(self._target, self._resolved)
+        paths = [entry.path for entry in os.scandir(wheels)]
+        size = byte_size(sum(map(os.path.getsize, paths)))
+        self._stage(f"sending {counted(len(paths), 'wheel')} ({size})")
+        self._connected.put(self._host, paths, folder)
+
+    # ------------------------------------------------------------------ requests and answers
+
+    def _send(self, request: object) -> None:
+        view, until = memoryview(json.dumps(request).encode() + b"\n"), time.monotonic() + _DEAD
+        while view := view[self._program.send(view) :]:
+            self._listen(until)
+
+    def _answer(self) -> Look:
+        """Wait for an answer.
 
         Raises:
             TransportError: the host can't do it, or the connection broke.
         """
-        self._send(request)
-        return self.answer(wheels)
-
-    def _send(self, request: object) -> None:
-        view = memoryview(json.dumps(request).encode("ascii") + b"\n")
-        until = time.monotonic() + _DEAD
-        while view:
-            view = view[self._program.send(view) :]
-            if view:
-                self._listen(until)
-
-    def answer(self, wheels: Callable[[str], None] | None = None) -> Look:
-        """Wait for an answer; see `ask`."""
         while True:
             until = time.monotonic() + _DEAD
             while b"\n" not in self._received:
@@ -178,16 +298,16 @@ class _Talk:
                 ((kind, value),) = json.loads(line).items()
                 if kind == "answer":
                     return Look(*FieldReader().read(Look, value))
-                text = host_text(value)
+                text = masked(host_text(value))
             except (ValueError, TypeError, AttributeError, RecursionError, ProtocolError) as error:
                 raise TransportError(f"it sent a wrong answer: {host_text(repr(line[:200]))}") from error
-            if kind == "wheels" and wheels:
-                wheels(text)
-                self._send({})
-            elif kind == "stage":
+            if kind == "stage":
                 self._stage(text)
+            elif kind == "wheels":
+                self._send_wheels(text)
+                self._send({})
             else:
-                raise _Refused(masked(text))
+                raise (_NoIndex if kind == "no index" else TransportError)(text)
 
     def _listen(self, until: float) -> None:
         """Receive what comes within a moment."""
@@ -207,157 +327,9 @@ class _Talk:
             raise TransportError("it sent too long an answer")
 
 
-class Preparing:
-    """One ``launch prepare``.
-
-    Args:
-        settings: what is done.
-        wanted: the packages; none to remove environments.
-        upgrade: find the newest versions of the packages, even if earlier ones are known.
-        notice: prints a line.
-    """
-
-    def __init__(
-        self, settings: Settings, wanted: Requirements, upgrade: bool, notice: Callable[[str], None]
-    ) -> None:
-        self._settings, self._wanted, self._notice = settings, wanted, notice
-        self._stopped = threading.Event()
-        self._resolver = Resolver(wanted, upgrade, self._stopped)
-        self._known = self._resolver.known()
-
-    def run(self, hosts: Sequence[Host], ssh: SshSettings) -> list[Row]:
-        """Do it on all hosts.
-
-        Returns:
-            A row for each host, in the order of the hosts.
-
-        Raises:
-            KeyboardInterrupt: the hosts remove what they began.
-        """
-        progress = Progress([host.name for host in hosts], self._notice)
-        with (
-            closing(self._resolver),
-            ThreadPoolExecutor(min(ssh.fanout, MOST_AT_ONCE)) as pool,
-            Hosts(hosts, ssh, self._notice) as connected,
-        ):
-            futures = [pool.submit(self._host, host, connected, progress) for host in hosts]
-            try:
-                while wait(futures, _LOOK).not_done:
-                    progress.tick()
-            finally:
-                self._stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-        return [future.result() for future in futures]
-
-    def _host(self, host: Host, connected: Hosts, progress: Progress) -> Row:
-        """Do it on one host."""
-        look, fault, stage = None, "", functools.partial(progress, host.name)
-        settings, known = self._settings, None if self._settings.days else self._known
-        # A path relative to the working folder of the tasks means nothing here.
-        python = "" if re.match(r"[^/~].*/", host.python or "") else host.python or ""
-        asked = {"name": settings.name, "known": known, "python": python, "days": settings.days}
-        try:
-            stage("asking what it has")
-            # After Ctrl-C the end of its input makes the program remove what it began.
-            with closing(connected.start(host, asked)) as program:
-                talk = _Talk(program, stage, self._stopped)
-                look = talk.answer()
-                state = look.state
-                if not settings.days:
-                    look, state = self._compare(look, talk, stage, functools.partial(connected.put, host))
-        except Exception as error:  # noqa: BLE001 - the other hosts go on
-            text = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
-            fault, state = masked(text.removeprefix(f"{host.name}: ")), "failed"
-        stage(f"failed: {fault}" if fault else state, done=True)
-        return Row(host.name, look, state, fault)
-
-    def _compare(
-        self, look: Look, talk: _Talk, stage: Callable[[str], None],
-        put: Callable[[Sequence[str], str], None],
-    ) -> tuple[Look, str]:  # fmt: skip
-        """Compare a host with what is wanted, and prepare it.
-
-        Args:
-            look: what it says.
-            talk: to it.
-            stage: gets what is done.
-            put: copies files to a folder of it.
-        """
-        ready, makes = look.state == "ready", self._settings.makes
-        if ready and look.hash in self._known:
-            return look, "ready"
-        if not ready and not makes:
-            return look, look.state
-        python, resolved = self._choose(look, stage)
-        if ready and look.hash == resolved.hash:
-            return look, "ready"
-        if not makes:
-            return look, "other packages"
-        return self._install(look, talk, stage, put, python, resolved), "ready"
-
-    def _choose(self, look: Look, stage: Callable[[str], None]) -> tuple[_Python, Resolved]:
-        """The newest Python of a host for which all packages have versions, and these.
-
-        That of the environment which is ready comes first.
-        """
-        faults = []
-        order = sorted(look.pythons, key=lambda each: (each.version != look.version, -_minor(each.version)))
-        for python in order[:_MOST_PYTHONS]:
-            text, oldest = python.problem, 0
-            if not text:
-                try:
-                    finding = functools.partial(stage, f"finding versions for Python {python.version}")
-                    return python, self._resolver.resolve(_target(python, look), finding)
-                except Unresolved as error:
-                    text, oldest = str(error), error.oldest
-            old = f" is too old for these packages, which need 3.{oldest}"
-            faults.append(f"Python {python.version}{old if _minor(python.version) < oldest else ''}: {text}")
-        missing = "there is no Python for an environment; name one with `python` in the hostfile"
-        raise TransportError("; ".join(faults) or missing)
-
-    def _install(
-        self, look: Look, talk: _Talk, stage: Callable[[str], None],
-        put: Callable[[Sequence[str], str], None], python: _Python, resolved: Resolved,
-    ) -> Look:  # fmt: skip
-        """Make the environment on a host that lacks it."""
-        text = "\n".join(resolved.lines)
-        with_tensorflow = _TENSORFLOW.search(text)
-        needed = _WITH_TENSORFLOW if with_tensorflow else _OTHERS
-        if look.free < needed:
-            free = f"{byte_size(look.free)} free below {look.folder}"
-            raise TransportError(f"its disk is full: {free}, about {byte_size(needed)} are needed")
-        if with_tensorflow and not look.avx:
-            raise TransportError("its CPU has no AVX, which TensorFlow needs")
-        if _CUDA.search(text) and not look.driver:
-            stage("warning: no NVIDIA driver: TensorFlow will not use GPUs there")
-        request = {
-            "name": self._settings.name, "hash": resolved.hash,
-            "version": python.version, "path": python.path,
-            "stage": f"installing {counted(len(resolved.lines), 'package')}",
-            "shown": [masked(line) for line in resolved.lines],
-        }  # fmt: skip
-
-        def send(folder: str) -> None:
-            stage(f"downloading {counted(len(resolved.lines), 'wheel')} here")
-            wheels = self._resolver.wheels(_target(python, look), resolved)
-            paths = [entry.path for entry in os.scandir(wheels)]
-            stage(f"sending {counted(len(paths), 'wheel')} ({byte_size(sum(map(os.path.getsize, paths)))})")
-            put(paths, folder)
-
-        if not self._settings.offline:
-            try:
-                lines = [*self._wanted.options, *resolved.lines]
-                return talk.ask(send, **request, lines=lines, offline=False)
-            except _Refused as error:
-                reason = shortened(str(error), _REASON)
-                stage(f"can't install from a package index, so wheels are sent ({reason})")
-        lines = [re.sub(r"\s*@\s*\S+", "", line) for line in resolved.lines]
-        return talk.ask(send, **request, lines=lines, offline=True)
-
-
-def _target(python: _Python, look: Look) -> Target:
+def _target(version: str, look: Look) -> Target:
     """What a host's wheels must run on; its texts become words of command lines here."""
-    target = Target(python.version, look.machine, look.libc)
+    target = Target(version, look.machine, look.libc)
     if not re.fullmatch(r"3\.[0-9]{1,2} [a-z0-9_]{1,20} (glibc 2\.[0-9]{1,3})?", " ".join(target)):
         raise TransportError(f"it has no platform that is known: {', '.join(target)}")
     return target

@@ -1,7 +1,8 @@
 """Looks at a host, makes environments there and removes them. It travels to the host: Python 3.8.
 
 Each line of standard input is a request in JSON; none comes while another one is fulfilled. Each answer is a
-line: ``stage`` while something is done, ``failed``, or ``answer``. The end of standard input ends all, with
+line: ``stage`` while something is done, ``no index``,
+``failed``, or ``answer``. The end of standard input ends all, with
 every process.
 """
 
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type
 
 from launcher.agent.environments import prepared
 
@@ -40,6 +41,10 @@ WHY = re.compile(r"(?i)error\b|warning: retrying|.*No space left")
 
 class Failed(Exception):
     """A request can't be fulfilled; its text says why."""
+
+
+class NoIndex(Failed):
+    """The packages can't be installed from a package index, but perhaps from wheels."""
 
 
 def send(**fields: Any) -> None:
@@ -102,30 +107,35 @@ def run(
         process.stdout.close()
 
 
-def check(ended: Tuple[int, str]) -> None:
-    """Raise Failed with the line that says why a program failed."""
+def check(ended: Tuple[int, str], fault: Type[Failed] = Failed) -> None:
+    """Raise a fault with the line that says why a program failed."""
     code, output = ended
     if code:
         lines = [line.strip() for line in output.split("\n") if line.strip()]
         first = next(filter(WHY.match, lines), (lines or [f"exit code {code}, without a message"])[-1])
         if first.startswith("error"):  # of uv: the causes are in the lines that follow
             first = " ".join(lines[lines.index(first) :])
-        raise Failed(first[:400])
+        raise fault(first[:400])
 
 
 # ---------------------------------------------------------------------- the folder
 
 
+def check_top() -> None:
+    """Raise Failed if somebody else could have made the environments here."""
+    with suppress(FileNotFoundError):
+        info = os.lstat(prepared())
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+            raise Failed(f"{prepared()} is not a folder of this user")
+
+
 @contextmanager
 def locked() -> Iterator[int]:
     """The file whose lock one prepare holds; programs that it starts inherit it."""
-    top = prepared()
-    os.makedirs(top, 0o700, exist_ok=True)
-    info = os.lstat(top)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-        raise Failed(f"{top} is not a folder of this user")
-    os.chmod(top, 0o700)
-    with open(os.path.join(top, ".lock"), "a") as file:
+    os.makedirs(prepared(), 0o700, exist_ok=True)
+    check_top()
+    os.chmod(prepared(), 0o700)
+    with open(os.path.join(prepared(), ".lock"), "a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,7 +181,10 @@ def look(name: str, known: Optional[List[str]], python: str = "") -> Dict[str, A
         known: the hashes of environments that are wanted; ``None``: no new one is.
         python: the only candidate for an environment; empty: all of PATH.
     """
+    check_top()
     path = os.path.join(prepared(), name)
+    if os.path.lexists(path) and not os.path.islink(path):
+        raise Failed(f"{path} is not of launch prepare; remove it, or choose another name with --name")
     folder = os.path.realpath(path)
     found = manifest(folder)
     state = "broken" if os.path.lexists(path) else "missing"
@@ -203,6 +216,11 @@ def libc() -> List[str]:
     return []
 
 
+def trusting(hosts: Sequence[str]) -> Dict[str, str]:
+    """Variables for pip and uv: package indexes whose certificates they do not check."""
+    return {"PIP_TRUSTED_HOST": " ".join(hosts), "UV_INSECURE_HOST": " ".join(hosts)} if hosts else {}
+
+
 def find_uv() -> str:
     return shutil.which("uv") or shutil.which(os.path.expanduser("~/.local/bin/uv")) or ""
 
@@ -232,8 +250,8 @@ def install(asked: Dict[str, Any]) -> None:
 
     Args:
         asked: ``name``; ``hash`` of the packages and the Python; ``version`` and ``path`` of the Python;
-            ``lines``: the requirements, with exact versions; ``shown``: the same without passwords;
-            ``stage``: what is done; ``offline``: whether the launcher sends wheels; else an index has them.
+            ``lines``: the requirements, with exact versions; ``trusted``: see `trusting`; ``stage``: what is
+            done; ``offline``: whether the launcher sends wheels; else a package index has them.
     """
     with locked() as lock:
         for folder in folders():  # half environments: whoever made them does not hold the lock
@@ -263,36 +281,30 @@ def build(asked: Dict[str, Any], start: str, lock: int) -> str:
 
 def fill(asked: Dict[str, Any], folder: str, lock: int) -> None:
     """Make an environment in an empty folder."""
-    uv, python, lines = find_uv(), os.path.join(folder, "bin", "python"), asked["lines"]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PIP_NO_INPUT": "1"}
-    if uv:  # it takes this option from the command line or the environment only
-        trusted = [line.split(None, 1)[1] for line in lines if line.startswith("--trusted-host")]
-        lines = [line for line in lines if not line.startswith("--trusted-host")]
-        env["UV_INSECURE_HOST"] = " ".join(trusted)
+    uv, python, wheels = find_uv(), os.path.join(folder, "bin", "python"), os.path.join(folder, "wheels")
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PIP_NO_INPUT": "1", **trusting(asked["trusted"])}
+    if uv:
         make = [uv, "venv", "--quiet", "--allow-existing", "--python", asked["path"], folder]
         add = [uv, "pip", "install", "--python", python, "--compile-bytecode"]
-        test = [uv, "pip", "check", "--python", python]
     else:
         make = [asked["path"], "-I", "-m", "venv", folder]
         add = [python, "-I", "-m", "pip", "install", "--progress-bar", "off", "--retries", "1"]
-        test = [python, "-I", "-m", "pip", "check"]
     check(run(make, "making the environment", keep=(lock,)))
     add += ["--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
-    wheels = os.path.join(folder, "wheels")
     if asked["offline"]:
         os.mkdir(wheels)
         send(wheels=wheels)
         request()  # they have come
         env.update(PIP_CONFIG_FILE=os.devnull, UV_NO_CONFIG="1")
         add += ["--no-index", "--find-links", wheels]
-    check(run(add, asked["stage"], keep=(lock,), text="\n".join(lines) + "\n", env=env))
+    ended = run(add, asked["stage"], keep=(lock,), text="\n".join([*asked["lines"], ""]), env=env)
+    check(ended, Failed if asked["offline"] or "No space left" in ended[1] else NoIndex)
     shutil.rmtree(wheels, ignore_errors=True)
-    check(run(test, "checking", keep=(lock,), env=env))
     found = packages(folder)
     versions = [name.split("-", 1)[1] for name in found if re.match(r"tensorflow(_cpu|_gpu)?-[0-9]", name)]
     made = {
-        "hash": asked["hash"], "python": asked["version"], "requirements": asked["shown"], "packages": found,
-        "tensorflow": (versions or [""])[0], "size": size_of(folder), "made": time.time(),
+        "hash": asked["hash"], "python": asked["version"], "packages": found,
+        "tensorflow": (versions or [""])[0], "size": size_of(folder),
     }  # fmt: skip
     temporary = os.path.join(folder, MANIFEST + ".new")
     with open(temporary, "w") as file:
@@ -350,8 +362,8 @@ def main(first: Dict[str, Any]) -> int:
             try:
                 install(asked)
                 send(answer=look(asked["name"], None))
-            except (Failed, OSError) as error:
-                send(failed=str(error))
+            except NoIndex as error:
+                send(**{"no index": str(error)})
     except (EOFError, BrokenPipeError):
         pass
     except (Failed, OSError) as error:

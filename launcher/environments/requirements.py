@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 
@@ -19,14 +19,19 @@ from launcher.config.schema import read_text, shown_path
 from launcher.errors import Fault, InputError
 from launcher.record import Record
 
-#: Options of a requirements file that hosts can use; each takes an address, or nothing.
-_INDEXES = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
-_OPTIONS = {*_INDEXES, "--trusted-host", "--pre", "--prefer-binary"}
-_FILES = ("-r", "--requirement", "-c", "--constraint", "-e", "--editable")
+_ADDRESS = r"https?://\S+"
+#: Options of a requirements file that hosts can use, and their values.
+_OPTIONS = {
+    **dict.fromkeys(("-i", "--index-url", "--extra-index-url", "-f", "--find-links"), _ADDRESS),
+    **dict.fromkeys(("--pre", "--prefer-binary"), ""),
+    "--trusted-host": r"[\w.:\[\]-]+",
+}
+_EXPECTED = "-i, --extra-index-url and -f with http(s)://..., --pre, --prefer-binary, --trusted-host HOST"
 #: What is a file for pip, though it could be a name.
 _ARCHIVE = re.compile(r"(?i)\.(whl|zip|tar|gz|tgz|bz2|xz)$")
 _HASHES = re.compile(r"\s--hash[ =]\S+")
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_PASSWORD = re.compile(r"(?<=://)\S+@")
 #: The distributions of TensorFlow.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 
@@ -34,15 +39,12 @@ _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 class Requirements(Record):
     """The packages that the user wants."""
 
-    #: Each requirement or option, without comments.
-    lines: tuple[str, ...]
-    #: Where they come from, for messages.
-    source: str
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The lines about package indexes."""
-        return tuple(line for line in self.lines if line.startswith("-"))
+    #: Each requirement, without comments.
+    lines: tuple[str, ...] = ()
+    #: Options about package indexes, a line each.
+    options: tuple[str, ...] = ()
+    #: Hosts whose certificates pip and uv do not check.
+    trusted: tuple[str, ...] = ()
 
 
 def masked(text: str) -> str:
@@ -66,88 +68,75 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     """
     if not files and not packages and os.path.isfile("requirements.txt"):
         files = ["requirements.txt"]
-    faults: list[Fault] = []
-    lines = [line for path in files for line in _of_file(path, environ, faults)]
-    lines += _checked("PACKAGE", packages, faults)
-    source = ", ".join([*map(shown_path, files), *packages])
+    written = [pair for path in files for pair in _of_file(path)] + [("PACKAGE", each) for each in packages]
     if not files and not packages:
-        lines, source = _of_project(faults) or _installed_here()
-    if not faults and not any(not line.startswith("-") for line in lines):
-        faults.append(Fault(source, "no packages", "expected at least one"))
+        written = _of_project() or [_installed_here()]
+    faults: list[Fault] = []
+    lines: dict[str, list[str]] = {"": [], "--trusted-host": []}
+    for place, text in written:
+        text = " ".join(text.split())
+        line = _VARIABLE.sub(lambda match: environ.get(match[1], match[0]), text)
+        if problem := _problem(line):
+            faults.append(Fault(place, f'"{masked(text)}"', problem))
+        name, value = _option(line)
+        lines.setdefault(name, []).append(value)
+    if not faults and not any(lines[""]):
+        faults.append(Fault(", ".join(map(shown_path, files)), "no packages", "expected at least one"))
     if faults:
         raise InputError(faults)
-    return Requirements(tuple(lines), source)
+    needs, trusted = filter(None, lines.pop("")), lines.pop("--trusted-host")
+    options = [f"{name} {value}".strip() for name, values in lines.items() for value in values]
+    return Requirements(tuple(needs), tuple(options), tuple(trusted))
 
 
-def _of_file(path: str, environ: Mapping[str, str], faults: list[Fault]) -> list[str]:
-    lines = []
-    text = re.sub(r"\\\r?\n", lambda match: "\0", read_text(path, "requirements file", InputError))
-    number = 1
-    for written in text.splitlines():
-        line = re.sub(r"(^|\s)#.*", "", written.replace("\0", " ")).strip()
-        unset = {name for name in re.findall(r"\$\{([A-Z0-9_]+)\}", line) if name not in environ}
-        problem = f"the variable {min(unset)} is not set" if unset else _problem(line)
-        if line and problem:
-            faults.append(Fault(f"{shown_path(path)}:{number}", f'"{masked(line)}"', problem))
-        elif line:
-            line = re.sub(r"^(--trusted-host)=", r"\1 ", line)
-            lines.append(re.sub(r"\$\{([A-Z0-9_]+)\}", lambda match: environ[match[1]], line))
-        number += 1 + written.count("\0")
-    return lines
+def _of_file(path: str) -> Iterator[tuple[str, str]]:
+    """The lines of a requirements file, each with its place."""
+    text, number = re.sub(r"\\\r?\n", "\0", read_text(path, "requirements file", InputError)), 1
+    for line in text.splitlines():
+        yield f"{shown_path(path)}:{number}", re.sub(r"(^|\s)#.*", "", line.replace("\0", " "))
+        number += 1 + line.count("\0")
 
 
-def _checked(source: str, lines: Iterable[str], faults: list[Fault]) -> list[str]:
-    """The lines; those that can't be used are faults too."""
-    lines = list(lines)
-    found = [(line, problem) for line in lines if (problem := _problem(line))]
-    faults += [Fault(source, f'"{masked(line)}"', problem) for line, problem in found]
-    return lines
+def _option(line: str) -> tuple[str, str]:
+    """The name of an option and its value; of a requirement: no name, and itself."""
+    if not line.startswith("-"):
+        return "", line
+    name, _, value = re.sub(r"^(-[a-z])(?=[^\s-])|=", r"\1 ", line, count=1).partition(" ")
+    return name, value.strip()
 
 
 def name_of(line: str) -> str:
     """The name of a package, as all spellings of it have it.
 
     Raises:
-        InvalidRequirement: a line has another form than PEP 508's.
+        InvalidRequirement: the line has another form than that of PEP 508.
     """
     return canonicalize_name(Requirement(_HASHES.sub("", line)).name)
 
 
 def _problem(line: str) -> str:
-    """Why a requirement can't be used, and what is expected; empty: it can."""
-    if line.startswith("-"):
-        return _problem_of_option(line)
+    """Why a line can't be used, and what is expected; empty: it can."""
+    name, value = _option(line)
+    if unset := _VARIABLE.search(line):
+        return f"the variable {unset[1]} is not set"
+    if name:
+        good = name in _OPTIONS and re.fullmatch(_OPTIONS[name], value)
+        return "" if good else f"expected a requirement, or one of {_EXPECTED}"
     if _PASSWORD.search(line):
         return "has a password, which only options such as --index-url keep safe; expected no password"
     with suppress(InvalidRequirement):
-        found = Requirement(_HASHES.sub("", line))
-        is_file = _ARCHIVE.search(found.name) or not re.match(
-            r"https?://[^\s;]+\.whl(#|$)", found.url or "http://x.whl"
-        )
-        if not is_file:
+        found = Requirement(_HASHES.sub("", line or "empty"))
+        if not _ARCHIVE.search(found.name) and re.match(
+            rf"{_ADDRESS}\.whl(#|$)", found.url or "http://x.whl"
+        ):
             return ""
     return "expected NAME, NAME==VERSION or NAME @ https://...whl: hosts have no files of this machine"
 
 
-def _problem_of_option(line: str) -> str:
-    name, _, value = re.sub(r"^(-[a-z])(?=[^\s-])|=", r"\1 ", line, count=1).partition(" ")
-    if name in _FILES:
-        return "names a file of this machine; expected its lines here"
-    if name not in _OPTIONS:
-        return f"expected a requirement, or one of {', '.join(sorted(_OPTIONS))}"
-    if name in _INDEXES and not re.fullmatch(r"https?://\S+", value.strip()):
-        return "expected an address that hosts can reach, http:// or https://"
-    if name in ("--pre", "--prefer-binary") and value:
-        return "expected no value"
-    if name == "--trusted-host" and not re.fullmatch(r"[\w.:\[\]-]+", value.strip()):
-        return "expected HOST or HOST:PORT"
-    return ""
-
-
-def _of_project(faults: list[Fault]) -> tuple[list[str], str] | None:
-    """The dependencies of ``pyproject.toml``; ``None``: it has none, or there is no such file."""
+def _of_project() -> list[tuple[str, str]]:
+    """The dependencies of ``pyproject.toml``; empty: it has none, or there is no such file."""
     if not os.path.isfile("pyproject.toml"):
-        return None
+        return []
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -155,19 +144,17 @@ def _of_project(faults: list[Fault]) -> tuple[list[str], str] | None:
 
     try:
         found = tomllib.loads(read_text("pyproject.toml", "project file", InputError))
-        lines = found.get("project", {}).get("dependencies")
+        lines = found.get("project", {}).get("dependencies", [])
+        if not isinstance(lines, list):
+            raise InputError([Fault("pyproject.toml", "project.dependencies", "expected a list")])
     except (tomllib.TOMLDecodeError, AttributeError) as error:
         raise InputError([Fault("pyproject.toml", str(error), "expected TOML")]) from error
-    if not lines:
-        return None
-    return _checked("pyproject.toml", map(str, lines), faults), "pyproject.toml"
+    return [("pyproject.toml", str(line)) for line in lines]
 
 
-def _installed_here() -> tuple[list[str], str]:
+def _installed_here() -> tuple[str, str]:
     for name in _TENSORFLOW:
-        try:
-            return [f"{name}=={metadata.version(name)}"], "the TensorFlow that is installed here"
-        except metadata.PackageNotFoundError:
-            continue
+        with suppress(metadata.PackageNotFoundError):
+            return "the TensorFlow that is installed here", f"{name}=={metadata.version(name)}"
     expected = "expected PACKAGE..., -r FILE, requirements.txt, or TensorFlow installed here"
     raise InputError([Fault("", "no packages are named", expected)])

@@ -23,6 +23,7 @@ from typing import Any
 
 import uv
 
+from launcher.environments.remote import trusting
 from launcher.environments.requirements import Requirements, masked, name_of
 from launcher.errors import LaunchError
 from launcher.record import Record
@@ -35,10 +36,8 @@ _FORMAT = 2
 _RESOLVE_LIMIT, _DOWNLOAD_LIMIT, _LOOK = 600.0, 3600.0, 0.25
 #: Why uv refuses a Python: ``depends on Python>=3.9``.
 _NEEDS = re.compile(r"depends on Python>=3\.([0-9]{1,2})")
-#: An option that uv takes from the command line or the environment only.
-_TRUSTED = "--trusted-host "
-#: The smallest minor version of glibc for which wheels are tagged, and older names of such platforms.
-_OLDEST_GLIBC, _OLD_PLATFORMS = 5, {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+#: The smallest minor version of glibc for which wheels are tagged, and other names of such platforms.
+_OLDEST_GLIBC, _OTHER_NAMES = 5, ("manylinux2014", "manylinux2010", "manylinux1")
 _PIP = [sys.executable, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check"]
 
 
@@ -72,9 +71,8 @@ class Target(Record):
 
     def platforms(self) -> list[str]:
         """The tags of wheels for it, the newest first."""
-        names = [] if self._glibc else ["musllinux_1_2", "musllinux_1_1"]
-        for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1):
-            names += [f"manylinux_2_{minor}", *filter(None, [_OLD_PLATFORMS.get(minor)])]
+        names = [f"manylinux_2_{minor}" for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1)]
+        names = [*names, *_OTHER_NAMES] if names else ["musllinux_1_2", "musllinux_1_1"]
         return [f"{name}_{self.machine}" for name in [*names, "linux"]]
 
     def uv_platform(self) -> str:
@@ -112,19 +110,17 @@ class Resolver:
         self._downloads: list[str] = []
         cache = os.environ.get("XDG_CACHE_HOME", "")
         cache = cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
-        key = hashlib.sha256("\n".join(wanted.lines).encode()).hexdigest()[:32]
+        key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:32]
         self._cache = os.path.join(cache, "tf-launcher", "resolved", key)
+        paths = [] if upgrade else glob.glob(f"{glob.escape(self._cache)}-*.json")
+        #: The hashes of all environments with the versions that an earlier ``launch prepare`` has found.
+        self.known = [resolved.hash for path in paths if (resolved := _read(path))]
 
     def close(self) -> None:
         """Remove the wheels."""
         self._pool.shutdown()
         for folder in self._downloads:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def known(self) -> list[str]:
-        """The hashes of all environments with the versions that an earlier ``launch prepare`` has found."""
-        paths = [] if self._upgrade else glob.glob(f"{glob.escape(self._cache)}-*.json")
-        return [resolved.hash for path in paths if (resolved := _read(path))]
 
     def resolve(self, target: Target, finding: Callable[[], object]) -> Resolved:
         """The versions.
@@ -161,10 +157,7 @@ class Resolver:
     def _resolve(self, target: Target, path: str) -> Resolved:
         argv = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "-"]
         argv += ["--python-version", target.python, "--python-platform", target.uv_platform()]
-        lines = [line for line in self._wanted.lines if not line.startswith(_TRUSTED)]
-        trusted = [line[len(_TRUSTED) :] for line in self._wanted.lines if line.startswith(_TRUSTED)]
-        env = {**self._index(), **os.environ, "UV_INSECURE_HOST": " ".join(trusted)}
-        found = self._run([*argv, "--only-binary", ":all:"], lines, _RESOLVE_LIMIT, env).splitlines()
+        found = self._run([*argv, "--only-binary", ":all:"], self._wanted.lines, _RESOLVE_LIMIT).splitlines()
         versions = [line.strip() for line in found if line[:1].isalnum()]
         resolved = Resolved(tuple(sorted(self._with_hashes(versions))), target.python)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -176,20 +169,16 @@ class Resolver:
 
     def _index(self) -> dict[str, str]:
         """The package index that pip is configured for here, unless the user names one, as uv takes it."""
-        if any(re.match("-i|--index-url", line) for line in self._wanted.options):
+        if any(line.startswith(("-i ", "--index-url ")) for line in self._wanted.options):
             return {}
-        index = os.environ.get("PIP_INDEX_URL")
-        if not index:
-            argv = [*_PIP, "config", "get", "global.index-url"]
-            index = subprocess.run(
-                argv, capture_output=True, text=True, timeout=_RESOLVE_LIMIT
-            ).stdout.strip()
+        argv = [*_PIP, "config", "get", "global.index-url"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_RESOLVE_LIMIT)
+        index = os.environ.get("PIP_INDEX_URL") or done.stdout.strip()
         return {"UV_DEFAULT_INDEX": index} if index else {}
 
     def _with_hashes(self, lines: Sequence[str]) -> Iterator[str]:
         """The lines with the hashes that the user gave."""
-        needs = [line for line in self._wanted.lines if not line.startswith("-")]
-        hashes = {name_of(line): re.findall(r"\s(--hash[ =]\S+)", line) for line in needs}
+        hashes = {name_of(line): re.findall(r"\s(--hash[ =]\S+)", line) for line in self._wanted.lines}
         for line in lines:
             yield " ".join([line, *hashes.get(name_of(line), [])])
 
@@ -201,18 +190,17 @@ class Resolver:
         argv = [*_PIP, "download", "--quiet", "--no-deps", "-d", folder, "-r", "/dev/stdin"]
         argv += ["--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"]
         argv += [f"--platform={name}" for name in target.platforms()]
-        self._run(argv, [*self._wanted.options, *resolved.lines], _DOWNLOAD_LIMIT, None)
+        self._run(argv, resolved.lines, _DOWNLOAD_LIMIT)
         return folder
 
-    def _run(
-        self, argv: Sequence[str], lines: Sequence[str], seconds: float, env: dict[str, str] | None
-    ) -> str:
+    def _run(self, argv: Sequence[str], lines: Sequence[str], seconds: float) -> str:
         """The output of pip or uv for these requirements, which may have passwords, and are in no file.
 
         Raises:
             Unresolved: it failed; with its reason.
         """
-        pipe, given = subprocess.PIPE, "".join(f"{line}\n" for line in lines).encode()
+        pipe, given = subprocess.PIPE, "\n".join([*self._wanted.options, *lines, ""]).encode()
+        env = {**self._index(), **os.environ, **trusting(self._wanted.trusted)}
         until, name = time.monotonic() + seconds, os.path.basename(argv[0])
         with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
             while True:

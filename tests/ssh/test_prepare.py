@@ -105,7 +105,7 @@ def test_eight_hosts_of_all_kinds(launch: Launch, tmp_path: Path):
         table = rows(ended)
         assert list(table) == names.split(",")
         assert all(re.fullmatch(r"3\.\d+ +[\d.]+ [kM]B +ready", table[host.name]) for host in good)
-        assert "failed: Python 3.8 is too old for these packages, which need 3.9: " in table["node3"]
+        assert "failed: Python 3.8: it is too old, 3.9 is needed: " in table["node3"]
         assert "failed: its disk is full: 0 B free" in table["node4"]
         assert "host key" in table["node7"] and "has changed" in table["node7"]
         assert "node5: sending 2 wheels" in ended.err

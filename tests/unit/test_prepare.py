@@ -40,15 +40,14 @@ def test_a_file_with_all_that_is_supported(folder: Path):
     )
     found = wanted(["needs.txt"], [], {"TOKEN": "secret"})
     assert found.lines == (
-        "--index-url https://user:secret@index.example/simple",
-        "-f http://wheels.example/",
-        "--pre",
         "numpy>=1.26,<3 ; python_version < '3.13'",
         "tensorflow[and-cuda]==2.20.*",
         "mine @ https://example.org/mine-1.0-py3-none-any.whl",
-        "six==1.16.0      --hash=sha256:00",
+        "six==1.16.0 --hash=sha256:00",
     )
-    assert len(found.options) == 3
+    assert found.options == (
+        "--index-url https://user:secret@index.example/simple", "-f http://wheels.example/", "--pre",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -90,9 +89,9 @@ def test_a_variable_that_is_not_set():
 def test_without_packages(folder: Path):
     version = metadata.version("pytest")
     (folder / "pyproject.toml").write_text("[project]\nname='x'\ndependencies=['six', 'numpy>1']\n")
-    assert wanted([], [], {}) == (("six", "numpy>1"), "pyproject.toml")
+    assert wanted([], [], {}).lines == ("six", "numpy>1")
     (folder / "requirements.txt").write_text(f"pytest=={version}\n")
-    assert wanted([], [], {}) == ((f"pytest=={version}",), "requirements.txt")
+    assert wanted([], [], {}).lines == (f"pytest=={version}",)
     assert wanted([], ["six"], {}).lines == ("six",)
     (folder / "requirements.txt").write_text("# nothing\n")
     with pytest.raises(InputError, match="no packages; expected at least one"):
@@ -101,7 +100,7 @@ def test_without_packages(folder: Path):
 
 def test_wheels_for_a_host():
     old, new = Target("3.11", "x86_64", "glibc 2.17"), Target("3.11", "aarch64", "glibc 2.36")
-    assert old.platforms()[:2] == ["manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+    assert old.platforms()[0] == "manylinux_2_17_x86_64" and "manylinux2014_x86_64" in old.platforms()
     assert old.platforms()[-1] == "linux_x86_64" and "manylinux_2_18_x86_64" not in old.platforms()
     assert new.platforms()[0] == "manylinux_2_36_aarch64"
     assert Target("3.11", "x86_64", "").platforms() == [

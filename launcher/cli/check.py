@@ -10,26 +10,23 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.cli.connecting import add_connecting, commands
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
-from launcher.errors import ProtocolError, TransportError
-from launcher.fields import FieldReader
+from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
-from launcher.loop import await_readable
 from launcher.output.jsonl import record_as_dict
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.text import byte_size, counted, host_text, last_line, listed, printable
-from launcher.transports.base import Commands, RemoteCommand, for_each
+from launcher.text import byte_size, counted, listed, printable
+from launcher.transports.base import Commands, for_each
+from launcher.transports.dialog import Dialog
 from launcher.transports.machines import is_here, this_machine
-
-_T = TypeVar("_T")
 
 SUMMARY = "check hosts and the network between them for faults"
 
@@ -54,8 +51,6 @@ _ENTRY = "launcher.agent.checks:main"
 _CONNECT, _MARGIN = 5.0, 5.0
 #: Parts of an answer about a host, each with its own time limit.
 _PARTS = 3
-#: Seconds between two attempts to send to a host, and bytes of the longest answer.
-_LOOK, _LONGEST = 0.05, 1 << 20
 #: To this number of hosts each host connects: itself and the next ones in the list.
 _PEERS = 32
 
@@ -155,14 +150,15 @@ def _ask(
     #: A host sends its token to each peer that connects.
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, int] = {}
-    running: dict[str, RemoteCommand] = {}
+    running: dict[str, Dialog] = {}
 
     def look(name: str) -> HostReport:
         if name in unreached:
             raise TransportError(unreached[name])
         host = by_name[name]
-        command = running[name] = programs.run(name, _ENTRY, {})
+        command = programs.run(name, _ENTRY, {})
         stack.callback(command.close)
+        dialog = running[name] = Dialog(command)
         venv = host.venv or args.venv
         usual = args.python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {
@@ -174,12 +170,12 @@ def _ask(
             "seconds": args.timeout,
             "token": tokens[name],
         }
-        answer = _exchange(command, request, _PARTS * args.timeout, _Look)
+        answer = dialog.ask(request, _PARTS * args.timeout + _MARGIN, _Look)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
         ports[name] = answer.port
         asked = time.time()
-        clock = _exchange(command, {"do": "clock"}, args.timeout, _Clock).at
+        clock = dialog.ask({"do": "clock"}, args.timeout + _MARGIN, _Clock).at
         came = time.time()
         return HostReport(host, answer.facts, clock=clock - (asked + came) / 2)
 
@@ -193,7 +189,7 @@ def _ask(
             for peer in peers
         ]
         request = {"do": "connect", "seconds": each, "peers": fields}
-        results = _exchange(running[name], request, 3 * each + 1.0, _Connections).pairs
+        results = running[name].ask(request, 3 * each + 1.0 + _MARGIN, _Connections).pairs
         if len(results) != len(peers):
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
         return [Pair(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
@@ -202,35 +198,6 @@ def _ask(
     connected, late = for_each(reports, connect, print_notice, "connections to others")
     pairs = [pair for found in connected.values() for pair in found]
     return Asked(tuple(reports.values()), pairs, {**failed, **late})
-
-
-def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float, record: type[_T]) -> _T:
-    """Send a request and wait for its answer, a record.
-
-    Raises:
-        TransportError: no answer in time, or a wrong one.
-    """
-    until = time.monotonic() + timeout + _MARGIN
-    to_send, answer = memoryview(json.dumps(request).encode("ascii") + b"\n"), b""
-    while not answer.endswith(b"\n"):
-        to_send = to_send[command.send(to_send) :] if to_send else to_send
-        data = command.recv(1 << 16)
-        if data and len(answer) < _LONGEST:
-            answer += data
-        elif data is not None:
-            if error := command.why_ended():
-                raise error
-            printed = last_line(command.stderr(), "it printed no error")
-            raise TransportError(f"the check there failed: {printed}")
-        elif time.monotonic() > until:
-            raise TransportError("no answer in time")
-        else:
-            await_readable(command, _LOOK if to_send else until - time.monotonic())
-    try:
-        return record(*FieldReader().read(record, json.loads(answer)))
-    except (ValueError, RecursionError, ProtocolError) as error:
-        text = host_text(f"{error}: {answer[:200]!r}")
-        raise TransportError(f"the check there sent a wrong answer: {text}") from error
 
 
 # ---------------------------------------------------------------------- output

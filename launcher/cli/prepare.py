@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     pythons = sorted({row.look.version for row in rows if row.look and row.look.version})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
-    bad = [row.host for row in rows if row.failed or (row.state != "ready" and not args.clean)]
+    others = {row.host: row.state for row in rows if row.state != "ready"}
+    bad = [host for host, state in others.items() if state.startswith("failed") or not args.clean]
     if bad:
         print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
     elif makes:

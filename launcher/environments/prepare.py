@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import threading
@@ -15,21 +14,17 @@ from contextlib import closing
 from launcher.environments.connections import Hosts
 from launcher.environments.requirements import Requirements, masked
 from launcher.environments.resolving import Resolved, Resolver, Target, Unresolved
-from launcher.errors import LaunchError, ProtocolError, TransportError
-from launcher.fields import FieldReader
+from launcher.errors import LaunchError, TransportError
 from launcher.job import Host
-from launcher.loop import await_readable
 from launcher.record import Record
-from launcher.text import byte_size, counted, host_text, last_line, listed, shortened
-from launcher.transports.base import RemoteCommand
+from launcher.text import byte_size, counted, listed, shortened
+from launcher.transports.dialog import Dialog, read
 from launcher.transports.ssh import SshSettings
 
 #: Hosts at once.
 MOST_AT_ONCE = 40
 #: Seconds between looks at what else has happened; without a line; that a host may say nothing.
 _LOOK, _SILENT, _DEAD = 0.25, 2.0, 300.0
-#: Bytes of a read, of the longest answer.
-_PIECE, _LONGEST = 1 << 16, 1 << 20
 #: Pythons of a host that are tried.
 _MOST_PYTHONS = 20
 #: Characters of the reason why a host can't use a package index.
@@ -86,14 +81,21 @@ class Look(Record):
     pythons: tuple[_Python, ...]
 
 
+class _Said(Record):
+    """What else a host says."""
+
+    #: ``stage``: what it does; ``wheels``: the folder that gets them; ``no index``, ``failed``: the reason.
+    kind: str
+    text: str
+
+
 class Row(Record):
     """A host in the table at the end."""
 
     host: str
     look: Look | None
-    #: ``ready``, or why it is not.
+    #: ``ready``, or why it is not; if it failed ``failed: ...``.
     state: str
-    failed: bool
 
 
 class _NoIndex(TransportError):
@@ -178,14 +180,13 @@ class _OneHost:
     ) -> None:  # fmt: skip
         self._host, self._settings, self._resolver, self._connected = host, settings, resolver, connected
         self._stage, self._stopped = functools.partial(progress, host.name), stopped
-        self._program: RemoteCommand
-        self._received = b""
+        self._dialog: Dialog
         self._target: Target
         self._resolved: Resolved
 
     def run(self) -> Row:
         """Do it."""
-        look, failed, settings = None, True, self._settings
+        look, settings = None, self._settings
         # A path relative to the working folder of the tasks means nothing here.
         python = "" if re.match(r"[^/~].*/", self._host.python or "") else self._host.python or ""
         known = None if settings.days else self._resolver.known
@@ -193,16 +194,16 @@ class _OneHost:
         try:
             self._stage("asking what it has")
             # After Ctrl-C the end of its input makes the program remove what it began.
-            with closing(self._connected.start(self._host, asked)) as self._program:
+            with closing(self._connected.start(self._host, asked)) as program:
+                self._dialog = Dialog(program, self._check)
                 look = self._answer()
                 look, state = (look, look.state) if settings.days else self._compare(look)
-            failed = False
         except LaunchError as error:
             state = "failed: " + str(error).removeprefix(f"{self._host.name}: ")
         except Exception as error:  # noqa: BLE001 - the other hosts go on
             state = f"failed: {type(error).__name__}: {error}"
         self._stage(state, done=True)
-        return Row(self._host.name, look, masked(state), failed)
+        return Row(self._host.name, look, masked(state))
 
     def _compare(self, look: Look) -> tuple[Look, str]:
         """Compare what the host has with what is wanted, and prepare it."""
@@ -258,14 +259,13 @@ class _OneHost:
         }  # fmt: skip
         if not self._settings.offline:
             try:
-                self._send({**request, "lines": [*self._settings.wanted.options, *lines], "offline": False})
-                return self._answer()
+                online = {**request, "lines": [*self._settings.wanted.options, *lines], "offline": False}
+                return self._ask(online)
             except _NoIndex as error:
                 reason = shortened(str(error), _REASON)
                 self._stage(f"can't install from a package index, so wheels are sent ({reason})")
         names = [re.sub(r"\s*@\s*\S+", "", line) for line in lines]
-        self._send({**request, "lines": names, "offline": True})
-        return self._answer()
+        return self._ask({**request, "lines": names, "offline": True})
 
     def _send_wheels(self, folder: str) -> None:
         """Download wheels here, and put them into a folder of the host."""
@@ -276,12 +276,13 @@ class _OneHost:
         self._stage(f"sending {counted(len(paths), 'wheel')} ({size})")
         self._connected.put(self._host, paths, folder)
 
-    # ------------------------------------------------------------------ requests and answers
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise TransportError("it was stopped")
 
-    def _send(self, request: object) -> None:
-        view, until = memoryview(json.dumps(request).encode() + b"\n"), time.monotonic() + _DEAD
-        while view := view[self._program.send(view) :]:
-            self._listen(until)
+    def _ask(self, request: object) -> Look:
+        self._dialog.send(request, _DEAD)
+        return self._answer()
 
     def _answer(self) -> Look:
         """Wait for an answer.
@@ -290,41 +291,17 @@ class _OneHost:
             TransportError: the host can't do it, or the connection broke.
         """
         while True:
-            until = time.monotonic() + _DEAD
-            while b"\n" not in self._received:
-                self._listen(until)
-            line, _, self._received = self._received.partition(b"\n")
-            try:
-                ((kind, value),) = json.loads(line).items()
-                if kind == "answer":
-                    return Look(*FieldReader().read(Look, value))
-                text = masked(host_text(value))
-            except (ValueError, TypeError, AttributeError, RecursionError, ProtocolError) as error:
-                raise TransportError(f"it sent a wrong answer: {host_text(repr(line[:200]))}") from error
-            if kind == "stage":
-                self._stage(text)
-            elif kind == "wheels":
-                self._send_wheels(text)
-                self._send({})
+            answer = self._dialog.receive(_DEAD)
+            if isinstance(answer, dict) and "answer" in answer:
+                return read(Look, answer["answer"])
+            said = read(_Said, answer)
+            if said.kind == "stage":
+                self._stage(said.text)
+            elif said.kind == "wheels":
+                self._send_wheels(said.text)
+                self._dialog.send({}, _DEAD)
             else:
-                raise (_NoIndex if kind == "no index" else TransportError)(text)
-
-    def _listen(self, until: float) -> None:
-        """Receive what comes within a moment."""
-        if self._stopped.is_set():
-            raise TransportError("it was stopped")
-        data = self._program.recv(_PIECE)
-        if data is None:
-            if time.monotonic() > until:
-                raise TransportError(f"no answer for {_DEAD:.0f}s")
-            await_readable(self._program, _LOOK)
-        elif not data:
-            printed = last_line(self._program.stderr(), "it printed no error")
-            raise self._program.why_ended() or TransportError(f"the program there ended: {printed}")
-        elif len(self._received) < _LONGEST:
-            self._received += data
-        else:
-            raise TransportError("it sent too long an answer")
+                raise (_NoIndex if said.kind == "no index" else TransportError)(said.text)
 
 
 def _target(version: str, look: Look) -> Target:

@@ -10,6 +10,7 @@ import fcntl
 import glob
 import json
 import os
+import platform
 import re
 import select
 import shutil
@@ -47,9 +48,14 @@ class NoIndex(Failed):
     """The packages can't be installed from a package index, but perhaps from wheels."""
 
 
-def send(**fields: Any) -> None:
-    """Tell the launcher."""
-    print(json.dumps(fields), flush=True)
+def send(kind: str, text: str) -> None:
+    """Tell the launcher; see `launcher.environments.prepare`."""
+    print(json.dumps({"kind": kind, "text": text}), flush=True)
+
+
+def answer(fields: Dict[str, Any]) -> None:
+    """Answer to a request."""
+    print(json.dumps({"answer": fields}), flush=True)
 
 
 def request() -> Any:
@@ -99,7 +105,7 @@ def run(
                 raise Failed(f"{argv[0]} does not end")
             if time.monotonic() - told > BEAT:
                 told = time.monotonic()
-                send(stage=stage)
+                send("stage", stage)
     finally:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -141,7 +147,7 @@ def locked() -> Iterator[int]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                send(stage="waiting for another prepare there")
+                send("stage", "waiting for another prepare there")
             if select.select([0], [], [], BEAT)[0]:
                 raise EOFError
         yield file.fileno()
@@ -190,7 +196,7 @@ def look(name: str, known: Optional[List[str]], python: str = "") -> Dict[str, A
     state = "broken" if os.path.lexists(path) else "missing"
     if found:
         state = "ready" if packages(folder) == found["packages"] else "changed"
-    driver, flags = "", "avx"
+    driver, flags, libc = "", "avx", " ".join(platform.libc_ver())
     with suppress(OSError, AttributeError), open("/proc/driver/nvidia/version") as file:
         driver = re.search(r"\s([0-9]+\.[0-9.]+)\s", file.readline())[1]  # type: ignore[index]
     with suppress(OSError, AttributeError), open("/proc/cpuinfo") as file:
@@ -203,17 +209,10 @@ def look(name: str, known: Optional[List[str]], python: str = "") -> Dict[str, A
     return {
         "state": state, "hash": found.get("hash", ""), "version": found.get("python", ""),
         "tensorflow": found.get("tensorflow", ""), "size": found.get("size", 0), "driver": driver,
-        "machine": os.uname().machine, "libc": " ".join(libc()), "avx": "avx" in flags.split(),
-        "free": disk.f_bavail * disk.f_frsize, "folder": prepared(),
+        "machine": os.uname().machine, "libc": libc if libc.startswith("glibc ") else "",
+        "avx": "avx" in flags.split(), "free": disk.f_bavail * disk.f_frsize, "folder": prepared(),
         "pythons": [] if is_ready else pythons(python),
     }  # fmt: skip
-
-
-def libc() -> List[str]:
-    """``glibc`` and its version; empty: another one."""
-    with suppress(ValueError):
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
-    return []
 
 
 def trusting(hosts: Sequence[str]) -> Dict[str, str]:
@@ -293,7 +292,7 @@ def fill(asked: Dict[str, Any], folder: str, lock: int) -> None:
     add += ["--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
     if asked["offline"]:
         os.mkdir(wheels)
-        send(wheels=wheels)
+        send("wheels", wheels)
         request()  # they have come
         env.update(PIP_CONFIG_FILE=os.devnull, UV_NO_CONFIG="1")
         add += ["--no-index", "--find-links", wheels]
@@ -327,7 +326,7 @@ def clean(days: int) -> None:
             last = max((os.path.getmtime(path) for path in marks if os.path.exists(path)), default=0.0)
             if manifest(folder) and (last > limit or is_in_use(folder)):
                 continue
-            send(stage=f"removing {os.path.basename(folder)} ({size_of(folder) >> 20} MiB)")
+            send("stage", f"removing {os.path.basename(folder)} ({size_of(folder) >> 20} MiB)")
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, MANIFEST))  # from here on it is half an environment
             shutil.rmtree(folder, ignore_errors=True)
@@ -356,16 +355,16 @@ def main(first: Dict[str, Any]) -> int:
         days = first.pop("days")
         if days:
             clean(days)
-        send(answer=look(**first))
+        answer(look(**first))
         while True:
             asked = request()
             try:
                 install(asked)
-                send(answer=look(asked["name"], None))
+                answer(look(asked["name"], None))
             except NoIndex as error:
-                send(**{"no index": str(error)})
+                send("no index", str(error))
     except (EOFError, BrokenPipeError):
         pass
     except (Failed, OSError) as error:
-        send(failed=str(error))
+        send("failed", str(error))
     return 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -183,8 +182,6 @@ class Resolver:
             yield " ".join([line, *hashes.get(name_of(line), [])])
 
     def _download(self, target: Target, resolved: Resolved) -> str:
-        if importlib.util.find_spec("pip") is None:
-            raise Unresolved("pip, which downloads wheels, is not installed here")
         folder = tempfile.mkdtemp(prefix="tf-launcher-")
         self._downloads.append(folder)
         argv = [*_PIP, "download", "--quiet", "--no-deps", "-d", folder, "-r", "/dev/stdin"]

@@ -29,7 +29,7 @@ _ANSWER = 120.0
 
 
 class Hosts:
-    """The hosts. A context: its end, or `close`, ends all connections.
+    """The hosts. A context: its end ends all connections.
 
     Args:
         hosts: this machine, and others.
@@ -39,15 +39,17 @@ class Hosts:
 
     def __init__(self, hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]) -> None:
         self._made = SshConnections([host for host in hosts if not is_here(host)], settings, notice)
-        self.close = self._made.close
+        self._failed: dict[str, str] = {}
 
     def __enter__(self) -> Hosts:
-        #: Why hosts can't be reached.
-        self.failed = self._made.connect()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._made.close()
+
+    def connect(self) -> None:
+        """Connect to all hosts; `start` reports those that can't be reached."""
+        self._failed = self._made.connect()
 
     def start(self, host: Host, arguments: object) -> RemoteCommand:
         """Start `launcher.environments.remote` on a host.
@@ -55,8 +57,8 @@ class Hosts:
         Raises:
             TransportError: the host can't be reached.
         """
-        if host.name in self.failed:
-            raise TransportError(self.failed[host.name])
+        if host.name in self._failed:
+            raise TransportError(self._failed[host.name])
         return (run_here if is_here(host) else self._made.run)(host.name, _ENTRY, arguments)
 
     def put(self, host: Host, paths: Sequence[str], folder: str) -> None:

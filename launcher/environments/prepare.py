@@ -161,8 +161,9 @@ def prepare(
         Hosts(hosts, ssh, notice) as connected,
     ):
         each = [_OneHost(host, settings, resolver, connected, progress, stopped) for host in hosts]
-        futures = [pool.submit(one.run) for one in each]
         try:
+            connected.connect()
+            futures = [pool.submit(one.run) for one in each]
             while wait(futures, _LOOK).not_done:
                 progress.tick()
         finally:

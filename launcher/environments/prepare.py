@@ -25,6 +25,8 @@ from launcher.transports.ssh import SshSettings
 MOST_AT_ONCE = 40
 #: Seconds between looks at what else has happened; without a line; that a host may say nothing.
 _LOOK, _SILENT, _DEAD = 0.25, 2.0, 300.0
+#: Answers of a host to one request: a stage a second.
+_MOST_ANSWERS = 20_000
 #: Pythons of a host that are tried.
 _MOST_PYTHONS = 20
 #: Characters of the reason why a host can't use a package index.
@@ -291,7 +293,7 @@ class _OneHost:
         Raises:
             TransportError: the host can't do it, or the connection broke.
         """
-        while True:
+        for _ in range(_MOST_ANSWERS):
             answer = self._dialog.receive(_DEAD)
             if isinstance(answer, dict) and "answer" in answer:
                 return read(Look, answer["answer"])
@@ -303,6 +305,7 @@ class _OneHost:
                 self._dialog.send({}, _DEAD)
             else:
                 raise (_NoIndex if said.kind == "no index" else TransportError)(said.text)
+        raise TransportError(f"the program there sent {_MOST_ANSWERS} answers to one request")
 
 
 def _target(version: str, look: Look) -> Target:

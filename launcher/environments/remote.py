@@ -36,6 +36,8 @@ MOST_PYTHONS = 20
 DAY = 24 * 3600
 #: What a candidate for an environment prints; a Debian without python3-venv has no ensurepip.
 WHAT = "import sys, venv; print('%d.%d' % sys.version_info[:2]); import ensurepip"
+#: pip and uv wait half a minute for an index that does not answer, unless the user has set another time.
+PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
 #: The line of pip or uv that says why it failed.
 WHY = re.compile(r"(?i)error\b|warning: retrying|.*No space left")
 
@@ -281,13 +283,14 @@ def build(asked: Dict[str, Any], start: str, lock: int) -> str:
 def fill(asked: Dict[str, Any], folder: str, lock: int) -> None:
     """Make an environment in an empty folder."""
     uv, python, wheels = find_uv(), os.path.join(folder, "bin", "python"), os.path.join(folder, "wheels")
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PIP_NO_INPUT": "1", **trusting(asked["trusted"])}
+    env = {**PATIENCE, **os.environ, **trusting(asked["trusted"])}
+    env.update(PYTHONDONTWRITEBYTECODE="", PIP_NO_INPUT="1")
     if uv:
         make = [uv, "venv", "--quiet", "--allow-existing", "--python", asked["path"], folder]
         add = [uv, "pip", "install", "--python", python, "--compile-bytecode"]
     else:
         make = [asked["path"], "-I", "-m", "venv", folder]
-        add = [python, "-I", "-m", "pip", "install", "--progress-bar", "off", "--retries", "1"]
+        add = [python, "-I", "-m", "pip", "install", "--progress-bar", "off"]
     check(run(make, "making the environment", keep=(lock,)))
     add += ["--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
     if asked["offline"]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import uv
 
-from launcher.environments.remote import trusting
+from launcher.environments.remote import PATIENCE, trusting
 from launcher.environments.requirements import Requirements, masked, name_of
 from launcher.errors import LaunchError
 from launcher.record import Record
@@ -38,6 +38,11 @@ _NEEDS = re.compile(r"depends on Python>=3\.([0-9]{1,2})")
 #: The smallest minor version of glibc for which wheels are tagged, and other names of such platforms.
 _OLDEST_GLIBC, _OTHER_NAMES = 5, ("manylinux2014", "manylinux2010", "manylinux1")
 _PIP = [sys.executable, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check"]
+#: Starts a program that gets SIGTERM when this process exits or is killed (PR_SET_PDEATHSIG).
+_WITH_US = [
+    sys.executable, "-I", "-S", "-c",
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])",
+]  # fmt: skip
 
 
 class Unresolved(LaunchError):
@@ -195,11 +200,12 @@ class Resolver:
 
         Raises:
             Unresolved: it failed; with its reason.
+            LaunchError: the package index can't be used.
         """
         pipe, given = subprocess.PIPE, "\n".join([*self._wanted.options, *lines, ""]).encode()
-        env = {**self._index(), **os.environ, **trusting(self._wanted.trusted)}
+        env = {**PATIENCE, **self._index(), **os.environ, **trusting(self._wanted.trusted)}
         until, name = time.monotonic() + seconds, os.path.basename(argv[0])
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        with subprocess.Popen([*_WITH_US, *argv], stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
             while True:
                 try:
                     printed, errors = process.communicate(given, _LOOK)
@@ -212,6 +218,8 @@ class Resolver:
         if process.returncode:
             text = masked(errors.decode("utf-8", "replace"))
             oldest = min(map(int, _NEEDS.findall(" ".join(text.split()))), default=0)
+            if "Failed to fetch" in text:  # so it is for any Python
+                raise LaunchError(f"this machine can't use the package index: {host_text(_reason(text))}")
             raise Unresolved(host_text(_reason(text) or f"exit code {process.returncode}"), oldest)
         return printed.decode("utf-8", "replace")
 

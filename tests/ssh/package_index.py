@@ -26,6 +26,9 @@ class PackageIndex:
         self._pythons: dict[str, str] = {}
         #: Addresses of hosts that get nothing.
         self.refused: set[str] = set()
+        #: Addresses of hosts that get no answer.
+        self.silent: set[str] = set()
+        self._closed = threading.Event()
         #: The address of each request, and its path.
         self.requests: list[tuple[str, str]] = []
         #: Files are sent when it is set.
@@ -45,6 +48,7 @@ class PackageIndex:
 
     def __exit__(self, *_: object) -> None:
         self.open.set()
+        self._closed.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -76,7 +80,10 @@ class PackageIndex:
 
             def do_GET(self) -> None:
                 index.requests.append((self.client_address[0], self.path))
-                if self.client_address[0] in index.refused:
+                if self.client_address[0] in index.silent:
+                    index._closed.wait(300)
+                    self.close_connection = True
+                elif self.client_address[0] in index.refused:
                     self._answer(403, b"")
                 elif self.headers.get("Authorization") != given:
                     self._answer(401, b"")

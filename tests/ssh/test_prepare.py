@@ -248,6 +248,50 @@ def test_a_host_without_uv_has_pip(ssh_launch: Launch, hosts: list[LabHost], ind
     assert version(hosts[0]) == "1.0"
 
 
+@pytest.mark.slow
+def test_a_host_without_an_answer_of_the_index_gets_wheels_after_two_attempts(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
+):
+    index.silent.add(quick[0].address)
+    ended = prepare(ssh_launch, "node1")
+    assert ended.code == 0 and "so wheels are sent" in ended.err, ended.err
+    attempts = [path for address, path in index.requests if address == quick[0].address]
+    assert max(map(attempts.count, attempts)) == 2
+    assert version(quick[0]) == "1.0"
+
+
+def test_a_killed_launch_ends_what_finds_versions_here(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
+):
+    index.open.clear()
+    started = ssh_launch.start("prepare", "--hosts", "node1", cwd=ssh_launch.home.parent)
+    until(lambda: any("/files/" in path for _, path in index.requests))
+    tasks = Path(f"/proc/{started.pid}/task").glob("*/children")
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    assert any("pip compile" in command_line(pid) for pid in children)
+    started.kill()
+    until(lambda: not any("pip compile" in command_line(pid) for pid in children))
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ('yes \'{"kind": "stage", "text": "a"}\'', "sent 20000 answers to one request"),
+        ('echo \'{"answer": {"size": 1e999}}\'', "sent a wrong answer"),
+        ("yes | tr -d '\\n'", "failed: the program there failed"),
+    ],
+)
+def test_a_hostile_host_gets_one_line(
+    ssh_launch: Launch, hosts: list[LabHost], index: PackageIndex, does: str, says: str
+):
+    # The real one starts it, and it takes the place of our program.
+    hosts[0].program("python3", f"#!/bin/sh\necho; echo '<tf-launcher program: ready>'\nexec 2>&-\n{does}\n")
+    ended = prepare(ssh_launch, "node1")
+    assert ended.code == 1, ended.err
+    assert says in rows(ended)["node1"]
+    assert len(ended.err.splitlines()) < 10
+
+
 def test_an_unknown_host_key_is_refused_or_accepted_as_the_user_says(
     ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
 ):

@@ -117,7 +117,13 @@ class Cluster:
             for pid in filter(str.isdigit, os.listdir("/proc")):
                 try:
                     mine = os.readlink(f"/proc/{pid}/ns/pid") == namespace
-                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    line = (
+                        Path(f"/proc/{pid}/cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode("utf-8", "replace")
+                        .strip()
+                    )
                 except OSError:  # it ended meanwhile
                     continue
                 if mine and line and not any(own in line for own in _OWN):

@@ -54,7 +54,7 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
         ("--slurm --gpus-per-node 3 true", 125, "Slurm gives no nodes: "),
         ("--slurm --slurm-options=--nonsense true", 125, "Slurm gives no nodes: "),
         ("--slurm -N 9 true", 125, "the partition does not have or does not allow so many nodes"),
-        ("--slurm --slurm-options=--no-shell true", 125, "salloc has started nothing in job"),
+        ("--slurm --slurm-options=--no-shell true", 125, "salloc was killed, or has started nothing"),
         ("--slurm --slurm-options short true", 2, "'short': expected options of salloc"),
         ("--slurm -N 3 nosuch.py", 127, "program not found: 'nosuch.py'"),
         ("--slurm -N 3 --workdir /nosuch true", 2, "there is no working folder '/nosuch'"),
@@ -100,13 +100,22 @@ def test_a_full_cluster_is_waited_for_and_ctrl_c_cancels(start: Start, slurm: Cl
         assert job not in slurm.jobs()
 
 
-def test_launch_is_killed_while_it_waits(start: Start, slurm: Cluster):
+@pytest.mark.parametrize(
+    ("who", "code"), [("launch", -signal.SIGKILL), ("salloc", 125), ("holder", 128 + signal.SIGTERM)]
+)
+def test_a_process_is_killed_while_the_job_is_pending(start: Start, slurm: Cluster, who: str, code: int):
+    """The job does not stay in the queue. Without the holder it goes on waiting, until launch ends."""
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
         started = start("--slurm", "-N", "3", "--workers", "24", "true")
         started.until(lambda it: "is pending: Resources" in it.err, 30)
         (job,) = re.findall(r"job (\d+) is pending", started.err)
-        started.kill()
+        pids = processes(started)
+        os.kill(pids[who], signal.SIGKILL)
+        if who == "holder":
+            started.send(signal.SIGTERM)
+        assert started.wait(20).code == code, started.err
         assert soon(lambda: job not in slurm.jobs(), 10)
+        assert soon(lambda: not any(map(command_line, pids.values())), 10)
 
 
 @pytest.mark.parametrize("who", ["launch", "salloc", "holder", "launch and holder", "launch and salloc"])
@@ -115,12 +124,7 @@ def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
     started = start("--slurm", "-N", "2", "--workers", "2", "--", *WAITS)
     started.until(up(2))
     (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
-    holders = below(started.pid)
-    (holder,) = [
-        pid for pid, line in holders.items() if line.startswith("/bin/sh -c trap") and "salloc" in line
-    ]
-    (salloc,) = [pid for pid, line in below(holder).items() if line.startswith("salloc ")]
-    pids = {"launch": started.pid, "salloc": salloc, "holder": holder}
+    pids = processes(started)
     for name, pid in pids.items():
         if name in who.split():
             os.kill(pid, signal.SIGKILL)
@@ -130,6 +134,16 @@ def test_a_process_is_killed(start: Start, slurm: Cluster, who: str):
         assert started.wait(40).code == 143
     assert soon(lambda: job not in slurm.jobs(), 10)
     assert soon(lambda: not any(map(command_line, pids.values())), 10)
+
+
+def processes(started: Started) -> dict[str, int]:
+    """Launch, and what waits for the allocation."""
+    holders = below(started.pid)
+    (holder,) = [
+        pid for pid, line in holders.items() if line.startswith("/bin/sh -c trap") and "salloc" in line
+    ]
+    (salloc,) = [pid for pid, line in below(holder).items() if line.startswith("salloc ")]
+    return {"launch": started.pid, "salloc": salloc, "holder": holder}
 
 
 def below(pid: int) -> dict[int, str]:

@@ -237,13 +237,11 @@ def allocated(
             env=environ,
             start_new_session=True,
         )
-        job = None
         try:
-            job = _await(holder, stderr, label, notice)
-            yield job
+            yield _await(holder, stderr, label, notice)
         finally:
             ignore_signals()
-            _give_back(holder, job)
+            _give_back(holder, label)
 
 
 def _await(
@@ -266,12 +264,12 @@ def _await(
         printed += data
         if not data or len(printed) > _MOST:
             stderr.seek(0)
-            text = said(stderr.read(1 << 16)) or "salloc has ended"
+            printed = stderr.read(1 << 16)
+            text = said(printed)
+            if b": error: " not in printed and re.search(rb"\bjob (?:allocation )?\d", printed):
+                text = "salloc was killed, or has started nothing (--no-shell)"
             if "salloc: not found" in text:
                 raise _missing("salloc")
-            if granted := re.search(r"Granted job allocation (\d+)", text):
-                ask("scancel", "--quiet", granted[1])
-                text = f"salloc has started nothing in job {granted[1]} (--no-shell?), which is cancelled"
             raise TransportError(f"Slurm gives no nodes: {text}")
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
     return Job.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
@@ -297,11 +295,10 @@ def _pending(label: str) -> str:
     return f"Slurm's job {number} is pending: {reason}{expected}; Ctrl-C cancels it"
 
 
-def _give_back(holder: subprocess.Popen[bytes], job: Job | None) -> None:
+def _give_back(holder: subprocess.Popen[bytes], label: str) -> None:
     assert holder.stdin is not None and holder.stdout is not None
-    if job is not None:
-        with suppress(TransportError):  # the holder does it, too
-            ask("scancel", "--quiet", job.id)
+    with suppress(TransportError):  # the holder does it, too, unless it or salloc was killed
+        ask("scancel", "--quiet", f"--jobname={label}")
     holder.stdin.close()
     holder.stdout.close()
     try:

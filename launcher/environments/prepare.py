@@ -293,6 +293,7 @@ class _OneHost:
         Raises:
             TransportError: the host can't do it, or the connection broke.
         """
+        sent = False
         for _ in range(_MOST_ANSWERS):
             answer = self._dialog.receive(_DEAD)
             if isinstance(answer, dict) and "answer" in answer:
@@ -300,7 +301,8 @@ class _OneHost:
             said = read(_Said, answer)
             if said.kind == "stage":
                 self._stage(said.text)
-            elif said.kind == "wheels":
+            elif said.kind == "wheels" and not sent:
+                sent = True
                 self._send_wheels(said.text)
                 self._dialog.send({}, _DEAD)
             else:

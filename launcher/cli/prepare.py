@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
     from launcher.environments.prepare import Settings, prepare  # fabric
 
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes what it began
+    for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     how, makes, days = reaching(args), not args.check and not args.clean, _DAYS if args.clean else 0
     ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
     settings = Settings(args.name, packages, args.upgrade, makes, args.offline, days)

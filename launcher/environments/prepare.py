@@ -205,7 +205,8 @@ class _OneHost:
             state = "failed: " + str(error).removeprefix(f"{self._host.name}: ")
         except Exception as error:  # noqa: BLE001 - the other hosts go on
             state = f"failed: {type(error).__name__}: {error}"
-        self._stage(state, done=True)
+        if not self._stopped.is_set():
+            self._stage(state, done=True)
         return Row(self._host.name, look, masked(state))
 
     def _compare(self, look: Look) -> tuple[Look, str]:

@@ -205,7 +205,9 @@ class Resolver:
         pipe, given = subprocess.PIPE, "\n".join([*self._wanted.options, *lines, ""]).encode()
         env = {**PATIENCE, **self._index(), **os.environ, **trusting(self._wanted.trusted)}
         until, name = time.monotonic() + seconds, os.path.basename(argv[0])
-        with subprocess.Popen([*_WITH_US, *argv], stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        with subprocess.Popen(
+            [*_WITH_US, *argv], stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+        ) as process:
             while True:
                 try:
                     printed, errors = process.communicate(given, _LOOK)

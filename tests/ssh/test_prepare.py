@@ -273,6 +273,22 @@ def test_a_killed_launch_ends_what_finds_versions_here(
     until(lambda: not any("pip compile" in command_line(pid) for pid in children))
 
 
+def test_ctrl_c_removes_the_wheels_that_were_downloaded_here(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path
+):
+    assert prepare(ssh_launch, "node2").code == 0  # versions are known
+    index.open.clear()
+    index.requests.clear()
+    (tmp_path / "tmp").mkdir()
+    arguments = ("prepare", "--hosts", "node1", "--offline")
+    started = ssh_launch.start(*arguments, cwd=tmp_path, env={"TMPDIR": str(tmp_path / "tmp")})
+    until(lambda: any("/files/" in path for _, path in index.requests))
+    assert list((tmp_path / "tmp").glob("tf-launcher-*"))
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+    assert not list((tmp_path / "tmp").glob("tf-launcher-*"))
+
+
 @pytest.mark.parametrize(
     ("does", "says"),
     [

@@ -89,6 +89,17 @@ def test_munge_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
     assert "munge" in ended.err.lower() and len(ended.err.splitlines()) == 1, ended.err
 
 
+def test_the_controller_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
+    """It is waited for, in sight; Ctrl-C ends that."""
+    conf = Path(slurm.environ["SLURM_CONF"]).read_text()
+    (tmp_path / "slurm.conf").write_text(f"{conf}\nSlurmctldPort=9\n")
+    started = start("--slurm", "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"})
+    started.until(lambda it: "waiting for an answer of Slurm" in it.err, 30)
+    started.send(signal.SIGINT)
+    ended = started.wait(30)
+    assert ended.code == 130 and len(ended.err.splitlines()) <= 2, ended.err
+
+
 def test_a_full_cluster_is_waited_for_and_ctrl_c_cancels(start: Start, slurm: Cluster):
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
         started = start("--slurm", "-N", "3", "--workers", "24", "true")

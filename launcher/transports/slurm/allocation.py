@@ -47,6 +47,7 @@ _HOPELESS = {
     "InvalidAccount": "there is no such account",
     "InvalidQOS": "there is no such QOS",
 }
+_UNANSWERED = "waiting for an answer of Slurm; Ctrl-C ends that"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
 #: Waits for the allocation, and ends it at the end of its stdin, a pipe of launch: even if launch is killed.
@@ -241,7 +242,7 @@ def allocated(
             yield _await(holder, stderr, label, notice)
         finally:
             ignore_signals()
-            _give_back(holder, label)
+            _give_back(holder, label if _is_submitted(stderr) else None)
 
 
 def _await(
@@ -253,7 +254,10 @@ def _await(
     while not printed.endswith(_GRANTED):
         ready, _, _ = select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))
         if not ready:
-            state = _pending(label)
+            if shown or _is_submitted(stderr):
+                state = _pending(label)
+            else:
+                state = _UNANSWERED if pause > _FIRST_LOOK else ""
             if state and state != shown:
                 notice(state)
                 shown = state
@@ -263,10 +267,9 @@ def _await(
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
         if not data or len(printed) > _MOST:
-            stderr.seek(0)
-            printed = stderr.read(1 << 16)
+            printed = _printed(stderr)
             text = said(printed)
-            if b": error: " not in printed and re.search(rb"\bjob (?:allocation )?\d", printed):
+            if b": error: " not in printed and _is_submitted(stderr):
                 text = "salloc was killed, or has started nothing (--no-shell)"
             if "salloc: not found" in text:
                 raise _missing("salloc")
@@ -295,10 +298,20 @@ def _pending(label: str) -> str:
     return f"Slurm's job {number} is pending: {reason}{expected}; Ctrl-C cancels it"
 
 
-def _give_back(holder: subprocess.Popen[bytes], label: str) -> None:
+def _is_submitted(stderr: IO[bytes]) -> bool:
+    """Whether Slurm has a job of a salloc that writes here."""
+    return re.search(rb"\bjob (?:allocation )?\d", _printed(stderr)) is not None
+
+
+def _printed(stderr: IO[bytes]) -> bytes:
+    return os.pread(stderr.fileno(), 1 << 16, 0)  # its position is that of the writers, too
+
+
+def _give_back(holder: subprocess.Popen[bytes], label: str | None) -> None:
     assert holder.stdin is not None and holder.stdout is not None
-    with suppress(TransportError):  # the holder does it, too, unless it or salloc was killed
-        ask("scancel", "--quiet", f"--jobname={label}")
+    if label is not None:
+        with suppress(TransportError):  # the holder does it, too, unless it or salloc was killed
+            ask("scancel", "--quiet", f"--jobname={label}")
     holder.stdin.close()
     holder.stdout.close()
     try:

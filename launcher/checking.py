@@ -130,7 +130,10 @@ class Pair(Record):
 
 
 def findings(
-    hosts: Sequence[Host], reports: Sequence[HostReport], pairs: Sequence[Pair]
+    hosts: Sequence[Host],
+    reports: Sequence[HostReport],
+    pairs: Sequence[Pair],
+    more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """All findings, the worst first.
 
@@ -138,10 +141,11 @@ def findings(
         hosts: the inventory, with the hosts that could not be checked.
         reports: of the hosts that answered.
         pairs: the connections between them.
+        more: findings of the transport.
     """
     facts = {report.host.name: report.facts.agent for report in reports}
     found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]
-    found += _clocks(reports)
+    found += [*_clocks(reports), *more]
     for report in reports:
         found += [*_keras(report), *_resources(report), *_gpus(report)]
     return _merged(found, hosts)

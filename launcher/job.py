@@ -10,6 +10,8 @@ from launcher.task_id import TASK_MARK, TaskId
 OUTPUT_DIR = "OUTPUT_DIR"
 #: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
 RELAY = "LAUNCH_RELAY"
+#: The variable by which a launcher in the job of a cluster's queue knows the folder of its run.
+RUN_FOLDER = "LAUNCH_RUN_FOLDER"
 #: Variables with a value of its own for each task; users can't set them.
 RESERVED_VARIABLES = (
     "TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", "LAUNCH_ATTEMPT", TASK_MARK,
@@ -226,6 +228,9 @@ class Policy(Record):
     stall_text: str = ""
     #: ``--done-when``, see `deciding_roles`; empty: the default.
     done_when: str = ""
+    #: Attempts of the tasks, and restarts, of launchers before this one: a queue has started the run again.
+    attempts_before: int = 0
+    restarts_before: int = 0
 
 
 class JobSpec(Record):
@@ -360,6 +365,11 @@ class RunPaths(Record):
     def owner(self) -> str:
         """The identity of the launcher process: pid, start time, boot id."""
         return f"{self.root}/launcher.json"
+
+    @property
+    def earlier(self) -> str:
+        """The report of the launcher before this one, if a queue has started the run again."""
+        return f"{self.root}/earlier.json"
 
     @property
     def stop_asked(self) -> str:

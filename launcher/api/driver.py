@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
 from launcher.errors import InputError, JobFailed, LaunchError, TaskFailed
+from launcher.job_run.itself import launch_command
 from launcher.report import Report, report_from_json
 from launcher.runs.logs import last_lines
 from launcher.text import printable
@@ -27,23 +27,6 @@ LINES = 20
 _LATE = 2.0
 #: Seconds between two signals that end it at once, how many of them are SIGTERM, then SIGKILL.
 _PAUSE, _REQUESTS, _KILLS = 0.5, 30, 20
-
-#: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it handles
-#: Ctrl-C and the other stop signals even where this process ignores them.
-_START = """\
-import sys
-if sys.path[:1] == [""]:
-    del sys.path[0]
-sys.path.append(sys.argv.pop(1))
-import signal
-signal.pthread_sigmask(signal.SIG_SETMASK, [])
-signal.signal(signal.SIGINT, signal.default_int_handler)
-for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
-    signal.signal(number, signal.SIG_DFL)
-from launcher.__main__ import main
-main()
-"""
-_FOLDER = str(Path(__file__).resolve().parents[2])
 
 _drivers: set[Driver] = set()
 
@@ -112,7 +95,7 @@ class Driver:
         output = output if self.output is None else self.output
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, _FOLDER, *options, *self.argv],
+                launch_command(*options, *self.argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

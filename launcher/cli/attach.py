@@ -10,13 +10,14 @@ import time
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
+from launcher.cli.queued import going, relayed, withdrawn
 from launcher.cli.stop import launcher_of
 from launcher.config.values import option, whole
 from launcher.output.failure import failure_report
 from launcher.output.table import result_table
 from launcher.runs.logs import GrowingLog
 from launcher.runs.owner import send_sigterm
-from launcher.runs.run import Run, RunState, find, running
+from launcher.runs.run import Run, RunState, find
 from launcher.text import duration
 
 SUMMARY = "show the output of a run in the background, and how it ends"
@@ -32,6 +33,8 @@ Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the
 job runs on."""
 
 _LEFT = 130
+#: The command that asks the launcher on another machine, and does not wait.
+_STOP = ("stop", "--timeout", "0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         InputError: there is no such run.
         LaunchError: a log or the report can't be read, or the job can't be stopped from here.
     """
-    found = find(args.run_id) if args.run_id else (running() or [find()])[-1]
+    found = find(args.run_id) if args.run_id else (going() or [find()])[-1]
     if found.state is RunState.ENDED:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)
@@ -79,6 +82,8 @@ def _leaves(run: Run) -> bool:
         LaunchError: the run can't be stopped from here.
     """
     answer = _answer(run.job) if _can_ask() else "n"
+    if answer == "y" and (withdrawn(run) or relayed(run, *_STOP, run.paths.root, quiet=True) is not None):
+        return False
     pidfd = launcher_of(run) if answer == "y" else None
     if pidfd is not None:
         send_sigterm(pidfd)

@@ -8,12 +8,12 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
-from launcher.cli.connecting import add_connecting, commands
+from launcher.cli.connecting import add_connecting, commands, present
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
@@ -31,7 +31,7 @@ from launcher.transports.machines import is_here, this_machine
 SUMMARY = "check hosts and the network between them for faults"
 
 EXAMPLES = """\
-launch check                         this machine
+launch check                         this machine, or those of an allocation
 launch check hostfiles/lab.yaml      its hosts, and connections between them
 launch check --json node1,node2      the same for programs
 launch check lab.yaml && launch --hosts lab.yaml train.py
@@ -76,12 +76,20 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         HostfileError: all faults of the list of hosts.
+        TransportError: the allocation does not tell its hosts.
     """
     text = args.where if args.hosts is None else args.hosts
+    within = present() if text is None else None
     hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
-    with commands(hosts, args) as (programs, unreached), ExitStack() as stack:
+    hosts = within[1].hosts if within else hosts
+    with commands(hosts, args, within) as (programs, unreached), ExitStack() as stack:
         asked = _ask(hosts, programs, unreached, args, stack)
-    found = findings(hosts, asked.reports, asked.pairs)
+    more: Iterable[Finding] = ()
+    if within is not None:
+        more = within[0].findings(within[1], {each.host.name: each.facts.agent for each in asked.reports})
+        for line in within[1].remarks:
+            print_notice(line)
+    found = findings(hosts, asked.reports, asked.pairs, more)
     problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if asked.failed else int(problems)
     if args.json:

@@ -1,4 +1,4 @@
-"""``launch clean``: remove what ended launches have left at Docker engines."""
+"""``launch clean``: remove what ended launches have left at Docker engines and at Slurm."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import argparse
 from launcher import transports
 from launcher.cli.connecting import add_connecting, commands
 from launcher.config.hostfile import read_hosts
-from launcher.errors import HostsError
+from launcher.errors import HostsError, LaunchError
 from launcher.job_run.notices import print_notice
 
-SUMMARY = "remove containers and networks that launches have left"
+SUMMARY = "remove containers, networks and jobs that launches have left"
 
 EXAMPLES = """\
 launch clean                  remove them and list them
 launch clean --dry-run        only list them
 launch clean --hosts lab.yaml the same at the engines of these hosts
 
-Only what is labelled by a launch of yours, on this machine, that has ended."""
+Only what is labelled by a launch of yours, on this machine, that has ended;
+at Slurm, jobs that no process looks after."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,15 +35,20 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: a host or an engine can't be reached, or does not remove them.
     """
     hosts = () if args.hosts is None else read_hosts(args.hosts)
-    found = False
+    found, faults = False, list[str]()
     transports.find_installed()
     with commands(hosts, args) as (programs, unreached):
         if unreached:
             raise HostsError(f"{host}: {why}" for host, why in unreached.items())
         for transport in transports.transports().values():
-            for line in transport.cleanup(hosts, programs, print_notice, args.dry_run):
-                print(line)
-                found = True
+            try:
+                for line in transport.cleanup(hosts, programs, print_notice, args.dry_run):
+                    print(line)
+                    found = True
+            except LaunchError as error:  # others may have something to remove
+                faults += error.faults if isinstance(error, HostsError) else [str(error)]
+    if faults:
+        raise HostsError(faults)
     if not found:
         print("nothing to remove")
     return 0

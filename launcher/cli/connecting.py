@@ -11,7 +11,7 @@ from launcher.config import values
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.transports import machines
-from launcher.transports.transport import Asked, Reaching
+from launcher.transports.transport import Asked, Inventory, Reaching, Transport
 
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
 _LEAST_LEASE = 6
@@ -39,10 +39,31 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
     add_reaching(parser)
 
 
+def present() -> tuple[Transport, Inventory] | None:
+    """The allocation that this command runs in, and its transport; ``None``: it runs in none.
+
+    Raises:
+        TransportError: the allocation does not tell its hosts.
+    """
+    for transport in transports.transports().values():
+        if (found := transport.present()) is not None:
+            return transport, found
+    return None
+
+
 def commands(
-    hosts: Sequence[Host], args: argparse.Namespace
+    hosts: Sequence[Host], args: argparse.Namespace, within: tuple[Transport, Inventory] | None = None
 ) -> AbstractContextManager[tuple[machines.Programs, Mapping[str, str]]]:
-    """Run remote commands on hosts, by the default transport; see `launcher.transports.machines.commands`."""
+    """Run remote commands on hosts, see `launcher.transports.machines.commands`.
+
+    Args:
+        hosts: this machine, and others.
+        args: the options of the default transport.
+        within: an allocation of the hosts; ``None``: the default transport reaches them.
+    """
+    if within is not None:
+        transport, inventory = within
+        return machines.commands(transport, inventory.settings, hosts, reaching(args), print_notice)
     transport = transports.transports()[transports.default()]
     settings = transport.settings(Asked(args))
     return machines.commands(transport, settings, hosts, reaching(args), print_notice)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
 
-from launcher import transports
+from launcher.cli.connecting import present
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
@@ -18,7 +17,7 @@ from launcher.transports.machines import this_machine
 SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
 
 EXAMPLES = """\
-launch hosts                         this machine with its GPUs, or the nodes of an allocation
+launch hosts                         this machine, or those of an allocation
 launch hosts hostfiles/lab.yaml      a table of its hosts, or all its faults
 launch hosts 'node[01-16]:4'         the hosts of a list
 launch hosts --json lab.yaml         the same for programs"""
@@ -43,8 +42,10 @@ def run(args: argparse.Namespace) -> int:
         TransportError: the allocation does not tell its hosts.
         HostfileError: with all faults.
     """
-    present = _present() if args.hosts is None else read_hosts(args.hosts)
-    hosts = (this_machine(os.environ, print_notice),) if present is None else present
+    found = present() if args.hosts is None else None
+    here = args.hosts is None and found is None
+    hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
+    hosts = found[1].hosts if found else hosts
     if args.json:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
@@ -52,16 +53,10 @@ def run(args: argparse.Namespace) -> int:
     slots = counted(sum(host.slots or 1 for host in hosts), "slot")
     known = [len(host.gpus) for host in hosts if host.gpus is not None]
     gpus = counted(sum(known), "GPU") if known else "GPUs not known"
-    if present is None:
+    if here:
         slots = "any number of tasks"
     print(f"\n{counted(len(hosts), 'host')}, {slots}, {gpus}")
     return 0
-
-
-def _present() -> Sequence[Host] | None:
-    """The hosts of the allocation that this command runs in; ``None``: it runs in none."""
-    found = (transport.present() for transport in transports.transports().values())
-    return next((hosts for hosts in found if hosts is not None), None)
 
 
 def _row(host: Host) -> list[str]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
+from launcher.cli.queued import Watch, states
 from launcher.config.values import option, whole
 from launcher.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.job_run.questions import Events
@@ -98,11 +99,12 @@ def follow(
     """
     run.check_trusted()
     logs: list[GrowingLog] = []
+    watch = Watch(run)
     waiting, seen, planned, news = io.BytesIO(), 0, 0, News(run)
     while True:
         # The launcher completes the logs, then writes the report, then the table into its own log.
         new = messages is not None and messages.write(waiting)
-        over = not news.live and run.state in (RunState.ENDED, RunState.DIED)
+        over = not news.live and watch.over()
         complete = over or (not news.live and os.path.exists(run.paths.report))
         if not logs and not complete:  # what the launcher has said so far is the beginning
             out.write(waiting.getvalue())
@@ -169,7 +171,9 @@ def report_of(run: Run) -> Report:
     try:
         return report_from_json(run.report())
     except (ProtocolError, ValueError) as error:
-        raise LaunchError(f"{run.job} has ended without a report: its launcher died") from error
+        queued = states([run]).get(run.job)
+        why = "its launcher died" if queued is None else printable(queued.text)
+        raise LaunchError(f"{run.job} has ended without a report: {why}") from error
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:

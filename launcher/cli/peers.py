@@ -22,6 +22,10 @@ COMMANDS = {
         ("doctor validate verify", "launch check"),
         ("plan", "launch --dry-run PROGRAM"),
         ("submit", "launch --detach PROGRAM"),
+        ("sbatch", "launch --slurm --detach PROGRAM"),
+        ("srun salloc", "launch --slurm PROGRAM"),
+        ("scancel", "launch stop"),
+        ("squeue sacct", "launch ps"),
         ("exec start", "launch PROGRAM"),
         ("up apply create deploy init config", "launch JOB.yaml"),
         ("version", "launch --version"),
@@ -54,6 +58,7 @@ class Peer(Record):
 _LEAVE_OUT = "leave it out: "
 _RENDEZVOUS = _LEAVE_OUT + "launch chooses the addresses and ports, and each task has them in TF_CONFIG"
 _KUBERNETES = _LEAVE_OUT + "it is an option of Kubernetes; launch runs on the hosts of --hosts"
+_SLURM = "it is an option of Slurm: write it into --slurm-options"
 _MPI = _LEAVE_OUT + "it is an option of Open MPI"
 _PER_HOST = "--workers N is the number in all; the tasks of a host are its slots: --hosts node1:{0},node2:{0}"
 
@@ -64,17 +69,18 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         Peer(1, "use --workers {}"),
     ),
     ("--num-ps --nps --parameter-servers --num-servers", Peer(1, "use --ps {}")),
-    ("--nproc-per-node --ntasks-per-node --num-gpus -ppn --ppn -npernode --npernode", Peer(1, _PER_HOST)),
+    ("--nproc-per-node --num-gpus -ppn --ppn -npernode --npernode", Peer(1, _PER_HOST)),
+    ("--ntasks-per-node", Peer(1, _PER_HOST + "; on Slurm write it into --slurm-options")),
     ("--nnodes --num-nodes", Peer(1, "use --hosts node1,node2, or --slurm -N {}, and --workers N")),
     ("--master", Peer(0, "use --chief")),
     ("-e", Peer(1, "use -x {}", secret=True)),
     ("-env -genv --genv", Peer(2, "use -x {0}=VALUE", secret=True)),
     ("--env-file", Peer(1, "use -x NAME=VALUE, or env: in a job file")),
     (
-        "--hostfile -hostfile --machinefile -machinefile --machines --inventory "
-        "-H --host -host --nodelist --address",
+        "--hostfile -hostfile --machinefile -machinefile --machines --inventory -H --host -host --address",
         Peer(1, "use --hosts {}"),
     ),
+    ("--nodelist", Peer(1, "use --hosts {}; on Slurm write it into --slurm-options")),
     ("--max-restarts --retries --max-retries --backoff-limit", Peer(1, "use --restarts {}")),
     ("--gpus-per-task --gpus-per-worker", Peer(1, "for GPUs per task use --gpus {}")),
     ("--gres", Peer(1, "for GPUs per task use --gpus N; Slurm's are --gpus-per-node N")),
@@ -97,9 +103,10 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
     ("--allow-run-as-root -allow-run-as-root", Peer(0, _LEAVE_OUT + "launch runs as any user")),
     (
         "--rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --master-addr --master-port --node-rank "
-        "--machine-rank --coordinator-address -p --port --ports --publish",
+        "--machine-rank --coordinator-address --port --ports --publish",
         Peer(1, _RENDEZVOUS),
     ),
+    ("-p", Peer(1, _RENDEZVOUS + "; for Slurm's partition use --partition {}")),
     ("--standalone", Peer(0, _LEAVE_OUT + "without --hosts all tasks run on this machine")),
     (
         "--identity --identity-file --ssh-identity-file --ssh-key",
@@ -113,9 +120,21 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         Peer(1, _MPI + "; the order and slots of --hosts count"),
     ),
     ("--time-limit --walltime", Peer(1, "use --timeout, as in --timeout 30m")),
-    ("--mem", Peer(1, "use --memory {} with --docker IMAGE")),
-    ("--cpus-per-task", Peer(1, "use --cpus {} with --docker IMAGE")),
-    ("--qos --constraint --reservation", Peer(1, "it is an option of Slurm: write it into --slurm-options")),
+    ("--mem", Peer(1, "use --memory {} with --docker IMAGE; on Slurm write it into --slurm-options")),
+    (
+        "--cpus-per-task",
+        Peer(1, "use --cpus {} with --docker IMAGE; on Slurm write it into --slurm-options"),
+    ),
+    ("-t", Peer(1, "for the time limit at Slurm use --time {}, for that of launch --timeout")),
+    ("-A", Peer(1, "for the account at Slurm use --account {}")),
+    ("-G", Peer(1, "for GPUs per task use --gpus N; Slurm's are --gpus-per-node N")),
+    ("--wrap", Peer(1, "write the program last: launch --slurm --detach {}")),
+    (
+        "--qos --constraint -C --reservation --array --dependency --mail-user --mail-type --mem-per-cpu "
+        "--licenses -L --begin --exclude -w",
+        Peer(1, _SLURM),
+    ),
+    ("--exclusive --requeue --hold", Peer(0, _SLURM)),
     ("--namespace --kubeconfig", Peer(1, _KUBERNETES)),
     ("-f --file --filename --config --job", Peer(1, "write the job file as an argument: launch {}")),
     ("--script --program --command --cmd --entrypoint", Peer(1, "write the program last: launch {}")),

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.cli.completion import completes, unfinished_runs
+from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
 from launcher.job_run.questions import Events, Snapshot, snapshot
 from launcher.output.jsonl import record_as_dict
@@ -23,8 +24,9 @@ from launcher.output.table import result_table
 from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.runs.orphans import sweep_died
-from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, running, tasks_of
+from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
 from launcher.text import Waiting, byte_size, counted_roles, duration, printable
+from launcher.transports.queue import OVER, PENDING, RUNNING, Queued
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 
@@ -38,6 +40,8 @@ launch ps -w        the tasks of the newest run, anew when one of them moves"""
 #: CPU and memory are those of this machine.
 _HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
+#: The state of a run in a queue.
+_OF_QUEUE = {PENDING: PENDING, RUNNING: RunState.RUNNING.value, OVER: RunState.DIED.value}
 #: States of a task that has processes.
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: Seconds for the hosts to measure memory; between two looks at whether they have.
@@ -67,16 +71,20 @@ def run(args: argparse.Namespace) -> int:
         InputError: the name matches no run, or several.
         LaunchError: the launcher of the run can't be asked.
     """
-    if args.watch:
-        return _watch(find(args.run_id) if args.run_id else (running() or [find()])[-1], args.json)
-    if args.run_id:
-        return _print_tasks(find(args.run_id), args.json)
+    if args.watch or args.run_id:
+        found = find(args.run_id) if args.run_id else (going() or [find()])[-1]
+        words = [name for name, given in (("--watch", args.watch), ("--json", args.json)) if given]
+        if (code := relayed(found, "ps", *words, found.paths.root)) is not None:
+            return code
+        return _watch(found, args.json) if args.watch else _print_tasks(found, args.json)
     runs = all_runs()
     swept = sweep_died(runs)
     if swept.text:
         print(f"launch: {swept.text}", file=sys.stderr)
     runs.reverse()
-    records = [_record(run, state) for run in runs if (state := run.state) is RunState.RUNNING or args.all]
+    queued = states([run for run in runs if run.state is not RunState.ENDED])
+    looked = [(run, run.state, queued.get(run.job)) for run in runs]
+    records = [_record(*each) for each in looked if args.all or _goes_on(*each[1:])]
     if args.json:
         print(json.dumps(records, indent=2))
     elif records:
@@ -85,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         print(f"launch: nothing is running{hint}", file=sys.stderr)
     return 0
+
+
+def _goes_on(state: RunState, queued: Queued | None) -> bool:
+    """Whether a run is pending or runs."""
+    return state is RunState.RUNNING or (queued is not None and queued.state != OVER)
 
 
 def _watch(run: Run, as_json: bool) -> int:
@@ -182,17 +195,18 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _record(run: Run, state: RunState) -> dict[str, Any]:
+def _record(run: Run, state: RunState, queued: Queued | None) -> dict[str, Any]:
     """A run, as ``--json`` prints it."""
     plan, report, owner = run.plan(), run.report(), run.owner
     tasks = tasks_of(plan)
     pid = owner.pid if owner and state is RunState.RUNNING else None
     return {
         "run": run.job,
-        "state": state.value,
+        "state": state.value if queued is None else _OF_QUEUE[queued.state],
+        "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),
         "started_at": run.started_at,
-        "seconds": _seconds(run, state, report),
+        "seconds": _seconds(run, state, report) if queued is None else time.time() - run.started_at,
         "tasks": dict(Counter(task.role for task in tasks)),
         "hosts": list(dict.fromkeys(filter(None, tasks.values()))),
         "pid": pid,
@@ -208,7 +222,9 @@ def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
     """The cells of a run."""
     code, seconds, hosts = record["exit_code"], record["seconds"], record["hosts"]
     state = record["state"] if code is None else f"{record['state']} ({code})"
-    if record["state"] == RunState.ELSEWHERE.value:
+    if record["queued"]:
+        state = printable(record["queued"])
+    elif record["state"] == RunState.ELSEWHERE.value:
         state = f"on {record['machine']}"
     if hosts == ["localhost"]:
         hosts = []

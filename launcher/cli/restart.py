@@ -7,6 +7,7 @@ import sys
 
 from launcher.cli.completion import completes, newest_tasks, unfinished_runs
 from launcher.cli.ps import described
+from launcher.cli.queued import relayed
 from launcher.config.values import duration, option
 from launcher.errors import LaunchError
 from launcher.job_run.questions import Events, ask, snapshot
@@ -47,6 +48,9 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: the job ends; its launcher can't be asked.
     """
     found: Run = args.run
+    words = (found.paths.root, *args.tasks)
+    if (code := relayed(found, "restart", "--timeout", f"{args.timeout:g}", *words)) is not None:
+        return code
     before = {task.task: task.attempt for task in snapshot(found).report.tasks}
     tasks = selected(before, args.tasks)
     try:

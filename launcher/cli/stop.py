@@ -11,12 +11,13 @@ import time
 from contextlib import suppress
 
 from launcher.cli.completion import completes, unfinished_runs
+from launcher.cli.queued import Watch, going, relayed, withdrawn
 from launcher.config.values import duration, option
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
-from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining, running
-from launcher.text import listed, printable
+from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
+from launcher.text import Waiting, listed, printable
 
 SUMMARY = "stop a run: its tasks first, then its launcher"
 
@@ -36,6 +37,8 @@ _NOTICE_AFTER = 2.0
 #: Seconds for the agents of a killed launcher to end its tasks and themselves.
 _AGENTS_LIMIT = 8.0
 _TIMED_OUT = 124
+#: Seconds that the same command on another machine may take: between its two signals.
+_RELAYED = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +57,13 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: it runs on another machine, or belongs to another user.
     """
     found = find(args.run_id) if args.run_id else _only_one()
+    if text := withdrawn(found):
+        print(text)
+        return 0
+    now = ["--now"] if args.now else []
+    code = relayed(found, "stop", *now, "--timeout", f"{_RELAYED:g}", found.paths.root, quiet=True)
+    if code is not None:
+        return _await_report(found, code, args)
     pidfd = launcher_of(found)
     if pidfd is None:
         return _sweep(found, args)
@@ -82,12 +92,32 @@ def _only_one() -> Run:
     Raises:
         InputError: none is running, or several are.
     """
-    runs = running()
+    runs = going()
     if len(runs) == 1:
         return runs[0]
     if not runs:
         raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
     raise InputError([Fault("", f"{len(runs)} runs are running", f"expected one of{listing(runs)}")])
+
+
+def _await_report(run: Run, code: int, args: argparse.Namespace) -> int:
+    """Wait for the end of a run on another machine that was asked to end; `code` is of the command there.
+
+    Raises:
+        LaunchError: it could not be asked.
+    """
+    waiting, watch = Waiting(), Watch(run)
+    while run.state is not RunState.ENDED:
+        if code not in (0, _TIMED_OUT) and waiting.seconds >= _AGENTS_LIMIT:
+            raise LaunchError(f"the launcher of {run.job} could not be asked to stop ({code})")
+        if waiting.seconds >= args.timeout:
+            print(f"launch: {run.job} has not ended within {args.timeout:g}s", file=sys.stderr)
+            return _TIMED_OUT
+        if watch.over():
+            break
+        time.sleep(_LOOK)
+    print(f"{run.job} {_end(run, 'ended')}")
+    return 0
 
 
 def _sweep(run: Run, args: argparse.Namespace) -> int:

@@ -17,14 +17,19 @@ from contextlib import suppress
 from launcher.agent.processes import nothing_on
 from launcher.errors import LaunchError
 from launcher.events import TaskMoved
-from launcher.job import RunPaths
+from launcher.job import RUN_FOLDER, RunPaths
 from launcher.job_run.interrupts import STOP_SIGNALS
+from launcher.job_run.itself import launch_command
+from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
-from launcher.job_run.run import run_job
+from launcher.job_run.run import check_programs_here, new_job_id, run_job
 from launcher.output.base import Opening, Shown
 from launcher.report import Report
+from launcher.runs.folder import create, discard
 from launcher.runs.logs import GrowingLog
+from launcher.runs.run import Batch, load
 from launcher.text import signal_name
+from launcher.transports.queue import Queue
 
 #: Seconds between two looks at the launcher's messages.
 _PERIOD = 0.05
@@ -80,12 +85,20 @@ def run_detached(options: Options) -> int:
 
     Signals that end a launch are passed on to the child until then.
 
+    If the transport has a queue that starts launchers, submit this one there, and return.
+
     Returns:
         In this process 0, or the exit code of a job that has ended before; in the child that of the job.
 
     Raises:
         LaunchError: the launcher was killed; or as `run_job`, in the child.
     """
+    queue = options.transport.queue()
+    folder = os.environ.pop(RUN_FOLDER, "")
+    if queue is not None and folder and (submitted := load(folder)):
+        return run_job(options._replace(submitted=submitted))
+    if queue is not None and queue.submits():
+        return _submit(options, queue)
     reading, writing = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = os.fork()
@@ -109,6 +122,30 @@ def run_detached(options: Options) -> int:
     if code == 0:
         print(job)
     return code
+
+
+def _submit(options: Options, queue: Queue) -> int:
+    """Let the queue of a cluster start the launcher, and print the name of the run.
+
+    Raises:
+        InputError: the options are wrong.
+        LaunchError: the queue does not take it; its folder can't be made.
+    """
+    check_programs_here(options)
+    paths = create(options.run_dir, new_job_id(), (), Batch(options.transport_name))
+    run = load(paths.root)
+    assert run is not None
+    try:
+        os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        text = queue.submit(
+            options.job, options.settings[options.transport_name], run, launch_command(*sys.argv[1:])
+        )
+    except BaseException:
+        discard(run)
+        raise
+    print_notice(f"{text}; launch attach {run.job} shows it")
+    print(run.job)
+    return 0
 
 
 def _wait(pipe: int) -> tuple[str, bool]:

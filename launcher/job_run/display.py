@@ -59,7 +59,7 @@ class JobDisplay:
         self._pipe_closed = False
         self._tmux = tmux
         self.writer = Writer(paths.logs, skipped_notice if options.json else None)
-        self._files = Files(self._warn)
+        self._files = Files(self._warn, resumed=options.submitted is not None)
         self.recent = self._files.recent
         events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
         panes = [] if tmux is None else [tmux]
@@ -81,13 +81,15 @@ class JobDisplay:
         return None if self._tmux is None else self._tmux.stop_asked()
 
     @contextmanager
-    def closing(self, report: Report, interrupts: Interrupts) -> Iterator[None]:
+    def closing(self, report: Report, interrupts: Interrupts, goes_on: bool = False) -> Iterator[None]:
         """Show the end of the output; at the end of this context the verdict, so that it is the last line.
 
         Args:
             report: of the job, which has ended.
             interrupts: a signal ends the wait for a slow reader.
+            goes_on: the run goes on with another launcher.
         """
+        self._files.goes_on = goes_on
         with interrupts.queued():
             for renderer in self.renderers:
                 if renderer is not self._console:

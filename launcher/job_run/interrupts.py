@@ -1,4 +1,4 @@
-"""Signals that ask a launch to end: Ctrl-C, SIGTERM, and SIGHUP of a closed terminal."""
+"""Signals that ask a launch to end: Ctrl-C, SIGTERM, SIGHUP of a closed terminal, SIGUSR1 of a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ STOP_SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "a hang-up of the terminal",
+    signal.SIGUSR1: "the notice of a time limit (SIGUSR1)",
 }
+#: Exit code of a launch that a time limit ends.
+_TIMED_OUT = 124
 #: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
 TIME_LEFT, HURRIED = 30.0, 1.0
 
@@ -32,7 +35,8 @@ class _Mode(enum.Enum):
 class Interrupts:
     """Handles the stop signals, as a context, from before the first agent starts to the end of the launch.
 
-    A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number. While
+    A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number, 124 for
+    SIGUSR1. While
     the job runs (`queued`) it raises nothing: Python writes its number to a pipe, so that no signal is lost
     and none interrupts the code. A signal that the caller ignores (``nohup``) stays ignored.
 
@@ -40,6 +44,8 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
+        #: The names of the signals in messages.
+        self.names = dict(STOP_SIGNALS)
         self._mode = _Mode.RAISE
         self._work = ""
         #: The signals that were read.
@@ -65,6 +71,16 @@ class Interrupts:
         signal.set_wakeup_fd(self._old_wakeup_fd)
         os.close(self.fd)
         os.close(self._write_end)
+
+    def name(self, limit: str, end: str) -> None:
+        """Name what SIGUSR1 and SIGTERM mean for this launch; empty: the usual."""
+        named = {signal.SIGUSR1: limit, signal.SIGTERM: end}
+        self.names.update({number: text for number, text in named.items() if text})
+
+    @property
+    def limit_is_near(self) -> bool:
+        """Whether the launch ends because of the notice of a time limit."""
+        return self._read[:1] == [signal.SIGUSR1]
 
     def read(self) -> list[signal.Signals]:
         """The signals that wait, in the order in which they came."""
@@ -104,7 +120,7 @@ class Interrupts:
         if len(self._read) == 1 and self._work:
             left = f"{TIME_LEFT:g}s for {self._work}; another signal stops it at once"
             with suppress(OSError):  # the signal may have interrupted a print()
-                os.write(2, f"launch: {STOP_SIGNALS[self._read[0]]}: {left}\n".encode())
+                os.write(2, f"launch: {self.names[self._read[0]]}: {left}\n".encode())
         if self._read:
             signal.setitimer(signal.ITIMER_REAL, TIME_LEFT if len(self._read) == 1 else HURRIED)
 
@@ -129,7 +145,7 @@ class Interrupts:
         first = self._read[0] if self._read else number
         if first == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + first)
+        raise SystemExit(_TIMED_OUT if first == signal.SIGUSR1 else 128 + first)
 
 
 def stop_at_end_of_file(fd: int) -> None:

@@ -1,12 +1,15 @@
 """The options of a launch: a record, made from the command line and the job file."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.job import Host, JobSpec
 from launcher.record import Record
 from launcher.transports import default, transports
 from launcher.transports.transport import Reaching, Transport
+
+if TYPE_CHECKING:
+    from launcher.runs.run import Run
 
 #: Source of faults of several options together, and of roles that options make.
 COMMAND_LINE = "command line"
@@ -47,6 +50,8 @@ class Options(Record):
     collect: tuple[str, ...] = ()
     #: The folder of the run; ``None``: a folder below the state folder.
     run_dir: str | None = None
+    #: The run that a cluster's queue has started by this process; ``None``: none has.
+    submitted: "Run | None" = None
     #: The file of ``--report``.
     report: str | None = None
     #: The value of ``--show``: the tasks whose output is shown.

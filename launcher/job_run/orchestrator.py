@@ -16,7 +16,7 @@ from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
 from launcher.job_run.followers import Followers
-from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
+from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import plan_as_dict
 from launcher.job_run.tensorboard import PORTS, TASK, Board
@@ -277,7 +277,7 @@ class Orchestrator:
     def _on_signals(self) -> None:
         for number in self._interrupts.read():
             by_command = number == signal.SIGTERM and os.path.lexists(self._opening.paths.stop_asked)
-            name = "launch stop" if by_command else STOP_SIGNALS[number]
+            name = "launch stop" if by_command else self._interrupts.names[number]
             self._handle(events.StopAsked(events.now(), number, name))
 
     def _on_notices(self) -> None:

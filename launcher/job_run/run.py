@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher import events, transports
-from launcher.errors import Fault, HostsError, JobError, LaunchError, TransportError
+from launcher.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
 from launcher.job import RELAY, Host, JobSpec, Placed, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
     from launcher.output.base import Background
     from launcher.report import Report
+    from launcher.runs.run import Run
 
 #: Without letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -85,11 +86,14 @@ def _with_inventory(
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
     launch = _launch_of(options, interrupts, notices)
     if options.transport.shares_files:
-        check_programs(options, _here(options.job), (_HERE,))
+        check_programs_here(options)
     with options.transport.inventory(launch) as inventory:
         if options.job.venv:
             hosts = (host._replace(venv=host.venv or options.job.venv) for host in inventory.hosts)
             inventory = inventory._replace(hosts=tuple(hosts))
+        if (queue := options.transport.queue()) and (count := queue.times_requeued()):
+            inventory = inventory._replace(job=_after_earlier(inventory.job, options.submitted, count))
+        interrupts.name(inventory.limit, inventory.end)
         placement = place(inventory.job, inventory.hosts)
         if not inventory.standby:
             placement = placement._replace(standby=())
@@ -107,17 +111,41 @@ def _with_inventory(
         return _launch(options, launch, inventory, placement, staging, show, interrupts, notices, detached)
 
 
-def _here(job: JobSpec) -> Placement:
-    """The tasks of a job as if all ran on this machine."""
-    roles = [(role, TaskId.of(role.name, 0)) for role in job.roles]
-    host = Host(_HERE, venv=job.venv)
-    return Placement(tuple(Placed(task, role, host) for role, task in roles))
+def check_programs_here(options: Options) -> None:
+    """Check the programs as if all tasks ran on this machine, see `check_programs`."""
+    roles = [(role, TaskId.of(role.name, 0)) for role in options.job.roles]
+    host = Host(_HERE, venv=options.job.venv)
+    here = Placement(tuple(Placed(task, role, host) for role, task in roles))
+    check_programs(options, here, (_HERE,))
+
+
+def _after_earlier(job: JobSpec, run: Run | None, requeued: int) -> JobSpec:
+    """A job that counts its attempts and restarts on.
+
+    Args:
+        job: that goes on.
+        run: it; ``None``: nothing is known of the launchers before this one.
+        requeued: how often a queue has started it again.
+    """
+    from launcher.report import report_from_json
+    from launcher.runs.run import json_of
+
+    # A launcher that was killed has written no report.
+    found = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
+    attempts, restarts = requeued, requeued
+    if found is not None:
+        with suppress(ValueError, ProtocolError):
+            report = report_from_json(found)
+            attempts = max(attempts, *(task.attempt for task in report.tasks))
+            restarts = max(restarts, report.restarts + 1)
+    policy = job.policy._replace(attempts_before=attempts, restarts_before=restarts)
+    return job._replace(policy=policy)
 
 
 def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> Launch:
     usual = transports.default()
     return Launch(
-        "dry-run" if options.dry_run else _new_job_id(),
+        options.submitted.job if options.submitted else "dry-run" if options.dry_run else new_job_id(),
         options.job,
         options.hosts,
         options.hosts_named,
@@ -160,7 +188,7 @@ def _show_plan(options: Options, inventory: Inventory, placement: Placement, sta
     return show_plan(inventory.job, expected._replace(notes=tuple(notes)), options.json, files)
 
 
-def _new_job_id() -> str:
+def new_job_id() -> str:
     """A name for a run, such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
     letters = "".join(_ALPHABET[byte % 32] for byte in os.urandom(5))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
@@ -179,6 +207,7 @@ def _launch(
 ) -> int:
     """Run a job whose options were checked."""
     began, job, planned = events.now(), launch.name, placement
+    queue, restarts = options.transport.queue(), inventory.job.policy.restarts
     with ExitStack() as stack:
         loop = stack.enter_context(Loop())
         for text in () if staging is None else staging.notes:
@@ -269,7 +298,9 @@ def _launch(
         )
         report = orchestrator.run()
         complete = written = True
-        with display.closing(report, interrupts):
+        left = report.restarts < restarts
+        goes_on = bool(queue and left and interrupts.limit_is_near and report.failure and queue.may_requeue())
+        with display.closing(report, interrupts, goes_on):
             if staging is not None:
                 complete = staging.collect(orchestrator.plan, paths, display.show)
             if options.report is not None:
@@ -282,9 +313,16 @@ def _launch(
             text = "the job is ok, but some files or output could not be written or fetched: see above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
-        if code != report.exit_code:
+        if code != report.exit_code and not goes_on:
             with suppress(OSError):  # a full disk
                 write_json(paths.report, record_as_dict(report._replace(exit_code=code)))
+    if queue and goes_on:
+        print_notice(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
+        try:
+            queue.requeue()
+        except TransportError:
+            os.replace(paths.earlier, paths.report)
+            raise
     return code
 
 
@@ -320,10 +358,14 @@ def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
     Raises:
         JobError: it is in use. If a job file names it, each run of the file uses the same folder.
     """
-    from launcher.runs.folder import create
+    from launcher.runs.folder import create, take
 
+    queue = options.transport.queue()
+    batch = None if queue is None else queue.own()
+    if options.submitted is not None:
+        return take(options.submitted, agents, batch)
     try:
-        return create(options.run_dir, job, agents)
+        return create(options.run_dir, job, agents, batch)
     except JobError as error:
         if options.sources.run_dir in ("", "--run-dir"):
             raise
@@ -402,7 +444,7 @@ def _report_unstarted(
     tasks = (
         TaskReport(placed.task, placed.host.name, "", None, state, reason, unknown) for placed in placed_tasks
     )
-    report = Report(_new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
+    report = Report(new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
     if options.json:
         try:
             print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)

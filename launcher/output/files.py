@@ -77,10 +77,18 @@ class Files:
     Args:
         warn: gets a message for the first file that can't be written, and at the end one that names all.
         clock: seconds since the epoch, for notices in ``events.jsonl``.
+        resumed: the files may be there: a launcher before this one has begun the run.
     """
 
-    def __init__(self, warn: Callable[[Tell], None], clock: Callable[[], float] = time.time) -> None:
-        self._warn = warn
+    def __init__(
+        self,
+        warn: Callable[[Tell], None],
+        clock: Callable[[], float] = time.time,
+        resumed: bool = False,
+    ) -> None:
+        self._warn, self._create = warn, _APPEND | os.O_CREAT | (0 if resumed else os.O_EXCL)
+        #: The run goes on with another launcher: its report is only for that.
+        self.goes_on = False
         self._clock = clock
         self._paths: RunPaths
         self._most_open = 1
@@ -107,7 +115,7 @@ class Files:
         with contextlib.suppress(OSError):  # creating the first file fails for the same reason
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in opening.placement.tasks)):
-            self._append(path, b"", _APPEND | os.O_CREAT | os.O_EXCL)
+            self._append(path, b"", self._create)
 
     def on(self, event: Shown) -> None:
         """Append output to its task's log, any other event to ``events.jsonl``."""
@@ -145,7 +153,8 @@ class Files:
         for path in list(self._fds):
             self._close(path)
         try:
-            write_json(self._paths.report, record_as_dict(report))
+            path = self._paths.earlier if self.goes_on else self._paths.report
+            write_json(path, record_as_dict(report))
         except OSError as error:
             self.unwritten = True
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))

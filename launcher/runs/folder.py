@@ -12,7 +12,7 @@ from launcher.errors import Fault, JobError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.runs.owner import this_process
-from launcher.runs.run import AGENTS, Run, RunState, load, runs_folder
+from launcher.runs.run import AGENTS, Batch, Run, RunState, load, runs_folder
 from launcher.text import listed
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
@@ -28,7 +28,7 @@ _UNKNOWN = 30 * 24 * 3600.0
 _JOB_ID = r"\d{8}-\d{6}-[0-9a-z]+"
 
 
-def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPaths:
+def create(run_dir: str | None, job: str, agents: Sequence[int] = (), batch: Batch | None = None) -> RunPaths:
     """Make the folder of a new run, owned by this process.
 
     From now on only this user can read and write what this process creates.
@@ -37,6 +37,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPath
         run_dir: a new or an empty folder; ``None``: a folder below the state folder.
         job: the run's name.
         agents: the numbers of its agents on this machine.
+        batch: the job of a cluster's queue. Without a number, its launcher has not begun yet.
 
     Raises:
         JobError: ``run_dir`` is in use.
@@ -49,10 +50,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPath
     made = _make(paths.root)
     try:
         os.mkdir(paths.logs, 0o700)
-        record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
-        if agents:
-            record[AGENTS] = agents
-        write_json(paths.owner, record)
+        _own(paths, job, agents, batch)
     except FileExistsError as error:  # another launch has made it since
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
@@ -62,6 +60,47 @@ def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPath
         raise _cannot_make(paths.root, error) from error
     _register_and_prune(paths.root, job)
     return paths
+
+
+def take(run: Run, agents: Sequence[int], batch: Batch | None) -> RunPaths:
+    """Let this process own a run whose folder is there: a cluster's queue starts its launcher.
+
+    Args:
+        run: that was made by `create`.
+        agents, batch: see `create`.
+
+    Raises:
+        LaunchError: its folder can't be written.
+    """
+    os.umask(os.umask(0o077) & 0o077)
+    try:
+        os.makedirs(run.paths.logs, 0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(run.paths.report, run.paths.earlier)
+        _own(run.paths, run.job, agents, batch)
+    except OSError as error:
+        raise _cannot_make(run.paths.root, error) from error
+    return run.paths
+
+
+def _own(paths: RunPaths, job: str, agents: Sequence[int], batch: Batch | None) -> None:
+    """Write the record of a run."""
+    owner = this_process()._asdict() if batch is None or batch.number else {}
+    record = {"schema": 1, "job": job, "started_at": time.time(), **owner}
+    if agents:
+        record[AGENTS] = agents
+    if batch is not None:
+        record["batch"] = list(batch)
+    write_json(paths.owner, record)
+
+
+def discard(run: Run) -> None:
+    """Remove the folder of a run that was not started."""
+    with contextlib.suppress(OSError, LaunchError):
+        link = f"{runs_folder()}/{run.job}"
+        if os.path.islink(link):
+            os.unlink(link)
+        _remove(run.paths.root)
 
 
 def unfinished(job: str) -> list[Run]:

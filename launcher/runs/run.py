@@ -40,7 +40,18 @@ class RunState(enum.Enum):
     RUNNING = "running"  #: its launcher is alive
     ENDED = "ended"  #: there is a report
     DIED = "died"  #: its launcher has ended without a report
-    ELSEWHERE = "elsewhere"  #: its launcher is on another machine, and there is no report
+    ELSEWHERE = "elsewhere"  #: its launcher is on another machine or in a queue, and there is no report
+
+
+class Batch(Record):
+    """The job of a cluster's queue in which the launcher of a run is, or from which it will be started."""
+
+    #: The transport of the cluster.
+    transport: str
+    #: Its number there; empty: not known yet.
+    number: str = ""
+    #: The node of the launcher.
+    node: str = ""
 
 
 class Run(Record):
@@ -55,6 +66,8 @@ class Run(Record):
     agents: tuple[int, ...] = ()
     #: User id of the owner of its ``launcher.json``.
     written_by: int = -1
+    #: Whether and where a cluster's queue starts its launcher; ``None``: it does not.
+    batch: Batch | None = None
 
     @property
     def state(self) -> RunState:
@@ -65,7 +78,7 @@ class Run(Record):
         if alive:
             return RunState.RUNNING
         elsewhere = self.owner is not None and is_elsewhere(self.owner)
-        return RunState.ELSEWHERE if elsewhere else RunState.DIED
+        return RunState.ELSEWHERE if elsewhere or self.batch else RunState.DIED
 
     @property
     def is_ours(self) -> bool:
@@ -177,6 +190,7 @@ def load(path: str) -> Run | None:
         float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _LAST_START else 0.0,
         tuple(number for number in agents if type(number) is int) if isinstance(agents, list) else (),
         written_by,
+        _batch(record.get("batch")),
     )
 
 
@@ -292,6 +306,11 @@ def _object(data: bytes) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _batch(value: object) -> Batch | None:
+    words = [printable(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
+    return Batch(*words[:3]) if words else None
 
 
 def _owner(record: Mapping[str, Any]) -> Owner | None:

@@ -8,7 +8,7 @@ from launcher.supervisor import stalls
 from launcher.supervisor.ending import finish_if_closed, send_stops, stop
 from launcher.supervisor.hosts import ACTIVE, HostState
 from launcher.supervisor.state import TIMED_OUT, JobState, Phase, limit_text
-from launcher.supervisor.steps import AT_ONCE, SIGINT, SIGTERM, longest
+from launcher.supervisor.steps import AT_ONCE, SIGINT, SIGTERM, SIGUSR1, longest
 from launcher.supervisor.waiting import waiting_for
 from launcher.text import counted, duration, listed
 
@@ -22,7 +22,12 @@ _REPEATABLE = (SIGINT, SIGTERM)
 
 
 def stop_asked(job: JobState, event: events.StopAsked) -> None:
-    """The user asks for the end of the job: the first time in order, then at once."""
+    """The user asks for the end of the job: the first time in order, then at once.
+
+    SIGUSR1 is the notice of a time limit, see `launcher.job_run.interrupts`.
+    """
+    if event.signal == SIGUSR1 and job.phase in (Phase.STOPPING, Phase.CLOSING):
+        return  # it ends already; a notice is not a wish to end at once
     before, job.last_stop_at = job.last_stop_at, event.at
     if before is not None and abs(event.at - before) < _ECHO:
         job.last_stop_at = before
@@ -41,8 +46,9 @@ def stop_asked(job: JobState, event: events.StopAsked) -> None:
     elif job.phase is Phase.DRAINING:
         _stop_in_order(job, f"{event.who}: the job is done; ", event)
     else:
-        failure = Failure(Reason.INTERRUPTED, None, None, event.at, f"stopped by {event.who}")
-        job.fail(failure, 128 + event.signal)
+        limit = event.signal == SIGUSR1
+        reason, code = (Reason.TIMEOUT, TIMED_OUT) if limit else (Reason.INTERRUPTED, 128 + event.signal)
+        job.fail(Failure(reason, None, None, event.at, f"stopped by {event.who}"), code)
         _stop_in_order(job, f"{event.who}: ", event)
 
 

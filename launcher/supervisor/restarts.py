@@ -83,7 +83,12 @@ class Restarts:
     @property
     def left(self) -> bool:
         """Whether one more failure may lead to a restart."""
-        return sum(self._counted.values()) < self.limit
+        return self._made < self.limit
+
+    @property
+    def _made(self) -> int:
+        """The number of restarts that count."""
+        return self._policy.restarts_before + sum(self._counted.values())
 
     def may_start(self, tasks: Iterable[TaskId]) -> bool:
         """Whether the user wants restarts, and does not exclude one of these tasks from them."""
@@ -170,7 +175,7 @@ class Restarts:
         for role in {self._roles[each].name: self._roles[each] for each in failed}.values():
             group, each = self._group(role, preempted)
             tasks, everything = tasks | group, everything or each
-        number = sum(self._counted.values()) if counts else 0
+        number = self._made if counts else 0
         return Restart(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
 
     def _wait(self, restart: int, ran: float) -> float:

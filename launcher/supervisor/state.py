@@ -84,6 +84,8 @@ class JobState:
         self.failure: Failure | None = None
         self.exit_code = 0
         self.tasks = Tasks(placement, job.policy.done_when)
+        for record in self.tasks.values():
+            record.attempt += job.policy.attempts_before
         self.hosts = Hosts(placement, self.tasks.values())
         #: How the tasks are started.
         self.plans: dict[TaskId, TaskPlan] = {}
@@ -91,7 +93,7 @@ class JobState:
         #: their timers; the number of restarts that were begun, and made.
         self.moving: Restart | None = None
         self.under_way: dict[str, Restart] = {}
-        self.restarts_begun = self.restarts_made = 0
+        self.restarts_begun, self.restarts_made = 0, job.policy.restarts_before
         #: Whether all deciding tasks have ended.
         self.done = False
         self.silence = Silence()

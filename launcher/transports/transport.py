@@ -13,7 +13,10 @@ from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Commands, Connected, Hosts
 
 if TYPE_CHECKING:
+    from launcher.checking import Finding
     from launcher.config.schema import Section
+    from launcher.events import Facts
+    from launcher.transports.queue import Queue
 
 
 class Reaching(Record):
@@ -91,6 +94,9 @@ class Inventory(Record):
     standby: bool = True
     #: Lines for a dry run.
     remarks: tuple[str, ...] = ()
+    #: What SIGUSR1 and SIGTERM of the launch mean, for messages; empty: the usual.
+    limit: str = ""
+    end: str = ""
 
     @classmethod
     def of(cls, launch: Launch, hosts: Iterable[Host], here: Collection[str] = ()) -> "Inventory":
@@ -148,8 +154,21 @@ class Transport:
         """Notes on its options, for the user."""
         return ()
 
-    def present(self) -> Sequence[Host] | None:
-        """The hosts that a launch would have in this environment; ``None``: those of no such transport."""
+    def present(self) -> Inventory | None:
+        """The hosts of the allocation around this process; ``None``: there is none of this transport."""
+        return None
+
+    def findings(self, inventory: Inventory, facts: "Mapping[str, Facts]") -> "Iterable[Finding]":
+        """For ``launch check``: faults of an allocation that other hosts can't have.
+
+        Args:
+            inventory: of `present`.
+            facts: of the hosts that answered.
+        """
+        return ()
+
+    def queue(self) -> "Queue | None":
+        """The queue that can start launchers as batch jobs; ``None``: there is none."""
         return None
 
     def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:

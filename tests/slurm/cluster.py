@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import command_line
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Nodes of a cluster of ours.
 NODES = 3
@@ -117,13 +119,7 @@ class Cluster:
             for pid in filter(str.isdigit, os.listdir("/proc")):
                 try:
                     mine = os.readlink(f"/proc/{pid}/ns/pid") == namespace
-                    line = (
-                        Path(f"/proc/{pid}/cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode("utf-8", "replace")
-                        .strip()
-                    )
+                    line = command_line(int(pid))
                 except OSError:  # it ended meanwhile
                     continue
                 if mine and line and not any(own in line for own in _OWN):
@@ -160,12 +156,12 @@ def _script() -> Path | None:
 
 
 @contextmanager
-def a_cluster(folder: Path, name: str) -> Iterator[Cluster]:
+def a_cluster(folder: Path, name: str, nodes: int = NODES) -> Iterator[Cluster]:
     """A cluster of our own, else that of ``$SLURM_CONF``.
 
     Args:
         folder: for its state.
-        name: of the cluster.
+        name, nodes: of the cluster.
     """
     script, conf = _script(), os.environ.get("SLURM_CONF")
     if script is None or os.getuid():
@@ -177,7 +173,7 @@ def a_cluster(folder: Path, name: str) -> Iterator[Cluster]:
         return
     environ = {**os.environ, "CLUSTER_STATE": str(folder / "cluster")}
     up = subprocess.run(
-        [script, "up", name, str(NODES), "--gpus", "2"], env=environ, capture_output=True, text=True
+        [script, "up", name, str(nodes), "--gpus", "2"], env=environ, capture_output=True, text=True
     )
     if up.returncode:
         pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)

@@ -355,3 +355,18 @@ def test_mnist(start: Start, held: dict[str, str], tmp_path: Path):
     found = re.findall(r"^n\d worker/\d +\| test accuracy: ([01]\.\d+)", ended.out, re.M)
     assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
     assert len(re.findall(r"^n\d +\d+ +(?:ps|worker) +\d +(?:succeeded|stopped)", ended.out, re.M)) == 4
+
+
+def test_check(start: Start, held: dict[str, str], tmp_path: Path, slurm: Cluster):
+    (tmp_path / "own").mkdir()
+    slurm.run(*slurm.inside("n2"), "mount", "-t", "tmpfs", "none", f"{tmp_path}/own")
+    try:
+        ended = start("check", env=held, cwd=tmp_path / "own").wait(60)
+    finally:
+        slurm.run(*slurm.inside("n2"), "umount", f"{tmp_path}/own")
+    assert f"Slurm's job {held['SLURM_JOB_ID']}: partition p, 3 nodes, no time limit" in ended.err, ended.err
+    assert re.findall(r"^(n\d) +10\.98\.0\.1\d", ended.out, re.M) == ["n1", "n2", "n3"], ended.out
+    assert "9 of 9 connections between the hosts work" in ended.out
+    assert re.search(rf"warning: n2: it does not have the files of {tmp_path}/own here", ended.out), ended.out
+    found = json.loads(start("check", "--json", env=held).wait(60).out)
+    assert "files" not in {finding["kind"] for finding in found["findings"]}

@@ -3,6 +3,7 @@
 ::
 
     allocation   the job at Slurm: its nodes, its end; a holder that asks for one and gives it back
+    batch        a launcher as a batch job, and the notice before its time limit
     steps        the agent of each node is the main process of a step: an srun for each node
 
 Slurm queues, places, limits and accounts. The agents are the same as over SSH.
@@ -14,19 +15,23 @@ import argparse
 import functools
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import values
 from launcher.errors import Fault
-from launcher.job import Host
+from launcher.job import RUN_FOLDER, Host, JobSpec
 from launcher.record import Record
-from launcher.transports.base import Connected
+from launcher.transports.base import Commands, Connected
 from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
 
 if TYPE_CHECKING:
+    from launcher.checking import Finding
     from launcher.config.schema import Section
+    from launcher.events import Facts
+    from launcher.transports.slurm.allocation import Job
+    from launcher.transports.slurm.batch import SlurmQueue
 
 #: Our options -> those of salloc.
 _ASKING = {"nodes": "--nodes", "partition": "--partition", "time": "--time",
@@ -41,6 +46,8 @@ _WITHOUT = {
 _NO_STEP = 0xFFFF_FF00
 #: Nodes of a job.
 MOST_NODES = 10_000
+#: Seconds before a time limit at which tasks are stopped; more than their grace by this number.
+_NOTICE, _AFTER_GRACE = 120.0, 30.0
 
 
 class SlurmOptions(Record):
@@ -53,6 +60,8 @@ class SlurmOptions(Record):
     account: str | None = None
     #: More options of salloc.
     options: str = ""
+    #: Seconds before the time limit at which the tasks are stopped.
+    notice: float = _NOTICE
     #: Nothing asks for Slurm but the allocation that launch runs in.
     implied: bool = False
 
@@ -61,6 +70,20 @@ class SlurmOptions(Record):
         given = {option: getattr(self, name) for name, option in _ASKING.items()}
         words = [f"{option}={value}" for option, value in given.items() if value is not None]
         return words + shlex.split(self.options)
+
+    def for_job(self, job: JobSpec) -> list[str]:
+        """The options of salloc and sbatch for the tasks of a job, whose number the user may say.
+
+        Of ``--ntasks``, Slurm gives the first of several nodes as many as it has CPUs, and one to each other.
+        """
+        words, count, nodes = self.salloc(), _tasks(job), self.nodes
+        if any(word.startswith(("--ntasks", "-n")) for word in words):
+            return words
+        return [*words, f"--ntasks-per-node={-(-count // nodes)}" if nodes else f"--ntasks={count}"]
+
+
+def _tasks(job: JobSpec) -> int:
+    return sum(role.count for role in job.roles if not role.sidecar)
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
@@ -114,13 +137,14 @@ class SlurmTransport(Transport):
             Key("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
             Key("account", "The account.", line),
             Key("options", "More options, as salloc has them.", single(_options)),
+            Key("notice", "Time from the stop of the tasks to the time limit.", single(values.duration)),
         )
 
         def read(node: Any, roles: Sequence[str], faults: Any) -> SlurmOptions | None:
             if not isinstance(node.value, dict):
                 faults.add_kind(node, "slurm", "expected a mapping, as in nodes: 4")
                 return None
-            return SlurmOptions(**read_mapping(node, keys, faults).some(*_ASKING, "options"))
+            return SlurmOptions(**read_mapping(node, keys, faults).some(*_ASKING, "options", "notice"))
 
         return {"slurm": Section("Nodes that Slurm allocates.", read)}
 
@@ -138,6 +162,8 @@ class SlurmTransport(Transport):
 
     def faults(self, asked: Asked, settings: SlurmOptions | None) -> Iterator[Fault]:
         """See `Transport.faults`."""
+        if asked.args.slurm and asked.args.no_slurm:
+            yield Fault("", "--slurm and --no-slurm both", "expected one of them")
         given = [name for name in (*_ASKING, "slurm_options") if getattr(asked.args, name) is not None]
         if (settings is None or settings.implied) and not is_inside(os.environ):
             for name in given:
@@ -163,41 +189,81 @@ class SlurmTransport(Transport):
         job = os.environ["SLURM_JOB_ID"]
         if settings is None and asked.named:
             yield f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}"
-        elif settings is not None and settings.salloc():
+        elif settings is not None and settings.salloc() and RUN_FOLDER not in os.environ:
             text = f"launch runs in Slurm's job {job}, and uses its nodes"
             yield f"no allocation is asked for ({shlex.join(settings.salloc())}): {text}"
 
-    def present(self) -> Sequence[Host] | None:
+    def present(self) -> Inventory | None:
         """See `Transport.present`."""
         if not is_inside(os.environ):
             return None
         from launcher.transports.slurm.allocation import Job
-        from launcher.transports.slurm.steps import look
+        from launcher.transports.slurm.steps import present
 
-        return look(Job.of(os.environ), {}).hosts(0, False)
+        return present(Job.of(os.environ))
+
+    def findings(self, inventory: Inventory, facts: Mapping[str, Facts]) -> Iterable[Finding]:
+        """See `Transport.findings`."""
+        from launcher.transports.slurm.steps import findings
+
+        return findings(inventory.settings, facts)
+
+    def cleanup(
+        self, hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
+    ) -> Iterable[str]:
+        """See `Transport.cleanup`: jobs that were asked for here."""
+        import shutil  # it imports compression
+
+        if hosts or not shutil.which("squeue"):
+            return ()
+        from launcher.transports.slurm.batch import cleanup
+
+        return cleanup(notice, dry_run)
 
     @contextmanager
     def inventory(self, launch: Launch) -> Iterator[Inventory]:
         """See `Transport.inventory`."""
         from launcher.transports.slurm.allocation import Job, allocated
-        from launcher.transports.slurm.steps import inventory
 
         options: SlurmOptions = launch.settings
         if is_inside(os.environ):
-            yield inventory(launch, Job.of(os.environ))
+            with self._watched(launch, Job.of(os.environ)) as found:
+                yield found
             return
-        count = sum(role.count for role in launch.job.roles if not role.sidecar)
-        words = _with_tasks(options.salloc(), count, options.nodes)
+        words = options.for_job(launch.job)
         if launch.dry_run:
-            nodes = options.nodes or 1
+            count, nodes = _tasks(launch.job), options.nodes or 1
             least, most = max(1, count // nodes), -(-count // nodes)
             hosts = [Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1)]
             remarks = (f"Slurm names the nodes: salloc {shlex.join(words)}",)
             yield Inventory(tuple(hosts), launch.job, same_files=frozenset(h.name for h in hosts),
                             remarks=remarks)  # fmt: skip
             return
-        with allocated(words, launch.name, launch.notice, launch.ignore_signals) as job:
-            yield inventory(launch, job)
+        with (
+            allocated(words, launch.name, launch.notice, launch.ignore_signals) as job,
+            self._watched(launch, job) as found,
+        ):
+            yield found
+
+    @contextmanager
+    def _watched(self, launch: Launch, job: Job) -> Iterator[Inventory]:
+        """The nodes of a job, whose time limit is watched."""
+        from launcher.transports.slurm.batch import notice_of_limit
+        from launcher.transports.slurm.steps import inventory
+
+        found = inventory(launch, job)
+        if launch.dry_run:
+            yield found
+            return
+        limit, end = f"the time limit of Slurm's job {job.id} (--time)", "SIGTERM, as scancel sends it"
+        with notice_of_limit(job, max(launch.settings.notice, launch.job.policy.grace + _AFTER_GRACE)):
+            yield found._replace(limit=limit, end=end)
+
+    def queue(self) -> SlurmQueue:
+        """See `Transport.queue`."""
+        from launcher.transports.slurm.batch import SlurmQueue
+
+        return SlurmQueue()
 
     def connections(
         self,
@@ -210,16 +276,6 @@ class SlurmTransport(Transport):
         from launcher.transports.slurm.steps import steps
 
         return steps(settings)
-
-
-def _with_tasks(words: Sequence[str], count: int, nodes: int | None) -> list[str]:
-    """Options of salloc for a number of tasks, unless they say how many.
-
-    Of ``--ntasks``, Slurm gives the first of several nodes as many as it has CPUs, and one to each other.
-    """
-    if any(word.startswith(("--ntasks", "-n")) for word in words):
-        return list(words)
-    return [*words, f"--ntasks-per-node={-(-count // nodes)}" if nodes else f"--ntasks={count}"]
 
 
 TRANSPORT = SlurmTransport()

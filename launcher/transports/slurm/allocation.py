@@ -28,7 +28,7 @@ _MOST = 4 << 20
 #: Variables of launch that srun and the steps have.
 _PASSED = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "SLURM_CONF")
 #: The states in which a job has ended, and how; any other state, known or not, is no end.
-_ENDS = {
+ENDS = {
     "CANCELLED": "was cancelled (scancel)",
     "TIMEOUT": "reached its time limit (--time)",
     "PREEMPTED": "was preempted",
@@ -51,15 +51,20 @@ _UNANSWERED = "waiting for an answer of Slurm; Ctrl-C ends that"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
 #: Waits for the allocation, and ends it at the end of its stdin, a pipe of launch: even if launch is killed.
-#: SIGTERM takes a pending salloc out of the queue. The second shell has the allocation, and frees it even
-#: if salloc was killed.
+#: SIGTERM takes a pending salloc out of the queue; if salloc was killed, its job is still there. A salloc
+#: that gets SIGTERM when its job is granted may run for ever. The second shell has the allocation, and frees
+#: it even if salloc was killed.
 _HOLDER = r"""trap "" INT TERM HUP
+name=$1
+shift
 exec 3<&0
 salloc "$@" /bin/sh -c 'trap "" INT TERM HUP; env -0; echo; exec >/dev/null; cat; scancel $SLURM_JOB_ID' <&3 &
 exec >/dev/null
 cat <&3
 kill -TERM $! 2>/dev/null
-wait
+i=0; while [ -e /proc/$!/exe ] && [ $i -lt 150 ]; do i=$((i+1)); sleep 0.02; done 2>/dev/null
+kill -KILL $! 2>/dev/null
+wait $! || scancel --quiet --me --name="$name"
 """
 
 
@@ -68,16 +73,25 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")}
 
 
-def ask(*argv: str) -> str:
+def outside() -> dict[str, str]:
+    """The variables of a command that asks for a job: all of this process, but none of a job around it."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
+
+
+def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> str:
     """Run a command of Slurm: what it prints.
+
+    Args:
+        argv: the command line.
+        stdin: its input.
+        environ: its variables; default: `environment`.
 
     Raises:
         TransportError: it fails, or does not answer.
     """
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), timeout=_ANSWER
-        )
+        variables = environ or environment()
+        done = subprocess.run(argv, input=stdin.encode(), capture_output=True, env=variables, timeout=_ANSWER)
     except FileNotFoundError:
         raise _missing(argv[0]) from None
     except subprocess.TimeoutExpired:
@@ -157,6 +171,24 @@ class Job:
             found.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
         return found
 
+    def fields(self) -> dict[str, str]:
+        """What ``scontrol show job`` shows, by name.
+
+        Raises:
+            TransportError: Slurm does not tell.
+        """
+        return dict(re.findall(r"(\w+)=(\S+)", ask("scontrol", "--oneliner", "show", "job", self.id)))
+
+    def seconds_left(self) -> float | None:
+        """The seconds until its time limit; ``None``: it has none.
+
+        Raises:
+            TransportError: Slurm does not tell.
+        """
+        fields = self.fields()
+        limit, ran = (_seconds(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
+        return None if limit is None or ran is None else float(limit - ran)
+
     def why_over(self, fresh: bool = True) -> str:
         """How it has ended, for the user; empty: it has not, or Slurm does not tell. Blocks.
 
@@ -166,7 +198,7 @@ class Job:
         with self._lock:
             if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH):
                 try:
-                    how = _how_ended(ask("scontrol", "--oneliner", "show", "job", self.id))
+                    how = _how_ended(self.fields())
                 except TransportError as error:
                     how = "has ended" if "Invalid job id" in str(error) else ""
                 self._end = f"Slurm's job {self.id} {how}" if how else ""
@@ -174,18 +206,17 @@ class Job:
             return self._end
 
 
-def _how_ended(shown: str) -> str:
-    """How a job has ended that ``scontrol show job`` shows; empty: it has not.
+def _how_ended(fields: Mapping[str, str]) -> str:
+    """How a job with these `Job.fields` has ended; empty: it has not.
 
     While Slurm ends the processes of a job, its state does not say why.
     """
-    fields = dict(re.findall(r"(\w+)=(\S+)", shown))
     state = fields.get("JobState", "")
     if state == "COMPLETING":
         limit, ran = _seconds(fields.get("TimeLimit", "")), _seconds(fields.get("RunTime", ""))
         state = "TIMEOUT" if limit is not None and ran is not None and ran >= limit else "CANCELLED"
         state = "PREEMPTED" if fields.get("PreemptTime", "None") not in ("None", "Unknown") else state
-    return _ENDS.get(state, "")
+    return ENDS.get(state, "")
 
 
 def _seconds(text: str) -> int | None:
@@ -209,6 +240,11 @@ def expanded(text: str) -> list[int]:
 # ---------------------------------------------------------------------- an allocation of our own
 
 
+def asked_on() -> str:
+    """The comment of a job that is asked for on this machine."""
+    return f"launch@{os.uname().nodename}"
+
+
 @contextmanager
 def allocated(
     words: Sequence[str], name: str, notice: Callable[[str], None], ignore_signals: Callable[[], None]
@@ -224,25 +260,24 @@ def allocated(
     Raises:
         TransportError: Slurm does not grant it.
     """
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
-    environ.update(environment())
     label = f"launch-{name}"
     # Lost nodes do not end the job: launch decides.
-    argv = ["/bin/sh", "-c", _HOLDER, "launch", *words, f"--job-name={label}", "--no-kill"]
+    ours = (f"--job-name={label}", f"--comment={asked_on()}", "--no-kill")
+    argv = ["/bin/sh", "-c", _HOLDER, "launch", label, *words, *ours]
     with tempfile.TemporaryFile() as stderr:
         holder = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=environ,
+            env=outside(),
             start_new_session=True,
         )
         try:
             yield _await(holder, stderr, label, notice)
         finally:
             ignore_signals()
-            _give_back(holder, label if _is_submitted(stderr) else None)
+            _give_back(holder, label, _is_submitted(stderr))
 
 
 def _await(
@@ -294,8 +329,13 @@ def _pending(label: str) -> str:
         raise TransportError(f"Slurm gives no nodes: {_HOPELESS[reason]} ({reason})")
     if not number:
         return ""
+    return f"{pending_text(number, reason, start)}; Ctrl-C cancels it"
+
+
+def pending_text(number: str, reason: str, start: str) -> str:
+    """How a job waits, for the user, by the fields of squeue."""
     expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
-    return f"Slurm's job {number} is pending: {reason}{expected}; Ctrl-C cancels it"
+    return f"Slurm's job {number} is pending: {reason}{expected}"
 
 
 def _is_submitted(stderr: IO[bytes]) -> bool:
@@ -307,9 +347,9 @@ def _printed(stderr: IO[bytes]) -> bytes:
     return os.pread(stderr.fileno(), 1 << 16, 0)  # its position is that of the writers, too
 
 
-def _give_back(holder: subprocess.Popen[bytes], label: str | None) -> None:
+def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) -> None:
     assert holder.stdin is not None and holder.stdout is not None
-    if label is not None:
+    if is_submitted:
         with suppress(TransportError):  # the holder does it, too, unless it or salloc was killed
             ask("scancel", "--quiet", f"--jobname={label}")
     holder.stdin.close()
@@ -319,3 +359,6 @@ def _give_back(holder: subprocess.Popen[bytes], label: str | None) -> None:
     except subprocess.TimeoutExpired:
         holder.kill()
         holder.wait()
+    if holder.returncode and not is_submitted:  # salloc is silent (-Q), or has not asked yet
+        with suppress(TransportError):
+            ask("scancel", "--quiet", "--me", f"--name={label}")

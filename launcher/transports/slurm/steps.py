@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from launcher.agent.node import fingerprint
+from launcher.checking import WARNING, Finding
 from launcher.errors import HostGone, HostsError, TransportError
-from launcher.job import Host, ProgramKind
+from launcher.events import Facts
+from launcher.job import Host, JobSpec, ProgramKind
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.text import counted, listed
+from launcher.text import counted, duration, listed
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected
 from launcher.transports.command import CommandPipe
@@ -42,7 +44,8 @@ _COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
 _NO_BINDING = "cluster configuration lacks support for cpu binding"
 
 
-def _srun(job: str, nodes: Sequence[str]) -> list[str]:
+def srun(job: str, nodes: Sequence[str]) -> list[str]:
+    """The beginning of a command that runs a program once on each of these nodes of a job."""
     names = ",".join(nodes)
     return [
         *_SRUN,
@@ -154,7 +157,7 @@ def _survey(
 ) -> tuple[list[dict[str, Any]], str]:
     """The answers of nodes that have a Python; and why others have not answered."""
     program = bootstrap.startup(python, _SURVEY, {"files": files})
-    argv = [*_srun(job.id, nodes), *_COMMAND]
+    argv = [*srun(job.id, nodes), *_COMMAND]
     try:
         done = subprocess.run(argv, input=program, capture_output=True, env=environment(), timeout=_LOOK)
     except FileNotFoundError:
@@ -163,7 +166,7 @@ def _survey(
         return [], f"Slurm has started no step there in {_LOOK:g}s"
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     missing = f"<tf-launcher program: {bootstrap.MISSING}>" in lines
-    why = f"there is no {python} there" if missing else said(_without_noise(done.stderr)) or "no answer"
+    why = f"there is no {python} there" if missing else said(without_noise(done.stderr)) or "no answer"
     answers = [_answer(line) for line in lines if line.startswith("{")]
     return [answer for answer in answers if answer.get("node") in nodes], why
 
@@ -176,9 +179,37 @@ def _answer(line: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _without_noise(stderr: bytes) -> bytes:
+def without_noise(stderr: bytes) -> bytes:
+    """What srun has printed, without a line that is no error."""
     lines = stderr.splitlines(keepends=True)
     return b"".join(line for line in lines if _NO_BINDING.encode() not in line)
+
+
+def present(job: Job) -> Inventory:
+    """The nodes of a job, for commands without a launch.
+
+    Raises:
+        TransportError: see `look`.
+    """
+    folder, fields = os.getcwd(), job.fields()
+    found = look(job, {folder: fingerprint(folder)})
+    left = job.seconds_left()
+    limit = "no time limit" if left is None else f"{duration(left)} left"
+    nodes = counted(len(found.nodes), "node")
+    remarks = (f"Slurm's job {job.id}: partition {fields.get('Partition', '?')}, {nodes}, {limit}",)
+    same = frozenset(node.name for node in found.nodes if node.same)
+    return Inventory(found.hosts(0, False), JobSpec(()), found, same_files=same, remarks=remarks)
+
+
+def findings(found: Nodes, facts: Mapping[str, Facts]) -> Iterator[Finding]:
+    """See `Transport.findings`."""
+    for node in found.nodes:
+        if not node.same:
+            seen = f"it does not have the files of {os.getcwd()} here"
+            yield Finding(WARNING, "files", (node.name,), seen, "`--sync .` copies them")
+        if node.name in facts and facts[node.name].cpus < node.cpus:
+            seen = f"tasks may use {facts[node.name].cpus} of the {node.cpus} CPUs that the job has there"
+            yield Finding(WARNING, "cpus", (node.name,), seen, "ask Slurm for whole nodes: --exclusive")
 
 
 def inventory(launch: Launch, job: Job) -> Inventory:
@@ -230,13 +261,13 @@ class Step(CommandPipe):
 
     def __init__(self, host: str, found: Nodes, python: str, entry: str, arguments: object) -> None:
         self._job, self._is_agent = found.job, entry == _SERVE
-        argv = [*_srun(found.job.id, [host]), "--unbuffered", *_COMMAND]
+        argv = [*srun(found.job.id, [host]), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
         super().__init__(host, argv, startup, python, environment())
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
-        return _without_noise(super().stderr().encode()).decode()
+        return without_noise(super().stderr().encode()).decode()
 
     def why_ended(self) -> TransportError | None:
         """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""

@@ -1,0 +1,144 @@
+"""Nodes of Slurm: start-up, bytes, and what the client needs. The nodes are namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench import processes, tables
+from bench.setting import Setting
+from tests.slurm.cluster import Cluster, a_cluster
+
+_COUNTS = (3, 16)
+#: Seconds that one run may take; bytes that a task prints, in lines.
+_TIME_LIMIT, _BYTES = 120.0, 64 << 20
+_LINES = f"yes 0123456789012345678901234567890123456789012345678901234567890 | head -c {_BYTES}"
+#: Seconds between two looks at the memory of a client.
+_LOOK = 0.2
+_LAUNCH, _SRUN = "launch", "srun"
+
+
+def measure(setting: Setting) -> None:
+    """Measure, and print."""
+    if os.geteuid() != 0:
+        print("\nslurm: MISSING: its nodes are namespaces, which only root can make")
+        return
+    launch = [setting.launch]
+    for count in _COUNTS:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            a_cluster(Path(folder), f"b{os.getpid()}", count) as cluster,
+            cluster.allocation(f"-N{count}", "--overcommit") as job,
+        ):
+            environ = {**os.environ, **job}
+            nodes = [f"n{number}" for number in range(1, count + 1)]
+            _start_up(setting, cluster, launch, environ, nodes)
+            _needs(cluster, launch, environ, count)
+            if count == _COUNTS[0]:
+                _bytes(setting, cluster, launch, environ)
+
+
+def _step(job: str, node: str, *program: str) -> list[str]:
+    return [
+        "srun",
+        f"--jobid={job}",
+        "--overlap",
+        "--mem=0",
+        "-N1",
+        "-n1",
+        f"-w{node}",
+        "--unbuffered",
+        *program,
+    ]
+
+
+def _run(cluster: Cluster, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> processes.Run:
+    """Run clients at the same time, to the end of all."""
+    before, began = processes.spent(), time.perf_counter()
+    started = [
+        subprocess.Popen(
+            [*cluster.enter, *argv], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for argv in commands
+    ]  # fmt: skip
+    codes = [process.wait(_TIME_LIMIT) for process in started]
+    seconds = time.perf_counter() - began
+    return processes.Run(seconds, processes.spent() - before, max(codes, key=abs))
+
+
+def _start_up(
+    setting: Setting,
+    cluster: Cluster,
+    launch: Sequence[str],
+    environ: Mapping[str, str],
+    nodes: Sequence[str],
+) -> None:
+    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: []}
+    for _ in range(setting.rounds):
+        one = [*launch, "--workers", str(len(nodes)), "--no-check", "true"]
+        each = [_step(environ["SLURM_JOB_ID"], node, "true") for node in nodes]
+        for name, commands in ((_LAUNCH, [one]), (_SRUN, each)):
+            run = _run(cluster, commands, environ)
+            runs[name].append(run)
+            if run.code != 0:
+                setting.faults.append(f"slurm: {name} on {len(nodes)} nodes ended with {run.code}")
+    base = [run.seconds for run in runs[_SRUN]]
+    rows = [
+        [name, tables.times([run.seconds for run in own]), tables.ratio([run.seconds for run in own], base),
+         tables.times([run.cpu for run in own])]
+        for name, own in runs.items()
+    ]  # fmt: skip
+    head = ["seconds: median (min)", f"true on {len(nodes)} nodes", f"x {_SRUN}", "client CPU s"]
+    tables.show(f"slurm start-up: {len(nodes)} nodes", head, rows)
+
+
+def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str]) -> None:
+    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: []}
+    for _ in range(setting.rounds):
+        runs[_LAUNCH].append(_run(cluster, [[*launch, "--", "sh", "-c", _LINES]], environ))
+        step = _step(environ["SLURM_JOB_ID"], "n1", "sh", "-c", _LINES)
+        runs[_SRUN].append(_run(cluster, [step], environ))
+    base = [run.seconds for run in runs[_SRUN]]
+    rows = []
+    for name, own in runs.items():
+        seconds = [run.seconds for run in own]
+        rate = f"{_BYTES / 1e6 / min(seconds):.0f}"
+        rows.append([name, tables.times(seconds), tables.ratio(seconds, base), rate])
+    head = ["seconds: median (min)", f"{_BYTES >> 20} MiB of lines of a task", f"x {_SRUN}", "best MB/s"]
+    tables.show("slurm output", head, rows)
+
+
+def _needs(cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str], count: int) -> None:
+    """Memory and CPU of the client while its tasks do nothing."""
+    seconds = 5.0
+    argv = [*cluster.enter, *launch, "--workers", str(count), "--", "sh", "-c", "echo up; exec sleep 60"]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            argv, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL
+        )
+        until = time.monotonic() + _TIME_LIMIT
+        while time.monotonic() < until and process.poll() is None:
+            time.sleep(_LOOK)
+            output.seek(0)
+            if output.read().count(b"| up") == count:
+                break
+        own = [process.pid, *processes.family(process.pid)]
+        before = sum(map(processes.cpu_seconds, own))
+        time.sleep(seconds)
+        spent = sum(map(processes.cpu_seconds, own)) - before
+        sruns = [pid for pid in own if processes.command(pid)[:1] == ["srun"]]
+        sizes = [sum(processes.memory(pid)[0] for pid in pids) for pids in ([process.pid], sruns)]
+        process.terminate()
+        process.wait(_TIME_LIMIT)
+    row = [
+        f"{count} nodes",
+        *(f"{size / count / 1e6:.1f}" for size in sizes),
+        f"{spent / seconds / count * 1e3:.2f}",
+    ]
+    head = ["idle, for each node", "launch: MB (PSS)", "its srun: MB (PSS)", "CPU ms/s"]
+    tables.show(f"slurm client: {count} nodes", head, [row])

@@ -1,0 +1,133 @@
+"""Runs whose launchers the queue of a cluster starts: they are pending, or run on another machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from launcher import transports
+from launcher.errors import LaunchError, TransportError
+from launcher.job_run.itself import launch_command
+from launcher.job_run.notices import print_notice
+from launcher.runs.run import Run, RunState, all_runs
+from launcher.text import printable
+from launcher.transports.queue import OVER, PENDING, RUNNING, Queue, Queued
+
+#: Seconds between two questions to a queue.
+_PERIOD = 10.0
+#: The same when the report is written; seconds from then on in which its launcher may print its last lines.
+_SOON, _LATE = 0.3, 5.0
+
+
+def queue_of(run: Run) -> Queue | None:
+    """The queue that has started the launcher of a run, or will do so; ``None``: none, or it runs here."""
+    if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
+        return None
+    transport = transports.transports().get(run.batch.transport)
+    return None if transport is None else transport.queue()
+
+
+def states(runs: Sequence[Run]) -> Mapping[str, Queued]:
+    """The states of those of these runs that are in a queue, by name; each queue is asked once.
+
+    A queue that does not answer is named to the user, and its runs are left out.
+    """
+    found: dict[str, Queued] = {}
+    by_transport: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.batch is not None and queue_of(run) is not None:
+            by_transport.setdefault(run.batch.transport, []).append(run)
+    for name, own in by_transport.items():
+        queue = transports.transports()[name].queue()
+        try:
+            found.update(queue.look(own) if queue else {})
+        except TransportError as error:
+            print_notice(printable(str(error)))
+    return found
+
+
+def going() -> list[Run]:
+    """The runs of this user that run here, or are in a queue; the oldest first."""
+    runs = [run for run in all_runs() if run.state in (RunState.RUNNING, RunState.ELSEWHERE)]
+    known = states(runs)
+    return [
+        run
+        for run in runs
+        if run.state is RunState.RUNNING or (run.job in known and known[run.job].state != OVER)
+    ]
+
+
+def _queue_of_unfinished(run: Run) -> Queue | None:
+    return None if run.state is RunState.ENDED else queue_of(run)
+
+
+def relayed(run: Run, *argv: str, quiet: bool = False) -> int | None:
+    """Let the machine of the launcher of a run answer a command.
+
+    Args:
+        run: which.
+        argv: the command of `launch`.
+        quiet: do not show what it prints.
+
+    Returns:
+        The exit code; ``None``: the launcher is not in a queue.
+
+    Raises:
+        LaunchError: it is pending, or has ended.
+    """
+    queue = _queue_of_unfinished(run)
+    if queue is None or run.batch is None:
+        return None
+    now = queue.look([run])[run.job]
+    if now.state != RUNNING:
+        raise LaunchError(f"{run.job}: {printable(now.text)}")
+    if not run.batch.node:
+        raise LaunchError(f"{run.job}: {printable(now.text)}, and its launcher has not begun yet")
+    return queue.run_there(run.batch, launch_command(*argv), quiet)
+
+
+def withdrawn(run: Run) -> str:
+    """Take a run out of its queue if it is pending.
+
+    Returns:
+        What was done, or how it has ended; empty: it runs, or is in no queue.
+    """
+    queue = _queue_of_unfinished(run)
+    if queue is None or run.batch is None:
+        return ""
+    now = queue.look([run])[run.job]
+    if now.state == OVER:
+        return f"{run.job} had already ended: {printable(now.text)}"
+    if now.state == RUNNING and run.batch.node:
+        return ""
+    queue.withdraw(run)
+    return f"{run.job} is withdrawn: {printable(now.text.partition(':')[0])}"
+
+
+class Watch:
+    """Follows a run to its end, and tells the user what it waits for in a queue."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._next, self._told = 0.0, ""
+        #: Until when (monotonic) the launcher may add to its messages after it has written the report.
+        self._until = 0.0
+
+    def over(self) -> bool:
+        """Whether the launcher has ended."""
+        state = self._run.state
+        if self._run.batch is None or state is RunState.RUNNING:
+            return state in (RunState.ENDED, RunState.DIED)
+        now = time.monotonic()
+        if state is RunState.ENDED:
+            self._until = self._until or now + _LATE
+            self._next = min(self._next, now) if self._next > now + _SOON else self._next
+        if now < self._next:
+            return False
+        self._next = now + (_SOON if state is RunState.ENDED else _PERIOD)
+        queued = states([self._run]).get(self._run.job)
+        if queued is not None and queued.state == PENDING and queued.text != self._told:
+            self._told = queued.text
+            print_notice(printable(queued.text))
+        gone = queued is not None and queued.state == OVER
+        return gone or (state is RunState.ENDED and (queued is None or now > self._until))

@@ -1,0 +1,28 @@
+"""A command line that runs `launch` itself, from another process or on another machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+#: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it handles
+#: Ctrl-C and the other stop signals even where this process ignores them.
+_START = """\
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+sys.path.append(sys.argv.pop(1))
+import signal
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+    signal.signal(number, signal.SIG_DFL)
+from launcher.__main__ import main
+main()
+"""
+_FOLDER = str(Path(__file__).resolve().parents[2])
+
+
+def launch_command(*argv: str) -> list[str]:
+    """The command line that runs ``launch`` with these arguments."""
+    return [sys.executable, "-c", _START, _FOLDER, *argv]

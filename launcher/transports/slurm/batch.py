@@ -1,0 +1,206 @@
+"""A launcher as a batch job of Slurm: it is submitted, found from other machines, and requeued."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from signal import SIGUSR1
+from typing import TYPE_CHECKING
+
+from launcher.agent.processes import all_pids, look_at
+from launcher.errors import TransportError
+from launcher.job import RUN_FOLDER, JobSpec
+from launcher.runs.run import Batch, Run
+from launcher.transports.queue import OVER, PENDING, RUNNING, Queued
+from launcher.transports.slurm import in_step, is_inside
+from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
+from launcher.transports.slurm.steps import srun, without_noise
+
+if TYPE_CHECKING:
+    from launcher.transports.slurm import SlurmOptions
+
+#: The states of a job that waits.
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+#: Seconds until Slurm is asked again for the time that is left: after no answer, and at most; for the end
+#: of its thread.
+_AGAIN, _LONGEST, _END = 5.0, 3600.0, 1.0
+#: The name of a job of ours.
+_OURS = r"launch-\d{8}-\d{6}-[0-9a-z]+"
+#: What srun says about a command that it has run.
+_ENDED = re.compile(rb"^srun: error: .* Exited with exit code \d+$")
+
+
+def job_name(run: str) -> str:
+    """The name of a job at Slurm."""
+    return f"launch-{run}"
+
+
+class SlurmQueue:
+    """See `launcher.transports.queue.Queue`."""
+
+    def submits(self) -> bool:
+        """See `Queue.submits`."""
+        return not is_inside(os.environ)
+
+    def submit(self, job: JobSpec, settings: SlurmOptions, run: Run, argv: Sequence[str]) -> str:
+        """See `Queue.submit`."""
+        script = f"#!/bin/sh\nexec {shlex.join(argv)}\n"
+        again = "--requeue" if job.policy.restarts else "--no-requeue"
+        # Slurm sends SIGUSR1 before a preemption only: `notice_of_limit` knows the time limit better.
+        words = ("--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill", again)
+        output = run.paths.messages.replace("%", "%%")
+        names = (f"--job-name={job_name(run.job)}", f"--output={output}")
+        environ = {**outside(), RUN_FOLDER: run.paths.root}
+        number = ask("sbatch", *words, *names, *settings.for_job(job), stdin=script, environ=environ)
+        return f"Slurm's job {number.partition(';')[0]} is submitted"
+
+    def own(self) -> Batch | None:
+        """See `Queue.own`."""
+        node = os.environ.get("SLURMD_NODENAME", "")
+        return Batch("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
+
+    def times_requeued(self) -> int:
+        """See `Queue.times_requeued`."""
+        count = os.environ.get("SLURM_RESTART_COUNT", "")
+        return int(count) if count.isdecimal() else 0
+
+    def may_requeue(self) -> bool:
+        """See `Queue.may_requeue`."""
+        if self.own() is None or in_step(os.environ):
+            return False
+        fields = Job.of(os.environ).fields()
+        return fields.get("BatchFlag") == fields.get("Requeue") == "1"
+
+    def requeue(self) -> None:
+        """See `Queue.requeue`."""
+        ask("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
+
+    def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
+        """See `Queue.look`."""
+        shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
+        found: dict[str, list[str]] = {}
+        for line in shown.splitlines():
+            fields = line.split("|")
+            if len(fields) == 5:
+                found[fields[0]] = found[fields[1]] = fields
+        return {
+            run.job: _queued(found.get(run.batch.number) or found.get(job_name(run.job)), run)
+            for run in runs
+            if run.batch is not None
+        }
+
+    def run_there(self, batch: Batch, argv: Sequence[str], quiet: bool = False) -> int:
+        """See `Queue.run_there`."""
+        step = [*srun(batch.number, [batch.node]), "--input=none", *argv]
+        done = subprocess.run(
+            step,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if quiet else None,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        lines = without_noise(done.stderr).splitlines(keepends=True)
+        text = b"".join(line for line in lines if not _ENDED.match(line.strip()))
+        sys.stderr.write("" if quiet else text.decode("utf-8", "replace"))
+        return done.returncode
+
+    def withdraw(self, run: Run) -> None:
+        """See `Queue.withdraw`."""
+        number = run.batch.number if run.batch else ""
+        ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.job)}"]))
+
+
+def _queued(fields: Sequence[str] | None, run: Run) -> Queued:
+    number = run.batch.number if run.batch else ""
+    if fields is None:  # one answer without it does not mean that it has ended
+        over = Job(number, {}).why_over() if number else f"Slurm has no job {job_name(run.job)}"
+        return Queued(OVER, over) if over else Queued(RUNNING, f"Slurm's job {number} runs")
+    number, _, state, reason, start = fields
+    if state in _WAITING:
+        return Queued(PENDING, pending_text(number, reason, start))
+    if state in ENDS:
+        why = f" ({reason})" if state == "FAILED" and reason != "NonZeroExitCode" else ""
+        return Queued(OVER, f"Slurm's job {number} {ENDS[state]}{why}")
+    return Queued(RUNNING, f"Slurm's job {number} runs")
+
+
+@contextmanager
+def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
+    """Send this process SIGUSR1 before the time limit of a job.
+
+    Args:
+        job: at Slurm.
+        seconds: before its end; at most half of the time that it has left at the beginning.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        least: float | None = None
+        while True:
+            try:
+                left = job.seconds_left()
+            except TransportError:  # the controller is busy
+                if over.wait(_AGAIN):
+                    return
+                continue
+            if left is None:  # there is no limit
+                return
+            least = min(seconds, left / 2) if least is None else least
+            if left <= least and not over.is_set():
+                os.kill(os.getpid(), SIGUSR1)
+                return
+            if over.wait(min(max(left - least, 0.0), _LONGEST)):
+                return
+
+    thread = threading.Thread(target=watch, name="time limit", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_END)
+
+
+def cleanup(notice: Callable[[str], None], dry_run: bool) -> Iterator[str]:
+    """End the jobs that launches on this machine have asked for, and that no process looks after.
+
+    A batch job looks after itself: it ends with its launcher.
+
+    Args:
+        notice: gets lines for the user.
+        dry_run: end nothing.
+
+    Yields:
+        A line for each.
+    """
+    try:
+        shown = ask("squeue", "--noheader", "--me", "--format=%A|%j|%T")
+    except TransportError as error:
+        notice(str(error))
+        return
+    for line in shown.splitlines():
+        number, name, state = line.rsplit("|", 2)
+        if not re.fullmatch(_OURS, name):
+            continue
+        fields = Job(number, {}).fields()
+        if fields.get("BatchFlag") != "0":
+            continue
+        if fields.get("Comment") != asked_on():
+            notice(f"Slurm's job {number}, {name}, was not asked for on this machine")
+        elif not _lives(fields.get("Sid", "").rpartition(":")[2]):
+            if not dry_run:
+                ask("scancel", "--quiet", number)
+            done = "would cancel" if dry_run else "cancelled"
+            yield f"{done} Slurm's job {number}, {name} ({state.lower()})"
+
+
+def _lives(session: str) -> bool:
+    """Whether a process of this session is there: the holder of a job, and what it has started."""
+    found = (look_at(pid) for pid in all_pids())
+    return any(process and str(process.session) == session and not process.ended for process in found)

@@ -1,0 +1,238 @@
+"""Slurm starts the launcher: ``--slurm --detach``, and a script for sbatch."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ended, Launch, Started
+from tests.local.seeing import ROOT, last_run
+from tests.local.training import WITH_TENSORFLOW
+from tests.slurm.cluster import Cluster, soon
+from tests.slurm.test_inside import STAYS, WAITS
+
+Start = Callable[..., Started]
+
+#: Counts steps, saves the number on SIGTERM, and goes on from there.
+TRAINS = """
+import os, signal, sys, time
+file = f"saved-{os.environ['TASK_INDEX']}"
+step = int(open(file).read()) if os.path.exists(file) else 0
+def end(*_):
+    open(file, "w").write(str(step))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("up, attempt", os.environ["LAUNCH_ATTEMPT"], flush=True)
+while not os.path.exists("enough"):
+    step += 1
+    print("step", step, flush=True)
+    signal.sigtimedwait([], 0.05)
+print("attempt", os.environ["LAUNCH_ATTEMPT"], "ends")
+"""
+
+
+@pytest.fixture
+def submit(start: Start, tmp_path: Path) -> Callable[..., str]:
+    """Submits a launcher: the name of the run."""
+
+    def submitted(*words: str, **more) -> str:
+        ended = start("--slurm", "--detach", *words, cwd=tmp_path, **more).wait(60)
+        assert ended.code == 0, ended.err
+        assert re.search(r"Slurm's job \d+ is submitted; launch attach \S+ shows it", ended.err)
+        return ended.out.strip()
+
+    return submitted
+
+
+def logged(launch: Launch, text: str, count: int) -> Callable[[], bool]:
+    """Whether so many tasks of the newest run have printed this."""
+
+    def look() -> bool:
+        logs = [file.read_text() for file in last_run(launch).path.glob("logs/*")]
+        return sum(text in log for log in logs) >= count
+
+    return look
+
+
+def job(slurm: Cluster, name: str) -> str:
+    """The number of the job of a run; empty: it has ended."""
+    return slurm.run("squeue", "--noheader", f"--name=launch-{name}", "--format=%i")
+
+
+def start_now(slurm: Cluster, number: str) -> None:
+    """Let a job that was requeued not wait for its time, which Slurm sets when it is over, at the latest."""
+
+    def runs() -> bool:
+        slurm.run("scontrol", "update", f"jobid={number}", "starttime=now", check=False)
+        return slurm.run("squeue", "--noheader", f"--jobs={number}", "--format=%T") == "RUNNING"
+
+    assert soon(runs, 90)
+
+
+def attached(start: Start, name: str, seconds: float = 60) -> Ended:
+    """``launch attach`` to the end of the run."""
+    return start("attach", name).wait(seconds)
+
+
+def test_a_run_is_watched_from_the_login_node(start: Start, launch: Launch, submit: Callable[..., str]):
+    script = "test $LAUNCH_ATTEMPT = 2 || { echo up $SECRET; exec sleep 300; }; exit 7"
+    name = submit("-N", "2", "--workers", "2", "-x", "SECRET", "--", "sh", "-c", script,
+                  env={"SECRET": "hunter2"})  # fmt: skip
+    assert soon(logged(launch, "up hunter2", 2), 60)
+    (row,) = json.loads(start("ps", "--json").wait(30).out)
+    assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
+    tasks = start("ps", name).wait(30).out
+    assert re.findall(r"^worker/\d +running +1 +(n\d)", tasks, re.M) == ["n1", "n2"], tasks
+    attach = start("attach")
+    again = start("restart", name, "worker/1").wait(30)
+    assert again.code == 0 and "worker/1: attempt 2" in again.out, again.err
+    ended = attach.wait(60)
+    assert ended.code == 7, ended.err
+    assert re.search(r"^n2 worker/1 \| launch: attempt 2 starts here", ended.out, re.M)
+    assert re.search(r"^n2 +\d+ +worker +1 +failed", ended.out, re.M), ended.out
+    assert "first to fail: worker/1" in ended.out
+    assert "hunter2" not in (last_run(launch).path / "plan.json").read_text()
+    assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
+
+
+@pytest.mark.parametrize("now", [(), ("--now",)])
+def test_it_is_stopped(start: Start, launch: Launch, submit: Callable[..., str], now: tuple[str, ...]):
+    name = submit("-N", "2", "--workers", "2", "--grace", "30", "--", *(STAYS if now else WAITS))
+    assert soon(logged(launch, "up", 2), 60)
+    ended = start("stop", *now).wait(40)
+    assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
+    assert "stopped by launch stop" in attached(start, name).out
+
+
+def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submit: Callable[..., str]):
+    with slurm.allocation("-N3", "--ntasks-per-node=7"):
+        name = submit("-N", "3", "--workers", "24", "true")
+        assert soon(lambda: "is pending: Resources" in start("ps").wait().out)
+        attach = start("attach", name)
+        attach.until(lambda it: "is pending: Resources" in it.err)
+        asked = start("restart", name, "worker/0").wait()
+        assert asked.code == 125 and "is pending" in asked.err
+        stopped = start("stop", name).wait()
+        assert stopped.code == 0 and f"{name} is withdrawn" in stopped.out, stopped.err
+        ended = attach.wait(40)
+        assert ended.code == 125 and "was cancelled (scancel)" in ended.err
+        assert not job(slurm, name)
+
+
+def test_scancel(start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str]):
+    name = submit("-N", "2", "--workers", "2", "--restarts", "1", "--", *STAYS)
+    assert soon(logged(launch, "up", 2), 60)
+    slurm.run("scancel", job(slurm, name))
+    ended = attached(start, name)
+    assert ended.code in (125, 143) and "scancel" in ended.out, ended
+    assert "network" not in ended.out
+
+
+def test_sbatch_refuses(start: Start, launch: Launch):
+    ended = start("--slurm", "-d", "--partition", "nope", "true").wait()
+    assert ended.code == 125 and "invalid partition specified: nope" in ended.err
+    assert len(ended.err.splitlines()) == 1 and not list(launch.state.iterdir())
+    assert start("--slurm", "-d", "nosuch.py").wait().code == 127
+
+
+def test_sbatch_is_missing(start: Start, launch: Launch, tmp_path: Path):
+    for name in ("sh", "env", "true"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+    ended = start("--slurm", "-d", "true", before=("env", f"PATH={tmp_path}")).wait()
+    text = "launch: Slurm is not installed here: there is no sbatch along PATH\n"
+    assert (ended.code, ended.err) == (125, text) and not list(launch.state.iterdir())
+
+
+def test_the_nodes_do_not_have_the_folder(
+    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str]
+):
+    launch.state.mkdir(parents=True)
+    nodes = ("n1", "n2", "n3")
+    for node in nodes:
+        slurm.run(*slurm.inside(node), "mount", "-t", "tmpfs", "none", str(launch.state))
+    try:
+        name = submit("true")
+        ended = attached(start, name)
+    finally:
+        for node in nodes:
+            slurm.run(*slurm.inside(node), "umount", str(launch.state))
+    assert ended.code == 125
+    assert re.search(r"has ended without a report: Slurm's job \d+ has ended", ended.err), ended.err
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def test_a_notice_queues_the_job_again(
+    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], tmp_path: Path
+):
+    """It goes on from its checkpoint: no step is run twice, and the attempt is counted."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    name = submit("-N", "2", "--workers", "2", "--restarts", "1", "train.py")
+    attach = start("attach", "-n", "10000", name)
+    assert soon(logged(launch, "step 5\n", 2), 60)
+    number = job(slurm, name)
+    slurm.run("scancel", "--batch", "--signal=USR1", number)
+    waits_for_its_time = lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r")  # noqa: E731
+    assert soon(waits_for_its_time, 60)
+    assert "is pending: BeginTime" in start("ps").wait().out
+    start_now(slurm, number)
+    assert soon(logged(launch, "up, attempt 2", 2), 60)
+    (tmp_path / "enough").touch()
+    ended = attach.wait(60)
+    assert ended.code == 0, ended.out[-3000:] + ended.err
+    assert f"the time limit of Slurm's job {number} (--time): stopping 2 tasks" in ended.out
+    assert "the job is queued again: restart 1 of 1" in ended.out
+    for task in ("worker-0", "worker-1"):
+        log = (last_run(launch).path / f"logs/{task}.log").read_text()
+        steps = [int(step) for step in re.findall(r"^step (\d+)$", log, re.M)]
+        assert steps == list(range(1, len(steps) + 1)), log
+        assert "attempt 2 ends" in log and "launch: attempt 2 starts here" in log
+    report = json.loads((last_run(launch).path / "report.json").read_text())
+    assert report["restarts"] == 1 and {task["attempt"] for task in report["tasks"]} == {2}
+
+
+def script(tmp_path: Path, *words: str) -> Path:
+    """A script for sbatch."""
+    file = tmp_path / "job.sh"
+    file.write_text(f"#!/bin/sh\nexec {sys.executable} -m launcher {' '.join(words)}\n")
+    return file
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.slow
+def test_a_time_limit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path, restarts: int):
+    """In a script of the user's: the last half of a minute is for the end of the tasks."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    environ = ",".join(f"{name}={value}" for name, value in launch.environment().items())
+    words = ("--parsable", "--requeue", "-N2", "--time=1", "--open-mode=append", f"--output={tmp_path}/out")
+    file = script(tmp_path, "--workers", "2", "--restarts", str(restarts), "train.py")
+    number = slurm.run("sbatch", *words, f"--chdir={tmp_path}", f"--export=ALL,{environ}", str(file))
+    out = tmp_path / "out"
+    why = f"stopped by the time limit of Slurm's job {number} (--time)"
+    assert soon(lambda: out.exists() and why in out.read_text(), 60), out.read_text()
+    if not restarts:
+        assert soon(lambda: number not in slurm.jobs())
+        assert re.search(r": timed out after (2\d|3\d)\.?\d*s, exit code 124$", out.read_text(), re.M)
+        return
+    assert soon(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), 30)
+    (tmp_path / "enough").touch()
+    start_now(slurm, number)
+    assert soon(lambda: out.read_text().count("attempt 2 ends") == 2, 90), out.read_text()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_mnist(start: Start, submit: Callable[..., str]):
+    words = ("-N", "3", "--ps", "1", "--workers", "3", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
+    name = submit(*words, *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py"))
+    ended = attached(start, name, 170)
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    found = re.findall(r"^n\d worker/\d +\| test accuracy: ([01]\.\d+)", ended.out, re.M)
+    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
+    assert len(re.findall(r"^n\d +\d+ +(?:ps|worker) +\d +(?:succeeded|stopped)", ended.out, re.M)) == 4

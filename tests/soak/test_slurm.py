@@ -1,0 +1,161 @@
+"""SIGKILL and scancel of all that belongs to a job at Slurm: nothing is left, code and reason are right.
+
+``LAUNCH_SOAK=N`` kills each victim N times (``make soak``: 50), at the moments in turn; without it, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started, command_line
+from tests.local.seeing import last_run
+from tests.slurm.cluster import Cluster, kill_tree, soon, sruns
+
+Start = Callable[..., Started]
+
+TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
+MOMENTS = ("pending", "start", "run", "restart", "stop")
+VICTIMS = ("launch", "srun", "salloc", "holder", "job", "step")
+#: Up after the second attempt, if there is one; with children in sessions of their own, deaf to SIGTERM.
+SCRIPT = """test $LAUNCH_ATTEMPT = $FIRST && { sleep 0.3; exit 3; }
+trap '' TERM; (setsid sleep 300 &); echo up; sleep 300 & wait; sleep 300"""
+WORDS = ("--workers", "2", "--grace", "1", "--lease", "6", "--restarts", "1")
+#: Why a job that was cancelled has ended, in the order of what may notice it.
+CANCELLED = (
+    r"was cancelled \(scancel\)|scancel of its step|STEP \S+ ON n\d CANCELLED|Slurm gives no nodes: "
+    r"|stopped by SIGTERM, as scancel sends it|JOB \d+ ON n\d CANCELLED|revoked"
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def moment_of(victim: str, turn: int) -> str:
+    """The moment of a kill: those of one victim come in turn."""
+    return MOMENTS[(turn + (*VICTIMS, "script").index(victim)) % len(MOMENTS)]
+
+
+def first(moment: str) -> tuple[str, ...]:
+    """The option that lets tasks fail in their first attempt, where a moment needs it."""
+    return ("-x", f"FIRST={1 if moment == 'restart' else 0}")
+
+
+def below(pid: int, *words: str) -> int | None:
+    """The child of a process with these words in its command line."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], stdout=subprocess.PIPE, text=True).stdout
+    lines = {int(child): command_line(int(child)) for child in found.split()}
+    return next((child for child, line in lines.items() if all(word in line for word in words)), None)
+
+
+def kill(pid: int | None) -> None:
+    """SIGKILL, unless it has just ended by itself."""
+    if pid is not None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+@pytest.mark.parametrize("turn", range(TIMES))
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_an_allocation(start: Start, launch: Launch, slurm: Cluster, victim: str, turn: int, clean: None):
+    moment = moment_of(victim, turn)
+    if moment == "pending":
+        if victim in ("srun", "step"):
+            moment = "run"  # there is none yet
+        else:
+            with slurm.allocation("-N3", "--ntasks-per-node=7"):
+                _attack(start, slurm, victim, moment)
+            return
+    _attack(start, slurm, victim, moment)
+
+
+def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
+    tasks = ("--workers", "24") if moment == "pending" else ()
+    nodes = "3" if moment == "pending" else "2"
+    started = start("--slurm", "-N", nodes, *WORDS, *tasks, *first(moment), "--", "sh", "-c", SCRIPT)
+    if moment == "pending":
+        started.until(lambda it: "is pending: Resources" in it.err, 60)
+    elif moment == "start":
+        time.sleep(random.random() * 1.5)
+    elif moment == "restart":
+        started.until(lambda it: "restart 1 of 1" in it.err, 60)
+        time.sleep(random.random() * 1.5)
+    else:
+        started.until(lambda it: it.out.count("| up") == 2, 60)
+    if moment == "stop":
+        started.send(signal.SIGINT)
+        started.until(lambda it: "Ctrl-C" in it.err)
+    (job,) = re.findall(r"Slurm's job (\d+)", started.err)[:1] or [""]
+    holder = below(started.pid, "trap", "salloc")
+    if victim == "launch":
+        started.kill()
+    elif victim == "srun":
+        for pid in sruns({**slurm.environ, "SLURM_JOB_ID": job})[:1]:
+            kill_tree(pid)
+    elif victim in ("salloc", "holder"):
+        kill(holder if victim == "holder" or holder is None else below(holder, "salloc"))
+    elif victim == "job" and (job := job or "".join(slurm.jobs()[-1:])):
+        slurm.run("scancel", job, check=False)
+    elif step := next((step for step in slurm.steps() if step.startswith(f"{job}.")), ""):
+        slurm.run("scancel", step, check=False)
+    if victim == "launch":
+        assert started.process.wait() == -signal.SIGKILL
+        return  # the fixture `clean` looks at the nodes and at the queue
+    if victim != "job":  # the job goes on, or its tasks move
+        time.sleep(1.0)
+        if started.process.poll() is None:
+            started.send(signal.SIGINT)
+    ended = started.wait(60)
+    if victim in ("job", "step") and ended.code != 130:
+        assert ended.code == 125 and re.search(CANCELLED, ended.err + ended.out), (ended.code, ended.err)
+    elif victim in ("salloc", "holder") and ended.code == 125:
+        assert moment in ("pending", "start") and "Slurm gives no nodes" in ended.err, ended.err
+    elif victim == "srun" and ended.code == 125:
+        assert moment == "start" and "the agent can't be started: it was killed" in ended.err, ended.err
+    else:
+        assert ended.code == 130, (ended.code, ended.err)
+    assert "network" not in ended.err, ended.err
+
+
+@pytest.mark.parametrize("turn", range(TIMES))
+def test_a_script(start: Start, launch: Launch, slurm: Cluster, turn: int, tmp_path: Path):
+    """The launcher that Slurm has started: its tasks end, and the run has a reason."""
+    moment, others = moment_of("script", turn), slurm.jobs()
+    words = (*WORDS, *first(moment), "--", "sh", "-c", SCRIPT)
+    submitted = start("--slurm", "-N", "2", "-d", *words, cwd=tmp_path).wait(60)
+    assert submitted.code == 0, submitted.err
+    name = submitted.out.strip()
+    run = last_run(launch).path
+    messages = run / "launcher.log"
+    logs = lambda: [file.read_text() for file in run.glob("logs/*")]  # noqa: E731
+    owned = lambda: "pid" in json.loads((run / "launcher.json").read_text())  # noqa: E731
+    assert soon(owned, 60)
+    if moment in ("run", "stop"):
+        assert soon(lambda: sum("up" in log for log in logs()) == 2, 60)
+    elif moment == "restart":
+        assert soon(lambda: "restart 1 of 1" in messages.read_text(), 60)
+    time.sleep(random.random())
+    stop = start("stop", name) if moment == "stop" else None
+    if stop is not None:
+        assert soon(lambda: "launch stop" in messages.read_text() or (run / "report.json").exists(), 30)
+    record = json.loads((run / "launcher.json").read_text())
+    node = record["batch"][2]
+    slurm.run(*slurm.inside(node), "kill", "-KILL", str(record["pid"]), check=False)
+    assert soon(lambda: not slurm.left(others), 20), slurm.left(others)
+    ended = start("attach", name).wait(60)
+    if (run / "report.json").exists():
+        assert moment == "stop" and ended.code == 143, ended.out
+    else:
+        assert ended.code == 125 and re.search(r"Slurm's job \d+ has ended", ended.err), ended.err
+    if stop is not None:
+        assert stop.wait(60).code == 0

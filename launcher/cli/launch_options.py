@@ -133,7 +133,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
         faults.append(Fault(COMMAND_LINE, problem, "expected one of them"))
-    # Of those that nobody asks for.
+    # One that only the surroundings imply gives way to the one that is used.
     chosen = {
         each: None if getattr(found, "implied", False) and each != name else found
         for each, found in chosen.items()

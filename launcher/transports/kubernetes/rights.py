@@ -1,0 +1,81 @@
+"""The rights that launch needs in a namespace: all are checked at once, before anything is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.errors import TransportError
+
+#: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
+RIGHTS: Mapping[str, Sequence[str]] = {
+    "jobs.batch": ("create", "delete", "list"),
+    "pods": ("get", "list", "watch"),
+    "pods/attach": ("create",),
+    "pods/exec": ("create",),
+}
+_API = "authorization.k8s.io/v1"
+
+
+def check_rights(ask: Callable[..., str], namespace: str) -> None:
+    """Ask the API server for all `RIGHTS`, by one command.
+
+    Args:
+        ask: runs kubectl with these words, and ``stdin``: what it prints.
+        namespace: of the pods.
+
+    Raises:
+        TransportError: some are missing, or the API server does not answer.
+    """
+    rights = [(verb, resource) for resource, verbs in RIGHTS.items() for verb in verbs]
+    reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
+    request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
+    # The schema of the API server is large, and not needed for this.
+    told = ask("create", "--validate=false", "--output=json", "--filename=-", stdin=request)
+    allowed = _allowed(told)
+    if len(allowed) != len(rights):
+        raise TransportError(
+            f"the API server answers {len(rights)} questions about rights {len(allowed)} times"
+        )
+    missing: dict[str, list[str]] = {}
+    for (verb, resource), is_allowed in zip(rights, allowed, strict=True):
+        if not is_allowed:
+            missing.setdefault(resource, []).append(verb)
+    if missing:
+        listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
+        raise TransportError(
+            f"this user may not do all that launch needs in the namespace {namespace}; missing: {listed} "
+            "(docs/kubernetes.md, Rights, has the Role)"
+        )
+
+
+def namespace_of(ask: Callable[..., str]) -> str:
+    """The namespace of kubectl's context.
+
+    Args:
+        ask: runs kubectl with these words: what it prints.
+
+    Raises:
+        TransportError: there is no context.
+    """
+    return ask("config", "view", "--minify", "--output=jsonpath={..namespace}").strip() or "default"
+
+
+def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:
+    name, _, group = resource.partition(".")
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
+    return {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
+
+
+def _allowed(told: str) -> list[bool]:
+    """The answers: kubectl prints the objects one after the other."""
+    decoder, found = json.JSONDecoder(), []
+    rest = told.strip()
+    try:
+        while rest:
+            review, end = decoder.raw_decode(rest)
+            found.append(review["status"]["allowed"] is True)
+            rest = rest[end:].lstrip()
+    except (ValueError, KeyError, TypeError):
+        raise TransportError("the API server does not tell which rights this user has") from None
+    return found

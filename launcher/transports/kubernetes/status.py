@@ -1,0 +1,271 @@
+"""What the API server tells about pods and Jobs: whether a pod runs, what keeps it from that, why it is over.
+
+The objects are JSON of the API server, with texts of nodes, registries and users in it. Only uid and label
+must be right; any other field that is not as Kubernetes describes it counts as absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from launcher.errors import TransportError
+from launcher.record import Record
+from launcher.text import host_text, signal_name
+
+#: The container of a pod that launch runs, and the label of a pod with the name of its host.
+CONTAINER, HOST = "task", "tf-launcher/host"
+_Json = Mapping[str, Any]
+_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+#: Reasons of a container that is just starting.
+_STARTING = ("", "ContainerCreating", "PodInitializing")
+#: Reasons that take turns while an image can't be pulled, each with the same message.
+_PULLING = ("ErrImagePull", "ImagePullBackOff")
+#: What never passes by waiting: reasons, and patterns of messages.
+_HOPELESS = ("InvalidImageName",)
+_HOPELESS_WORDS = re.compile(r"runAsNonRoot|violates PodSecurity|(?:minimum|maximum) .* usage per ")
+#: The kernel's or the runtime's answer if the image does not have the program of the container.
+_NO_PROGRAM = re.compile(
+    r'exec: "[^"]*": (?:executable file not found|stat [^:]*: no such file).*|executable file .* not found.*'
+)
+#: What runtimes, kubelets and controllers write before a message, and after it.
+_CALLERS = re.compile(
+    r'^(?:(?:failed to [^:"]*(?:"[^"]*")?|OCI runtime [^:]*|runc [^:]*|unable to start container process'
+    r'|Back-off pulling image "[^"]*"|ErrImagePull|Error creating|Error): |rpc error: code = \w+ desc = '
+    r'|pods "[^"]*" is forbidden: )+'
+)
+#: What a reason of the condition DisruptionTarget has done to a pod.
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByTaintManager": "evicted",
+    "TerminationByKubelet": "evicted",
+    "DeletionByPodGC": "deleted",
+}
+#: Reasons of events that tell why a pod does not start, and why a Job has no pod.
+POD_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
+JOB_EVENTS = ("FailedCreate",)
+
+
+class PodStatus(Record):
+    """A pod of a host."""
+
+    host: str
+    uid: str
+    #: Whether the container that launch runs, runs.
+    running: bool = False
+    #: Its node and its address; empty: none yet.
+    node: str = ""
+    address: str = ""
+    #: What keeps it from running, for the user; empty: nothing, or it is just starting.
+    waiting: str = ""
+    #: Whether what it waits for can never come.
+    hopeless: bool = False
+    #: Why it is over, or ends now, for the user; empty: it does not. A pod on a lost node may run on.
+    over: str = ""
+    #: Whether the cluster took it for a reason of its own: preemption, eviction, a lost node.
+    preempted: bool = False
+    #: Whether its processes have surely ended.
+    ended: bool = False
+
+
+class Trouble(Record):
+    """What keeps a Job from having a pod."""
+
+    #: For the user; empty: nothing, or it is just starting.
+    text: str = ""
+    #: Whether it can never pass by waiting.
+    hopeless: bool = False
+
+
+def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
+    """What the API server tells about a pod.
+
+    Args:
+        pod: the object.
+        events: of its namespace, if they are known: those with `POD_EVENTS` tell more.
+
+    Raises:
+        TransportError: it has no uid, or no host.
+    """
+    uid, host = _text(pod, "metadata", "uid"), _text(pod, "metadata", "labels", HOST)
+    for what, text in (("uid", uid), (f"label {HOST}", host)):
+        if not _NAME.fullmatch(text):
+            raise TransportError(f"a pod of the API server has the {what} {text!r}: expected a name")
+    node, address = _text(pod, "spec", "nodeName"), _text(pod, "status", "podIP")
+    ours = next((c for c in _list(pod, "status", "containerStatuses") if _text(c, "name") == CONTAINER), {})
+    over = _over(pod, ours, node)
+    running = isinstance(_get(ours, "state", "running"), Mapping)
+    waiting, hopeless = ("", False) if over or running else _waiting(pod, ours, uid, events)
+    return PodStatus(
+        host,
+        uid,
+        running,
+        node if _NAME.fullmatch(node) else "",
+        address if _ADDRESS.fullmatch(address) else "",
+        host_text(waiting),
+        hopeless,
+        host_text(over),
+        preempted=_is(pod, "DisruptionTarget", "True"),
+        ended=_text(pod, "status", "phase") in ("Failed", "Succeeded"),
+    )
+
+
+def job_trouble(job: _Json, events: Iterable[_Json] | None) -> Trouble:
+    """What keeps a Job that has no pod from having one.
+
+    Args:
+        job: the object.
+        events: of its namespace; ``None``: the user may not read them.
+    """
+    for condition in _list(job, "status", "conditions"):
+        if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
+            return Trouble(_said(condition), _text(condition, "type") == "Failed")
+    if events is None:
+        name = _text(job, "metadata", "name")
+        told = f"`kubectl describe job {name}` tells it"
+        return Trouble(f"no pod is made, and this user may not read why (list events): {told}")
+    text = _event(events, _text(job, "metadata", "uid"), JOB_EVENTS)
+    return Trouble(host_text(text), _HOPELESS_WORDS.search(text) is not None)
+
+
+def _over(pod: _Json, ours: _Json, node: str) -> str:
+    ended = _get(ours, "state", "terminated")
+    reason = _text(pod, "status", "reason")
+    if _text(ended, "reason") == "OOMKilled":
+        limit = _text(_container(pod, CONTAINER), "resources", "limits", "memory")
+        return f"OOMKilled: its limit is {limit}" if limit else "OOMKilled: its node had no memory left"
+    if reason == "NodeLost" or _is_silent(pod):
+        return f"its node {node} is lost"
+    if reason:
+        return _said(_get(pod, "status"), "evicted" if reason == "Evicted" else reason)
+    for condition in _conditions(pod, "DisruptionTarget", "True"):
+        reason = _text(condition, "reason")
+        return _said(condition, _DISRUPTIONS.get(reason, reason))
+    if _get(pod, "metadata", "deletionTimestamp") is not None:
+        return "deleted"
+    if isinstance(ended, Mapping):
+        return _end(pod, ended)
+    phase = _text(pod, "status", "phase")
+    if phase not in ("Failed", "Succeeded"):
+        return ""
+    for container in _list(pod, "status", "initContainerStatuses"):
+        if _get(container, "state", "terminated", "exitCode"):
+            how = _end(pod, container["state"]["terminated"])
+            return f"its init container {_text(container, 'name')} {how}"
+    return phase
+
+
+def _is_silent(pod: _Json) -> bool:
+    """Whether its node does not answer: then its controller takes the pod for not ready, without a reason."""
+    silent = any(not _text(ready, "reason") for ready in _conditions(pod, "Ready", "False"))
+    return silent and _is(pod, "ContainersReady", "True")
+
+
+def _end(pod: _Json, ended: object) -> str:
+    """How a container has ended."""
+    code, message = _get(ended, "exitCode"), _cut(_text(ended, "message"))
+    if fault := _no_program(pod, message):
+        return fault
+    if not isinstance(code, int):
+        return "has ended"
+    how = f"was killed by {signal_name(code - 128)}" if 128 < code <= 192 else f"exited with {code}"
+    return f"{how}: {message}" if message else how
+
+
+def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tuple[str, bool]:
+    for condition in _conditions(pod, "PodScheduled", "False"):
+        if _text(condition, "reason") == "SchedulingGated":
+            gates = ", ".join(_text(gate, "name") for gate in _list(pod, "spec", "schedulingGates"))
+            return f"not admitted yet: its scheduling gates are {gates}", False
+        return f"not scheduled: {_text(condition, 'message').partition('. ')[0]}", False
+    for container in (*_list(pod, "status", "initContainerStatuses"), ours):
+        reason = _text(container, "state", "waiting", "reason")
+        if reason not in _STARTING:
+            return _held_up(pod, container, reason, _cut(_text(container, "state", "waiting", "message")))
+    if text := _event(events, uid, POD_EVENTS):
+        return text, False
+    if _is(pod, "Initialized", "False"):
+        for container in _list(pod, "status", "initContainerStatuses"):
+            if isinstance(_get(container, "state", "running"), Mapping):
+                return f"its init container {_text(container, 'name')} runs", False
+    return "", False
+
+
+def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[str, bool]:
+    """What a container waits for, and whether that can never come."""
+    if reason in _PULLING:
+        return f"can't pull the image {_text(container, 'image')}: {message}", False
+    if fault := _no_program(pod, message):
+        return fault, True
+    if reason == "CrashLoopBackOff":
+        how = _end(pod, _get(container, "lastState", "terminated"))
+        return f"{reason}: the container {_text(container, 'name')} {how}", False
+    return f"{reason}: {message}", reason in _HOPELESS or _HOPELESS_WORDS.search(message) is not None
+
+
+def _no_program(pod: _Json, message: str) -> str:
+    """The fault of an image without the program of the container; empty: the message is another one."""
+    found = _NO_PROGRAM.search(message)
+    if found is None:
+        return ""
+    image = _text(_container(pod, CONTAINER), "image")
+    return f"the image {image} has no Python of 3.8 or later ({found[0]})"
+
+
+# ---------------------------------------------------------------------- parts of objects
+
+
+def _get(value: object, *path: str) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _text(value: object, *path: str) -> str:
+    found = _get(value, *path)
+    return host_text(found) if isinstance(found, str) else ""
+
+
+def _list(value: object, *path: str) -> list[_Json]:
+    found = _get(value, *path)
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def _conditions(pod: _Json, type: str, status: str) -> Iterator[_Json]:
+    for condition in _list(pod, "status", "conditions"):
+        if _text(condition, "type") == type and _text(condition, "status") == status:
+            yield condition
+
+
+def _is(pod: _Json, type: str, status: str) -> bool:
+    return next(_conditions(pod, type, status), None) is not None
+
+
+def _container(pod: _Json, name: str) -> _Json:
+    return next((each for each in _list(pod, "spec", "containers") if _text(each, "name") == name), {})
+
+
+def _said(value: object, reason: str = "") -> str:
+    """The reason and the message of a condition or a status."""
+    message = _cut(_text(value, "message"))
+    return ": ".join(filter(None, (reason or _text(value, "reason"), message)))
+
+
+def _cut(message: str) -> str:
+    """A message without the names of the functions that passed it on."""
+    return _CALLERS.sub("", message).removesuffix(": unknown")
+
+
+def _event(events: Iterable[_Json], uid: str, reasons: tuple[str, ...]) -> str:
+    """The newest event of an object with one of these reasons; empty: there is none."""
+    found = [
+        event
+        for event in events
+        if _text(event, "involvedObject", "uid") == uid and _text(event, "reason") in reasons
+    ]
+    times = ("lastTimestamp", "eventTime")
+    newest = max(found, key=lambda event: max(_text(event, time) for time in times), default={})
+    return _said(newest)

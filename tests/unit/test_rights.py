@@ -1,0 +1,43 @@
+"""The rights that launch asks the API server for, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from launcher.errors import TransportError
+from launcher.transports.kubernetes.rights import RIGHTS, check_rights
+
+
+def _api(refused: set[tuple[str, str]]):
+    """Answers like kubectl: the objects one after the other."""
+
+    def ask(*words: str, stdin: str = "") -> str:
+        assert words[0] == "create"
+        answers = []
+        for review in json.loads(stdin)["items"]:
+            asked = review["spec"]["resourceAttributes"]
+            assert asked["namespace"] == "team"
+            right = asked["verb"], "/".join(filter(None, (asked["resource"], asked["subresource"])))
+            answers.append(json.dumps({**review, "status": {"allowed": right not in refused}}, indent=4))
+        assert len(answers) == sum(map(len, RIGHTS.values()))
+        return "\n".join(answers) + "\n"
+
+    return ask
+
+
+def test_all_missing_rights_are_in_one_message():
+    check_rights(_api(set()), "team")
+    with pytest.raises(TransportError) as raised:
+        check_rights(_api({("create", "jobs"), ("delete", "jobs"), ("create", "pods/exec")}), "team")
+    missing = (
+        "missing: create, delete jobs.batch; create pods/exec (docs/kubernetes.md, Rights, has the Role)"
+    )
+    assert missing in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", ["", "no JSON", '{"status": 1}', "[]", '{"status": {"allowed": true}}'])
+def test_no_answer_is_no_right(answer: str):
+    with pytest.raises(TransportError, match="the API server"):
+        check_rights(lambda *words, stdin="": answer, "team")

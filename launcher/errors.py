@@ -14,6 +14,7 @@
     │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
     │   ├── ConnectionLost               the connection to a host broke: a new one may work
     │   └── HostGone                     an agent, or its host, has gone for good
+    │       └── AllGone                      ... and so have all others: their allocation is over
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
@@ -125,6 +126,10 @@ class ConnectionLost(TransportError):
 
 class HostGone(TransportError):
     """An agent, or its host (a container, a pod), has gone for good: nothing can connect to it."""
+
+
+class AllGone(HostGone):
+    """So have all hosts of the launch: their allocation is over."""
 
 
 class ProtocolError(LaunchError):

@@ -189,6 +189,8 @@ class AgentLost(Record):
     host: str
     at: float
     why: str
+    #: Whether no other host is left, either.
+    all_gone: bool = False
 
 
 class AgentClosed(Record):

@@ -1,8 +1,10 @@
-"""A node of Slurm: the agent as the main process of a step, and a first look at the nodes of a job."""
+"""A node of Slurm: the main process of a step looks at it, and then is its agent."""
 
-import hashlib
 import json
 import os
+import signal
+import sys
+import zlib
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
 
 from launcher.agent import main
@@ -22,6 +24,8 @@ _OF_JOB = (
     "SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT",
     "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX",
 )  # fmt: skip
+#: Seconds from the look at the node to the start of its agent: tasks are placed meanwhile.
+_WAITING = 600
 #: Bytes of a file that are compared.
 _COMPARED = 1 << 20
 
@@ -45,28 +49,35 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """As `launcher.agent.main.serve`; ``variables`` of the arguments describe the job."""
-    environ = without_step(os.environ, arguments["variables"])
-    os.environ.clear()
-    os.environ.update(environ)
-    main.serve(arguments)
+    """Write a line of JSON about this node; a line of JSON on stdin makes this process the agent.
 
-
-def survey(arguments: Mapping[str, Any]) -> int:
-    """Print a line of JSON about this node.
+    The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job.
+    Without it the launcher does not need the node.
 
     Args:
         arguments: ``files``: paths, and what `fingerprint` says about them on the machine of launch.
     """
     files: Mapping[str, Optional[List[Any]]] = arguments["files"]
+    cpus = os.environ.get("SLURM_CPUS_ON_NODE", "")
     found = {
-        "node": os.environ.get("SLURMD_NODENAME", ""),
-        "cpus": os.environ.get("SLURM_CPUS_ON_NODE", ""),
+        "cpus": int(cpus) if cpus.isdecimal() else 1,
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
     }
+    signal.alarm(_WAITING)  # srun may be killed, which is no end of stdin
     write_all(1, json.dumps(found).encode("ascii") + b"\n")
-    return 0
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1)  # no more: what follows is the agent's
+        if not piece:
+            sys.exit(0)
+        line += piece
+    signal.alarm(0)
+    arguments = json.loads(line)
+    environ = without_step(os.environ, arguments["variables"])
+    os.environ.clear()
+    os.environ.update(environ)
+    main.serve(arguments)
 
 
 def fingerprint(path: str) -> Optional[Sequence[Any]]:
@@ -79,6 +90,6 @@ def fingerprint(path: str) -> Optional[Sequence[Any]]:
         if os.path.isdir(path):
             return [inode]
         with open(path, "rb") as file:
-            return [inode, hashlib.sha256(file.read(_COMPARED)).hexdigest()]
+            return [inode, zlib.crc32(file.read(_COMPARED))]
     except OSError:
         return None

@@ -46,7 +46,7 @@ def present() -> tuple[Transport, Inventory] | None:
         TransportError: the allocation does not tell its hosts.
     """
     for transport in transports.transports().values():
-        if (found := transport.present()) is not None:
+        if (found := transport.present(print_notice)) is not None:
             return transport, found
     return None
 

@@ -234,6 +234,9 @@ class Parser(argparse.ArgumentParser):
         name, equals, _ = _as_written(word, words).partition("=")
         if not name.strip("-"):
             name = word
+        attached = re.fullmatch(r"(-[A-Za-z])\d+", name)  # -n4
+        if attached and peers.option(attached[1]):
+            name = attached[1]
         peer = peers.option(name)
         if peer is not None and self._has_all(peer.answer):
             values = "?" if equals or peer.values == 1 else peer.values

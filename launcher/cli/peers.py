@@ -42,7 +42,7 @@ class Peer(Record):
 
     #: Number of values after the option.
     values: int
-    #: What to type; ``{}`` is the user's value.
+    #: What to type; ``{}`` is the user's value, ``{written}`` the option with it.
     answer: str
     #: Whether the values are a variable, which may be secret: only its name is shown.
     secret: bool = False
@@ -52,13 +52,14 @@ class Peer(Record):
         if self.secret:
             names = [re.sub("=.*", "=...", value, flags=re.DOTALL) for value in given[:1]]
             given = names + ["..."] * len(given[1:])
-        return f"{' '.join([option, *given])}: {self.answer.format(*given or ['VALUE'])}"
+        written = " ".join([option, *given])
+        return f"{written}: {self.answer.format(*given or ['VALUE'], written=written)}"
 
 
 _LEAVE_OUT = "leave it out: "
 _RENDEZVOUS = _LEAVE_OUT + "launch chooses the addresses and ports, and each task has them in TF_CONFIG"
 _KUBERNETES = _LEAVE_OUT + "it is an option of Kubernetes; launch runs on the hosts of --hosts"
-_SLURM = "it is an option of Slurm: write it into --slurm-options"
+_SLURM = "it is an option of Slurm: use --slurm-options='{written}'"
 _MPI = _LEAVE_OUT + "it is an option of Open MPI"
 _PER_HOST = "--workers N is the number in all; the tasks of a host are its slots: --hosts node1:{0},node2:{0}"
 
@@ -106,7 +107,7 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         "--machine-rank --coordinator-address --port --ports --publish",
         Peer(1, _RENDEZVOUS),
     ),
-    ("-p", Peer(1, _RENDEZVOUS + "; for Slurm's partition use --partition {}")),
+    ("-p", Peer(1, "for Slurm's partition use --partition {}; ports need no option: launch chooses them")),
     ("--standalone", Peer(0, _LEAVE_OUT + "without --hosts all tasks run on this machine")),
     (
         "--identity --identity-file --ssh-identity-file --ssh-key",

@@ -134,8 +134,10 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     for record in host.tasks:
         if record.task in job.tasks.open:
             _lose_task(job, record, event, lost)
-    start_again, more = restarting.after_loss(job, host, restart, event.at, why)
-    text += more
+    start_again = False
+    if not event.all_gone:
+        start_again, more = restarting.after_loss(job, host, restart, event.at, why)
+        text += more
     job.notify(text, urgent=True)
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more
         finish_if_closed(job)

@@ -29,6 +29,8 @@ class Link(Protocol):
     stays: bool
     #: The tasks of its host: its messages may name no other.
     tasks: set[str]
+    #: After the end of the agent: whether it ended with all others, see `AllGone`.
+    all_gone: bool
 
     @property
     def broken(self) -> bool:
@@ -90,7 +92,11 @@ class RemoteCommand(Protocol):
         """
 
     def why_refused(self, why: str) -> str:
-        """The reason, for the user, why an agent ends without being asked to; it has told ``why``."""
+        """The reason, for the user, why an agent ends without being asked to; it has told ``why``.
+
+        Raises:
+            HostGone: with a reason for which the host has gone.
+        """
 
     def send(self, data: bytes | memoryview) -> int:
         """Write to its stdin without blocking, and return the number of bytes written.

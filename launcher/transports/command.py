@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from launcher.errors import TransportError
@@ -114,6 +114,7 @@ class CommandPipe(PipedProgram):
         startup: the bytes that it reads first, see `bootstrap.startup`.
         python: the Python that runs the program, for messages.
         environ: the variables of the command; ``None``: those of this process.
+        started: called when the command runs, before it has read the program.
 
     Raises:
         TransportError: the command can't be started.
@@ -126,6 +127,7 @@ class CommandPipe(PipedProgram):
         startup: bytes,
         python: str,
         environ: Mapping[str, str] | None = None,
+        started: Callable[[CommandPipe], object] = lambda _: None,
     ) -> None:
         super().__init__(host, python, argv[0])
         self._socket, theirs = socket.socketpair()
@@ -144,6 +146,7 @@ class CommandPipe(PipedProgram):
             self._socket.close()
             self._stderr.close()
             raise self._fault(f"{argv[0]} can't be started: {error.strerror}") from error
+        started(self)
         self._socket.settimeout(_ARRIVAL)
         try:
             self._socket.sendall(startup)

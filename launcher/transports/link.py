@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
-from launcher.errors import ConnectionLost, HostGone, ProtocolError, TransportError
+from launcher.errors import AllGone, ConnectionLost, HostGone, ProtocolError, TransportError
 from launcher.events import AgentClosed, CloseAgent, Command
 from launcher.loop import Loop, Timer, await_readable
 from launcher.protocol import (
@@ -97,7 +97,7 @@ class ReconnectingLink:
         stays: see `Link`.
     """
 
-    same_clock = False
+    same_clock = all_gone = False
 
     def __init__(
         self,
@@ -458,8 +458,8 @@ class ReconnectingLink:
         self._connecting, self._tried_at = False, time.monotonic()
         try:
             program = made.result()
-        except HostGone as error:
-            raise _Ended(self._bare(error)) from error
+        except HostGone:
+            raise
         except TransportError as error:
             self._why_not = self._bare(error)
             if self._attempts == 1:
@@ -500,6 +500,7 @@ class ReconnectingLink:
         if self._closed_there:
             raise _Ended from error
         if isinstance(error, HostGone):
+            self.all_gone = isinstance(error, AllGone)
             raise _Ended(self._with_suspension(self._bare(error))) from error
         other = self._connecting or (isinstance(error, ConnectionLost) and self._attempts == 1)
         if not self._met and not other:

@@ -38,7 +38,7 @@ class PipeLink:
     """
 
     same_clock = True
-    stays = False
+    stays = all_gone = False
     broken = False
 
     def __init__(self, host: str, reading: int, writing: int) -> None:

@@ -154,8 +154,12 @@ class Transport:
         """Notes on its options, for the user."""
         return ()
 
-    def present(self) -> Inventory | None:
-        """The hosts of the allocation around this process; ``None``: there is none of this transport."""
+    def present(self, notice: Callable[[str], None]) -> Inventory | None:
+        """The hosts of the allocation around this process; ``None``: there is none of this transport.
+
+        Args:
+            notice: gets lines for the user; any thread may call it.
+        """
         return None
 
     def findings(self, inventory: Inventory, facts: "Mapping[str, Facts]") -> "Iterable[Finding]":

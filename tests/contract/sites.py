@@ -216,7 +216,7 @@ class SlurmSite(RoomSite):
 @contextmanager
 def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     from launcher.transports.slurm.allocation import Job
-    from launcher.transports.slurm.steps import look, steps
+    from launcher.transports.slurm.steps import connections, look
     from tests.slurm.cluster import Cluster, soon
 
     slurm: Cluster = request.getfixturevalue("slurm")
@@ -228,9 +228,9 @@ def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     patch.setenv("PATH", f"{slurm.commands(folder)}:{os.environ['PATH']}")
     notices: list[str] = []
     (folder / "test").mkdir()
-    found = look(Job.of(environ), {})
+    found = look(Job.of(environ), {}, lambda _: None, 0)
     hosts = found.hosts(0, False)
-    with steps(found) as made:
+    with connections(found, hosts) as made:
         yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made.connections, notices)
     assert soon(lambda: not slurm.steps())
     assert notices == [], notices

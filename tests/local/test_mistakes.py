@@ -63,8 +63,15 @@ COMMAND_LINE = [
         "--slurm --mem=8G train.py",
         "use --memory 8G with --docker IMAGE; on Slurm write it into --slurm-options",
     ),
-    ("--slurm --exclusive train.py", "--exclusive: it is an option of Slurm: write it into --slurm-options"),
-    ("--slurm --array=1-4 train.py", "--array 1-4: it is an option of Slurm: write it into --slurm-options"),
+    (
+        "--slurm --exclusive train.py",
+        "--exclusive: it is an option of Slurm: use --slurm-options='--exclusive'",
+    ),
+    (
+        "--slurm --array=1-4 train.py",
+        "--array 1-4: it is an option of Slurm: use --slurm-options='--array 1-4'",
+    ),
+    ("--slurm -n4 train.py", "-n 4: use --workers 4"),
     ("--slurm --wrap 'python train.py'", "write the program last: launch --slurm --detach python train.py"),
     ("--slurm --slurm-options qos=x train.py", "expected options of salloc, as in '--qos=short --exclusive'"),
     ("--slurm --no-slurm train.py", "--slurm and --no-slurm both"),

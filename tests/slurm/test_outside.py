@@ -90,11 +90,14 @@ def test_munge_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
     assert "munge" in ended.err.lower() and len(ended.err.splitlines()) == 1, ended.err
 
 
-def test_the_controller_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
+@pytest.mark.parametrize(("words", "job"), [(("--slurm",), {}), ((), {"SLURM_JOB_ID": "1"})])
+def test_the_controller_does_not_run(
+    start: Start, slurm: Cluster, tmp_path: Path, words: tuple[str, ...], job: dict[str, str]
+):
     """It is waited for, in sight; Ctrl-C ends that."""
     conf = Path(slurm.environ["SLURM_CONF"]).read_text()
     (tmp_path / "slurm.conf").write_text(f"{conf}\nSlurmctldPort=9\n")
-    started = start("--slurm", "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"})
+    started = start(*words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf", **job})
     started.until(lambda it: "waiting for an answer of Slurm" in it.err, 30)
     started.send(signal.SIGINT)
     ended = started.wait(30)
@@ -113,16 +116,28 @@ def test_a_full_cluster_is_waited_for_and_ctrl_c_cancels(start: Start, slurm: Cl
 
 
 @pytest.mark.parametrize(
-    ("who", "code"), [("launch", -signal.SIGKILL), ("salloc", 125), ("holder", 128 + signal.SIGTERM)]
+    ("who", "code"),
+    [
+        ("launch", -signal.SIGKILL),
+        ("salloc", 125),
+        ("holder", 128 + signal.SIGTERM),
+        ("salloc launch", -signal.SIGKILL),
+        ("launch salloc", -signal.SIGKILL),
+    ],
 )
-def test_a_process_is_killed_while_the_job_is_pending(start: Start, slurm: Cluster, who: str, code: int):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_process_is_killed_while_the_job_is_pending(
+    start: Start, slurm: Cluster, who: str, code: int, quiet: bool
+):
     """The job does not stay in the queue. Without the holder it goes on waiting, until launch ends."""
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
-        started = start("--slurm", "-N", "3", "--workers", "24", "true")
-        started.until(lambda it: "is pending: Resources" in it.err, 30)
-        (job,) = re.findall(r"job (\d+) is pending", started.err)
+        others, options = slurm.jobs(), ("--slurm-options=-Q",) if quiet else ()
+        started = start("--slurm", *options, "-N", "3", "--workers", "24", "true")
+        assert soon(lambda: len(slurm.jobs()) > len(others), 30)
+        (job,) = set(slurm.jobs()) - set(others)
         pids = processes(started)
-        os.kill(pids[who], signal.SIGKILL)
+        for each in who.split():
+            os.kill(pids[each], signal.SIGKILL)
         if who == "holder":
             started.send(signal.SIGTERM)
         assert started.wait(20).code == code, started.err

@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import values
-from launcher.errors import Fault
+from launcher.errors import Fault, JobError
 from launcher.job import RUN_FOLDER, Host, JobSpec
 from launcher.record import Record
 from launcher.transports.base import Commands, Connected
@@ -95,6 +96,14 @@ def in_step(environ: Mapping[str, str]) -> bool:
     """Whether these are the variables of a step that the user has started by srun."""
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < _NO_STEP
+
+
+def _wrong_variables() -> Iterator[Fault]:
+    job, conf = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_CONF", "")
+    if job and not re.fullmatch("[1-9][0-9]{0,9}", job):
+        yield Fault("SLURM_JOB_ID", f"{job!r}", "expected the number of a job; or --no-slurm")
+    if conf and not os.path.exists(conf):
+        yield Fault("SLURM_CONF", f"there is no file {conf!r}", "expected the configuration of Slurm")
 
 
 def _options(text: str) -> str:
@@ -172,6 +181,7 @@ class SlurmTransport(Transport):
                 yield Fault(f"--{name.replace('_', '-')}", text, expected)
         if settings is None:
             return
+        yield from _wrong_variables()
         if asked.named:
             yield Fault("--slurm", "the hosts are named, too", "expected one of them: or --no-slurm")
         tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
@@ -193,14 +203,16 @@ class SlurmTransport(Transport):
             text = f"launch runs in Slurm's job {job}, and uses its nodes"
             yield f"no allocation is asked for ({shlex.join(settings.salloc())}): {text}"
 
-    def present(self) -> Inventory | None:
+    def present(self, notice: Callable[[str], None]) -> Inventory | None:
         """See `Transport.present`."""
         if not is_inside(os.environ):
             return None
+        if wrong := list(_wrong_variables()):
+            raise JobError(wrong)
         from launcher.transports.slurm.allocation import Job
         from launcher.transports.slurm.steps import present
 
-        return present(Job.of(os.environ))
+        return present(Job.of(os.environ), notice)
 
     def findings(self, inventory: Inventory, facts: Mapping[str, Facts]) -> Iterable[Finding]:
         """See `Transport.findings`."""
@@ -251,12 +263,12 @@ class SlurmTransport(Transport):
         from launcher.transports.slurm.batch import notice_of_limit
         from launcher.transports.slurm.steps import inventory
 
-        found = inventory(launch, job)
-        if launch.dry_run:
-            yield found
-            return
         limit, end = f"the time limit of Slurm's job {job.id} (--time)", "SIGTERM, as scancel sends it"
-        with notice_of_limit(job, max(launch.settings.notice, launch.job.policy.grace + _AFTER_GRACE)):
+        notice = max(launch.settings.notice, launch.job.policy.grace + _AFTER_GRACE)
+        with (
+            inventory(launch, job) as found,
+            nullcontext() if launch.dry_run else notice_of_limit(job, notice),
+        ):
             yield found._replace(limit=limit, end=end)
 
     def queue(self) -> SlurmQueue:
@@ -273,9 +285,9 @@ class SlurmTransport(Transport):
         notice: Callable[[str], None],
     ) -> AbstractContextManager[Connected]:
         """See `Transport.connections`."""
-        from launcher.transports.slurm.steps import steps
+        from launcher.transports.slurm.steps import connections
 
-        return steps(settings)
+        return connections(settings, hosts)
 
 
 TRANSPORT = SlurmTransport()

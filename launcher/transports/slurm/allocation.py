@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from launcher.agent.node import job_variables
-from launcher.errors import TransportError
+from launcher.errors import Fault, JobError, TransportError
 from launcher.transports.slurm import MOST_NODES, in_step
 
 #: Seconds for an answer of Slurm's controller, which may be busy; for the end of a holder.
 _ANSWER, _END = 30.0, 10.0
-#: Seconds for which the state of a job is not asked for again.
-_FRESH = 2.0
+#: Seconds for which the state of a job is not asked for again; without a word to the user.
+_FRESH, _SILENT = 2.0, 2.0
 #: Seconds until the first look at a pending job; each pause is twice the one before, up to the last one.
 _FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
 #: Bytes of the environment of an allocation.
@@ -101,6 +101,18 @@ def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -
     return done.stdout.decode("utf-8", "replace").strip()
 
 
+@contextmanager
+def slow(notice: Callable[[str], None]) -> Iterator[None]:
+    """While Slurm is asked: a line for the user if it does not answer soon."""
+    timer = threading.Timer(_SILENT, notice, [_UNANSWERED])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _missing(command: str) -> TransportError:
     return TransportError(f"Slurm is not installed here: there is no {command} along PATH")
 
@@ -128,20 +140,14 @@ class Job:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Job:
-        """The job around a process that has these variables.
-
-        Raises:
-            TransportError: they do not name one.
-        """
-        job = environ["SLURM_JOB_ID"]
-        if not re.fullmatch("[1-9][0-9]{0,9}", job):
-            raise TransportError(f"SLURM_JOB_ID={job!r}: expected the number of a job; or --no-slurm")
-        return cls(job, environ)
+        """The job around a process that has these variables."""
+        return cls(environ["SLURM_JOB_ID"], environ)
 
     def nodes(self) -> list[str]:
         """The names of its nodes.
 
         Raises:
+            JobError: the variables are wrong.
             TransportError: Slurm does not tell.
         """
         found = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
@@ -154,7 +160,7 @@ class Job:
         written = re.fullmatch(r"\w[\w.,\[\]-]*", found)
         names = ask("scontrol", "show", "hostnames", found).split() if written else []
         if not names:
-            raise TransportError(f"Slurm's job {self.id}: SLURM_JOB_NODELIST={found!r} names no nodes")
+            raise JobError([Fault("SLURM_JOB_NODELIST", f"{found!r} names no nodes")])
         return names
 
     def tasks(self, count: int) -> list[int] | None:

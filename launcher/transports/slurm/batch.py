@@ -97,7 +97,7 @@ class SlurmQueue:
 
     def run_there(self, batch: Batch, argv: Sequence[str], quiet: bool = False) -> int:
         """See `Queue.run_there`."""
-        step = [*srun(batch.number, [batch.node]), "--input=none", *argv]
+        step = [*srun(batch.number, batch.node), "--input=none", *argv]
         done = subprocess.run(
             step,
             stdin=subprocess.DEVNULL,

@@ -1,59 +1,160 @@
-"""Steps of a job at Slurm: a look at its nodes, and the agent of each as the main process of an srun."""
+"""Steps of a job at Slurm: a program of ours on a node is the main process of an srun.
+
+The first step on a node looks at it, before the tasks are placed. Then it waits to become its agent.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
+import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from launcher.agent.node import fingerprint
 from launcher.checking import WARNING, Finding
-from launcher.errors import HostGone, HostsError, TransportError
+from launcher.errors import AllGone, HostGone, HostsError, TransportError
 from launcher.events import Facts
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import counted, duration, listed
 from launcher.transports import bootstrap
-from launcher.transports.base import Connected
+from launcher.transports.base import Connected, for_each
 from launcher.transports.command import CommandPipe
+from launcher.transports.dialog import Dialog, read
 from launcher.transports.link import START
-from launcher.transports.slurm.allocation import Job, ask, environment, said
-from launcher.transports.transport import Inventory, Launch
+from launcher.transports.slurm.allocation import Job, ask, environment, said, slow
+from launcher.transports.transport import Inventory, Launch, Reaching
 
-_SERVE, _SURVEY = "launcher.agent.node:serve", "launcher.agent.node:survey"
-#: Seconds for the look at all nodes; for all steps to end at the end, by themselves and after SIGTERM.
-_LOOK, _END, _LAST = 60.0, 5.0, 2.0
+_SERVE = "launcher.agent.node:serve"
+#: Seconds for the look at a node; for a step to take the arguments of its agent; for all steps to end at the
+#: end, by themselves and after SIGTERM.
+_LOOK, _BEGIN, _END, _LAST = 60.0, 5.0, 5.0, 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
 _CANCELLING, _PAUSE = 1.0, 0.1
 #: A step takes a share of no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
 #: Its folder is the user's home, as over SSH.
 _SRUN = (
     "srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet",
-    "--chdir=/", "--job-name=launch",
+    "--chdir=/", "--job-name=launch", "--nodes=1", "--ntasks=1",
 )  # fmt: skip
 _COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
 #: What srun says on clusters that bind no process to CPUs.
 _NO_BINDING = "cluster configuration lacks support for cpu binding"
 
 
-def srun(job: str, nodes: Sequence[str]) -> list[str]:
-    """The beginning of a command that runs a program once on each of these nodes of a job."""
-    names = ",".join(nodes)
-    return [
-        *_SRUN,
-        f"--jobid={job}",
-        f"--nodes={len(nodes)}",
-        f"--ntasks={len(nodes)}",
-        f"--nodelist={names}",
-    ]
+def srun(job: str, node: str) -> list[str]:
+    """The beginning of a command that runs a program once on a node of a job."""
+    return [*_SRUN, f"--jobid={job}", f"--nodelist={node}"]
+
+
+def without_noise(stderr: bytes) -> bytes:
+    """What srun has printed, without a line that is no error."""
+    lines = stderr.splitlines(keepends=True)
+    return b"".join(line for line in lines if _NO_BINDING.encode() not in line)
+
+
+class Step(CommandPipe):
+    """A program of ours in a step.
+
+    Args:
+        host: the node.
+        job: at Slurm.
+        python: on the node.
+        entry, arguments: see `launcher.transports.bootstrap.startup`.
+        started: called when srun runs, before it has taken the program.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        job: Job,
+        python: str,
+        entry: str,
+        arguments: object,
+        started: Callable[[Step], object],
+    ) -> None:
+        self._job, self._is_agent = job, entry == _SERVE
+        argv = [*srun(job.id, host), "--unbuffered", *_COMMAND]
+        startup = bootstrap.startup(python, entry, arguments)
+        super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        return without_noise(super().stderr().encode()).decode()
+
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""
+        why = super().why_ended()
+        status = self._process.returncode if why else self.status()
+        if why is None and (not self._is_agent or status is None or status < 0):
+            return None  # srun was killed: perhaps the step lives
+        if over := self._job.why_over():
+            return AllGone(over)
+        told = self._told()
+        if why is None:
+            return HostGone(f"{self._host}: {told or 'the agent was killed'}")
+        return self._fault(f"the agent can't be started there: {told}") if told else why
+
+    def _told(self) -> str:
+        """Why the step has ended, as Slurm tells it: a node failed, or somebody has cancelled it."""
+        lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
+        return said("\n".join(lines).encode())
+
+    def status(self) -> int | None:
+        """How srun has ended; negative: by a signal."""
+        self.wait(_END)
+        return self._process.returncode
+
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`."""
+        over = self._job.why_over()
+        until = time.monotonic() + _CANCELLING
+        while "SIGTERM" in why and not over and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            over = self._job.why_over()
+        if over:
+            raise AllGone(over)
+        if "was killed" in why:  # scancel of its step does that, too
+            self.status()
+            why = self._told() or why
+        return f"{why} (scancel of its step does that)" if "SIGTERM" in why else why
+
+    def close(self) -> None:
+        """See `RemoteCommand.close`. The srun of an agent stays: if it is killed, Slurm kills the agent."""
+        if self._is_agent:
+            self._socket.close()
+        else:
+            super().close()
+
+    def hang_up(self) -> None:
+        """Close its stdin."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its srun runs."""
+        return self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether its program runs, or has run."""
+        return self._ready
+
+    def signal(self, number: signal.Signals, until: float) -> None:
+        """Signal srun, and so let Slurm end the step, unless it ends until a time (monotonic)."""
+        self.wait(max(0.0, until - time.monotonic()))
+        self._process.send_signal(number)
+
+    def release(self) -> None:
+        """Close all, after the end of srun."""
+        super().close()
 
 
 class Node(Record):
@@ -67,16 +168,124 @@ class Node(Record):
     gpus: tuple[str, ...] | None
     #: Whether the working folder and the programs are those of this machine.
     same: bool
-    address: str | None = None
+
+
+class _Seen(Record):
+    """The answer of a node: ``CUDA_VISIBLE_DEVICES`` there, and fields of `Node`."""
+
+    cpus: int
+    gpus: str | None
+    same: bool
+
+
+class Steps:
+    """A step for each program on a node of a job; see `launcher.transports.base.Connections`."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        #: The variables of tasks that describe the job.
+        self.variables: Mapping[str, str] = {}
+        self._lock = threading.Lock()
+        self._steps: list[Step] = []
+        self._over = False
+        #: The steps that have looked at their nodes, and wait to become agents.
+        self._waiting: dict[str, Step] = {}
+        self._pythons: dict[str, str] = {}
+        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all nodes
+
+    def look(self, host: str, files: Mapping[str, Any]) -> Node:
+        """Look at a node.
+
+        Args:
+            host: the node.
+            files: see `launcher.agent.node.serve`.
+
+        Raises:
+            TransportError: it does not answer.
+        """
+        until, why = time.monotonic() + _LOOK, TransportError("no answer")
+        for python in dict.fromkeys((sys.executable, DEFAULT_PYTHON)):
+            step = self._start(host, python, _SERVE, {"files": files})
+            try:
+                seen = read(_Seen, Dialog(step).receive(until - time.monotonic()))
+            except TransportError as error:
+                _end([step])
+                why = error
+                continue
+            self._waiting[host], self._pythons[host] = step, python
+            return Node(host, python, seen.cpus, _ids(seen.gpus), seen.same)
+        raise why
+
+    def run(self, host: str, entry: str, arguments: object) -> Step:
+        """See `Commands.run`."""
+        if entry != START:
+            return self._start(host, self._pythons[host], entry, arguments)
+        if host not in self._waiting:  # a new agent on a host that was lost
+            self.look(host, {})
+        step = self._waiting.pop(host)
+        assert isinstance(arguments, Mapping)
+        Dialog(step).send({**arguments, "variables": self.variables}, _BEGIN)
+        return step
+
+    def reconnect(self, host: str) -> None:
+        """See `Connections.reconnect`: the next step makes a new connection."""
+        if over := self.job.why_over(fresh=False):
+            raise AllGone(over)
+
+    def _start(self, host: str, python: str, entry: str, arguments: object) -> Step:
+        return Step(host, self.job, python, entry, arguments, self._started)
+
+    def _started(self, step: Step) -> None:
+        with self._lock:
+            self._steps = [*(each for each in self._steps if each.runs), step]
+            over = self._over
+        if over:
+            step.signal(signal.SIGKILL, 0.0)
+
+    def dismiss(self, wanted: Collection[str] = ()) -> None:
+        """End the steps that wait on nodes that are not wanted."""
+        for host in self._waiting.keys() - wanted:
+            self._waiting.pop(host).hang_up()
+
+    def end(self, over: bool = True) -> None:
+        """Wait until no step is left; one that does not end is killed.
+
+        Args:
+            over: no more steps are made.
+        """
+        self.dismiss()
+        with self._lock:
+            self._over, left = over, self._steps
+        _end(left)
+
+
+def _end(steps: Sequence[Step]) -> None:
+    now = time.monotonic()
+    for step in steps:
+        step.signal(signal.SIGTERM, now + _END if step.ready else now)
+    until = time.monotonic() + _LAST
+    for step in steps:
+        step.signal(signal.SIGKILL, until)
+        step.release()
+
+
+def _ids(told: str | None) -> tuple[str, ...] | None:
+    """The ids in ``CUDA_VISIBLE_DEVICES``; ``None``: Slurm does not set it."""
+    if told is None:
+        return None
+    return tuple(id for id in told.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))
+
+
+# ---------------------------------------------------------------------- the nodes of a launch
 
 
 class Nodes(Record):
-    """A job and its nodes: the settings of the connections."""
+    """The nodes of a job, and the steps there: the settings of the connections."""
 
-    job: Job
     nodes: tuple[Node, ...]
-    #: The variables that describe the job.
-    variables: Mapping[str, str]
+    steps: Steps
+    #: Numeric, by name, if they are others than the names.
+    addresses: Mapping[str, str]
 
     def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:
         """The nodes as hosts.
@@ -88,112 +297,62 @@ class Nodes(Record):
             count: the number of tasks; 0: not known.
             moves: whether the tasks of a lost node may move to others, whose places are taken then.
         """
-        asked = self.job.tasks(len(self.nodes))
+        asked = self.steps.job.tasks(len(self.nodes))
         least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
         hosts = []
         for number, node in enumerate(self.nodes):
             most = asked[number] if asked else max(node.cpus, even)
             slots = min(least, most) if count else most
             most = max(most, count if moves else 0)
-            hosts.append(Host(node.name, address=node.address, slots=slots, max_slots=most, gpus=node.gpus))
+            address = self.addresses.get(node.name)
+            hosts.append(Host(node.name, address=address, slots=slots, max_slots=most, gpus=node.gpus))
         return tuple(hosts)
 
 
-def look(job: Job, files: Mapping[str, Any]) -> Nodes:
-    """Look at all nodes of a job by one step.
+def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fanout: int) -> Nodes:
+    """Look at all nodes of a job, by steps that stay.
 
     Args:
         job: at Slurm.
-        files: see `launcher.agent.node.survey`.
+        files: see `launcher.agent.node.serve`.
+        notice: gets a line while some take long.
+        fanout: how many nodes at once.
 
     Raises:
         TransportError: Slurm does not answer, or a node does not.
     """
-    names = job.nodes()
-    addresses = dict(
-        line.split(None, 1)
-        for line in ask(
-            "sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o"
-        ).splitlines()
-    )
-    found: dict[str, Node] = {}
-    why = ""
-    for python in dict.fromkeys((sys.executable, DEFAULT_PYTHON)):
-        left = [name for name in names if name not in found]
-        if not left:
-            break
-        answers, why = _survey(job, left, python, files)
-        for answer in answers:
-            name = str(answer.get("node"))
-            address = addresses.get(name, name).strip()
-            found[name] = Node(
-                name,
-                python,
-                _number(answer.get("cpus")),
-                _ids(answer.get("gpus")),
-                answer.get("same") is True,
-                None if address == name else address,
-            )
-    silent = [name for name in names if name not in found]
-    if silent:
-        raise HostsError([f"{listed(silent)}: {job.why_over() or why}"])
-    return Nodes(job, tuple(found[name] for name in names), job.variables(names))
-
-
-def _number(told: object) -> int:
-    """A number of CPUs; 1: Slurm does not say."""
-    return int(told) if isinstance(told, str) and re.fullmatch("[1-9][0-9]{0,5}", told) else 1
-
-
-def _ids(told: object) -> tuple[str, ...] | None:
-    """The ids in ``CUDA_VISIBLE_DEVICES``; ``None``: Slurm does not set it."""
-    if not isinstance(told, str):
-        return None
-    return tuple(id for id in told.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))
-
-
-def _survey(
-    job: Job, nodes: Sequence[str], python: str, files: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], str]:
-    """The answers of nodes that have a Python; and why others have not answered."""
-    program = bootstrap.startup(python, _SURVEY, {"files": files})
-    argv = [*srun(job.id, nodes), *_COMMAND]
+    steps = Steps(job)
     try:
-        done = subprocess.run(argv, input=program, capture_output=True, env=environment(), timeout=_LOOK)
-    except FileNotFoundError:
-        raise TransportError("Slurm is not installed here: there is no srun along PATH") from None
-    except subprocess.TimeoutExpired:
-        return [], f"Slurm has started no step there in {_LOOK:g}s"
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    missing = f"<tf-launcher program: {bootstrap.MISSING}>" in lines
-    why = f"there is no {python} there" if missing else said(without_noise(done.stderr)) or "no answer"
-    answers = [_answer(line) for line in lines if line.startswith("{")]
-    return [answer for answer in answers if answer.get("node") in nodes], why
+        with slow(notice):
+            names = job.nodes()
+            told = ask("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o")
+        steps.variables = job.variables(names)
+        found, silent = for_each(
+            names, lambda name: steps.look(name, files), notice, "its first step", fanout
+        )
+        reasons: dict[str, list[str]] = {}
+        for name, why in silent.items():
+            reasons.setdefault(job.why_over(fresh=False) or why, []).append(name)
+        if reasons:
+            raise HostsError(f"{listed(own)}: {why}" for why, own in reasons.items())
+    except BaseException:
+        steps.end()
+        raise
+    pairs = (line.split() for line in told.splitlines())
+    addresses = {name: address for name, address in pairs if name != address}
+    return Nodes(tuple(found[name] for name in names), steps, addresses)
 
 
-def _answer(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def without_noise(stderr: bytes) -> bytes:
-    """What srun has printed, without a line that is no error."""
-    lines = stderr.splitlines(keepends=True)
-    return b"".join(line for line in lines if _NO_BINDING.encode() not in line)
-
-
-def present(job: Job) -> Inventory:
+def present(job: Job, notice: Callable[[str], None]) -> Inventory:
     """The nodes of a job, for commands without a launch.
 
     Raises:
         TransportError: see `look`.
     """
-    folder, fields = os.getcwd(), job.fields()
-    found = look(job, {folder: fingerprint(folder)})
-    left = job.seconds_left()
+    folder = os.getcwd()
+    found = look(job, {folder: fingerprint(folder)}, notice, Reaching().fanout)
+    found.steps.end(over=False)
+    fields, left = job.fields(), job.seconds_left()
     limit = "no time limit" if left is None else f"{duration(left)} left"
     nodes = counted(len(found.nodes), "node")
     remarks = (f"Slurm's job {job.id}: partition {fields.get('Partition', '?')}, {nodes}, {limit}",)
@@ -212,8 +371,9 @@ def findings(found: Nodes, facts: Mapping[str, Facts]) -> Iterator[Finding]:
             yield Finding(WARNING, "cpus", (node.name,), seen, "ask Slurm for whole nodes: --exclusive")
 
 
-def inventory(launch: Launch, job: Job) -> Inventory:
-    """The nodes of a job as the hosts of a launch.
+@contextmanager
+def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
+    """The nodes of a job as the hosts of a launch; at the end of the context no step of it is left.
 
     Raises:
         TransportError: see `look`.
@@ -222,137 +382,35 @@ def inventory(launch: Launch, job: Job) -> Inventory:
     programs = (role.program for role in launch.job.roles if role.program.kind is ProgramKind.SCRIPT)
     paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
     files = {path: told for path in paths if (told := fingerprint(path)) is not None}
-    found = look(job, files)
-    count = sum(role.count for role in launch.job.roles if not role.sidecar)
-    made = found.hosts(count, bool(launch.job.policy.restarts))
-    pythons = {node.name: node.python for node in found.nodes}
-    hosts = tuple(
-        host
-        if launch.python_given or pythons[host.name] == sys.executable
-        else host._replace(python=pythons[host.name])
-        for host in made
-    )
-    same = frozenset(node.name for node in found.nodes if node.same)
-    files_there = "" if len(same) == len(made) else f"; {_others(found)} not the files of this machine"
-    text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly{files_there}"
-    if launch.settings.implied:
-        text += " (--no-slurm: only this machine)"
-    launch.notice(text)
-    return Inventory(hosts, launch.job, found, same_files=same)
-
-
-def _others(found: Nodes) -> str:
-    names = [node.name for node in found.nodes if not node.same]
-    return f"{listed(names)} {'has' if len(names) == 1 else 'have'}"
-
-
-# ---------------------------------------------------------------------- agents
-
-
-class Step(CommandPipe):
-    """A program of ours in a step.
-
-    Args:
-        host: the node.
-        found: the job.
-        python: on the node.
-        entry, arguments: see `launcher.transports.bootstrap.startup`.
-    """
-
-    def __init__(self, host: str, found: Nodes, python: str, entry: str, arguments: object) -> None:
-        self._job, self._is_agent = found.job, entry == _SERVE
-        argv = [*srun(found.job.id, [host]), "--unbuffered", *_COMMAND]
-        startup = bootstrap.startup(python, entry, arguments)
-        super().__init__(host, argv, startup, python, environment())
-
-    def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
-        return without_noise(super().stderr().encode()).decode()
-
-    def why_ended(self) -> TransportError | None:
-        """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""
-        why = super().why_ended()
-        status = self._process.returncode if why else self.status()
-        if why is None and (not self._is_agent or status is None or status < 0):
-            return None  # srun was killed: perhaps the step lives
-        over = self._job.why_over()
-        if over or why is None:
-            return HostGone(f"{self._host}: {over or self._why_gone()}")
-        return why
-
-    def _why_gone(self) -> str:
-        """Why the step has ended, as Slurm tells it: a node failed, or somebody has cancelled it."""
-        lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
-        return said("\n".join(lines).encode()) or "the agent was killed"
-
-    def status(self) -> int | None:
-        """How srun has ended; negative: by a signal."""
-        self.wait(_END)
-        return self._process.returncode
-
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`."""
-        if "SIGTERM" not in why:
-            return self._job.why_over() or why
-        until = time.monotonic() + _CANCELLING
-        while not (over := self._job.why_over()) and time.monotonic() < until:
-            time.sleep(_PAUSE)
-        return over or f"{why} (scancel of its step does that)"
-
-    def close(self) -> None:
-        """See `RemoteCommand.close`. The srun of an agent stays: if it is killed, Slurm kills the agent."""
-        if self._is_agent:
-            self._socket.close()
-        else:
-            super().close()
-
-    def end(self, until: float, number: signal.Signals) -> None:
-        """Wait for the end of srun until a time (monotonic); then signal it, and Slurm ends the step."""
-        self.wait(max(0.0, until - time.monotonic()))
-        if self._process.returncode is None:
-            self._process.send_signal(number)
-
-    def release(self) -> None:
-        """Close all, after `end`."""
-        super().close()
-
-
-class _Steps:
-    """A step for each program on a node; see `launcher.transports.base.Connections`."""
-
-    def __init__(self, found: Nodes) -> None:
-        self._found = found
-        self._pythons = {node.name: node.python for node in found.nodes}
-        #: Those of agents.
-        self.agents: list[Step] = []
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all nodes
-
-    def run(self, host: str, entry: str, arguments: object) -> Step:
-        """See `Commands.run`."""
-        if entry == START:
-            assert isinstance(arguments, Mapping)
-            entry, arguments = _SERVE, {**arguments, "variables": self._found.variables}
-        step = Step(host, self._found, self._pythons[host], entry, arguments)
-        if entry == _SERVE:
-            self.agents.append(step)
-        return step
-
-    def reconnect(self, host: str) -> None:
-        """See `Connections.reconnect`: the next step makes a new connection."""
-        if over := self._found.job.why_over(fresh=False):
-            raise HostGone(f"{host}: {over}")
+    found = look(job, files, launch.notice, launch.reaching.fanout)
+    try:
+        count = sum(role.count for role in launch.job.roles if not role.sidecar)
+        made = found.hosts(count, bool(launch.job.policy.restarts))
+        others = (
+            {}
+            if launch.python_given
+            else {n.name: n.python for n in found.nodes if n.python != sys.executable}
+        )
+        hosts = tuple(host._replace(python=others.get(host.name)) for host in made)
+        names = [node.name for node in found.nodes if not node.same]
+        text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly"
+        if names:
+            have = "has" if len(names) == 1 else "have"
+            text += f"; {listed(names)} {have} not the files of this machine"
+        if launch.settings.implied:
+            text += " (--no-slurm: only this machine)"
+        launch.notice(text)
+        same = frozenset(node.name for node in found.nodes if node.same)
+        yield Inventory(hosts, launch.job, found, same_files=same)
+    finally:
+        found.steps.end()
 
 
 @contextmanager
-def steps(found: Nodes) -> Iterator[Connected]:
-    """Connections to nodes; at the end no step of theirs is left."""
-    made = _Steps(found)
+def connections(found: Nodes, hosts: Sequence[Host]) -> Iterator[Connected]:
+    """Connections to these of the nodes."""
+    found.steps.dismiss({host.name for host in hosts})
     try:
-        yield Connected(made)
+        yield Connected(found.steps)
     finally:
-        for number, seconds in ((signal.SIGTERM, _END), (signal.SIGKILL, _LAST)):
-            until = time.monotonic() + seconds
-            for step in made.agents:
-                step.end(until, number)
-        for step in made.agents:
-            step.release()
+        found.steps.end()

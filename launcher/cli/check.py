@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
-from launcher.cli.connecting import add_connecting, commands, present
+from launcher.cli.connecting import add_allocating, add_connecting, allocation, commands
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
@@ -33,6 +33,7 @@ SUMMARY = "check hosts and the network between them for faults"
 EXAMPLES = """\
 launch check                         this machine, or those of an allocation
 launch check hostfiles/lab.yaml      its hosts, and connections between them
+launch check --slurm -N 2            two nodes that Slurm allocates meanwhile
 launch check --json node1,node2      the same for programs
 launch check lab.yaml && launch --hosts lab.yaml train.py
 
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "for each question to a host (default: 20)"
     option(parser, "--timeout S", text, positive_duration, default=_TIMEOUT)
     add_connecting(parser)
+    add_allocating(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         HostfileError: all faults of the list of hosts.
-        TransportError: the allocation does not tell its hosts.
+        TransportError: there is no allocation, or it does not tell its hosts.
     """
     text = args.where if args.hosts is None else args.hosts
-    within = present() if text is None else None
-    hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
-    hosts = within[1].hosts if within else hosts
-    with commands(hosts, args, within) as (programs, unreached), ExitStack() as stack:
+    with allocation(args, text is not None) as within, ExitStack() as stack:
+        hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
+        hosts = within[1].hosts if within else hosts
+        programs, unreached = stack.enter_context(commands(hosts, args, within))
         asked = _ask(hosts, programs, unreached, args, stack)
     more: Iterable[Finding] = ()
     if within is not None:

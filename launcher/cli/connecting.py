@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from launcher import transports
 from launcher.config import values
@@ -39,16 +39,33 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
     add_reaching(parser)
 
 
-def present() -> tuple[Transport, Inventory] | None:
-    """The allocation that this command runs in, and its transport; ``None``: it runs in none.
+def add_allocating(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `allocation` that ask for one."""
+    for transport in transports.transports().values():
+        if transport.brings_hosts:
+            transport.add_options(parser)
+
+
+@contextmanager
+def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transport, Inventory] | None]:
+    """The allocation that this command runs in, or asks for, and its transport; ``None``: there is none.
+
+    Args:
+        args: the options, perhaps with those of `add_allocating`.
+        named: whether the user names hosts.
 
     Raises:
-        TransportError: the allocation does not tell its hosts.
+        InputError: the options do not fit.
+        TransportError: the allocation does not tell its hosts, or there is none to be had.
     """
+    from launcher.job_run.run import new_job_id
+
     for transport in transports.transports().values():
-        if (found := transport.present(print_notice)) is not None:
-            return transport, found
-    return None
+        with transport.present(Asked(args, named=named), new_job_id(), print_notice) as found:
+            if found is not None:
+                yield transport, found
+                return
+    yield None
 
 
 def commands(

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 
-from launcher.cli.connecting import present
+from launcher.cli.connecting import allocation
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
         TransportError: the allocation does not tell its hosts.
         HostfileError: with all faults.
     """
-    found = present() if args.hosts is None else None
-    here = args.hosts is None and found is None
-    hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
-    hosts = found[1].hosts if found else hosts
+    with allocation(args, args.hosts is not None) as found:
+        here = args.hosts is None and found is None
+        hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
+        hosts = found[1].hosts if found else hosts
     if args.json:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0

@@ -154,13 +154,26 @@ class Transport:
         """Notes on its options, for the user."""
         return ()
 
-    def present(self, notice: Callable[[str], None]) -> Inventory | None:
-        """The hosts of the allocation around this process; ``None``: there is none of this transport.
+    def present(
+        self, asked: Asked, name: str, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Inventory | None]:
+        """For commands without a job: the hosts of the allocation around this process, or of one asked for.
+
+        At the end of the context they are given back.
 
         Args:
+            asked: the options of the command; it may not have those of the transport.
+            name: of an allocation that is asked for.
             notice: gets lines for the user; any thread may call it.
+
+        Returns:
+            ``None``: there are none of this transport.
+
+        Raises:
+            InputError: the options do not fit.
+            TransportError: there are no hosts.
         """
-        return None
+        return nullcontext()
 
     def findings(self, inventory: Inventory, facts: "Mapping[str, Facts]") -> "Iterable[Finding]":
         """For ``launch check``: faults of an allocation that other hosts can't have.

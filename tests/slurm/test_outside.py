@@ -198,6 +198,17 @@ def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster):
     assert slurm.jobs() == before
 
 
+def test_check_asks_for_nodes(start: Start, slurm: Cluster, tmp_path: Path):
+    before = slurm.jobs()
+    ended = start("check", "--slurm", "-N", "2", cwd=tmp_path).wait(60)
+    assert ended.code == 0, ended.err
+    line = r"Slurm's job \d+: partition p, 2 nodes, (5m00s|4m\d+s) left"
+    assert re.search(line, ended.err) and "4 of 4 connections between the hosts work" in ended.out
+    assert slurm.jobs() == before
+    ended = start("check", "--slurm", "n1,n2").wait()
+    assert ended.code == 2 and "--slurm: the hosts are named, too" in ended.err
+
+
 def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
     """A job that a process holds stays."""
     started = start("--slurm", "-N", "1", "--", *WAITS)

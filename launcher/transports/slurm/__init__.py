@@ -47,6 +47,8 @@ _WITHOUT = {
 _NO_STEP = 0xFFFF_FF00
 #: Nodes of a job.
 MOST_NODES = 10_000
+#: The time limit of an allocation without a job, in minutes.
+_CHECK = 5
 #: Seconds before a time limit at which tasks are stopped; more than their grace by this number.
 _NOTICE, _AFTER_GRACE = 120.0, 30.0
 
@@ -203,16 +205,28 @@ class SlurmTransport(Transport):
             text = f"launch runs in Slurm's job {job}, and uses its nodes"
             yield f"no allocation is asked for ({shlex.join(settings.salloc())}): {text}"
 
-    def present(self, notice: Callable[[str], None]) -> Inventory | None:
+    @contextmanager
+    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Inventory | None]:
         """See `Transport.present`."""
-        if not is_inside(os.environ):
-            return None
-        if wrong := list(_wrong_variables()):
-            raise JobError(wrong)
-        from launcher.transports.slurm.allocation import Job
+        given = vars(asked.args)
+        usual = {"slurm": False, "no_slurm": False, **dict.fromkeys((*_ASKING, "slurm_options"))}
+        asked = asked._replace(args=argparse.Namespace(**{**usual, **given}))
+        settings = self.settings(asked)
+        if faults := list(self.faults(asked, settings)):
+            raise JobError(faults)
+        if settings is None:
+            yield None
+            return
+        from launcher.transports.slurm.allocation import Job, allocated
         from launcher.transports.slurm.steps import present
 
-        return present(Job.of(os.environ), notice)
+        if is_inside(os.environ):
+            yield present(Job.of(os.environ), notice)
+            return
+        words = settings.salloc()
+        words += [] if settings.time else [f"--time={_CHECK}"]
+        with allocated(words, name, notice, lambda: None) as job:
+            yield present(job, notice)
 
     def findings(self, inventory: Inventory, facts: Mapping[str, Facts]) -> Iterable[Finding]:
         """See `Transport.findings`."""

@@ -101,6 +101,15 @@ def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -
     return done.stdout.decode("utf-8", "replace").strip()
 
 
+def shown(kind: str, name: str) -> dict[str, str]:
+    """What ``scontrol show`` shows of a job or a partition, by name.
+
+    Raises:
+        TransportError: Slurm does not tell.
+    """
+    return dict(re.findall(r"(\w+)=(\S+)", ask("scontrol", "--oneliner", "show", kind, name)))
+
+
 @contextmanager
 def slow(notice: Callable[[str], None]) -> Iterator[None]:
     """While Slurm is asked: a line for the user if it does not answer soon."""
@@ -183,7 +192,7 @@ class Job:
         Raises:
             TransportError: Slurm does not tell.
         """
-        return dict(re.findall(r"(\w+)=(\S+)", ask("scontrol", "--oneliner", "show", "job", self.id)))
+        return shown("job", self.id)
 
     def seconds_left(self) -> float | None:
         """The seconds until its time limit; ``None``: it has none.

@@ -29,7 +29,7 @@ from launcher.transports.base import Connected, for_each
 from launcher.transports.command import CommandPipe
 from launcher.transports.dialog import Dialog, read
 from launcher.transports.link import START
-from launcher.transports.slurm.allocation import Job, ask, environment, said, slow
+from launcher.transports.slurm.allocation import Job, ask, environment, said, shown, slow
 from launcher.transports.transport import Inventory, Launch, Reaching
 
 _SERVE = "launcher.agent.node:serve"
@@ -352,10 +352,12 @@ def present(job: Job, notice: Callable[[str], None]) -> Inventory:
     folder = os.getcwd()
     found = look(job, {folder: fingerprint(folder)}, notice, Reaching().fanout)
     found.steps.end(over=False)
-    fields, left = job.fields(), job.seconds_left()
+    partition, left = job.fields().get("Partition", "?"), job.seconds_left()
     limit = "no time limit" if left is None else f"{duration(left)} left"
+    most = shown("partition", partition).get("MaxTime", "UNLIMITED")
+    allowed = "" if most == "UNLIMITED" else f" (at most {most})"
     nodes = counted(len(found.nodes), "node")
-    remarks = (f"Slurm's job {job.id}: partition {fields.get('Partition', '?')}, {nodes}, {limit}",)
+    remarks = (f"Slurm's job {job.id}: partition {partition}{allowed}, {nodes}, {limit}",)
     same = frozenset(node.name for node in found.nodes if node.same)
     return Inventory(found.hosts(0, False), JobSpec(()), found, same_files=same, remarks=remarks)
 

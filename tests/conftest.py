@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
+    from tests.kubernetes.cluster import Cluster as Kubernetes
     from tests.slurm.cluster import Cluster
 
 MARK = "LAUNCH_TEST_MARK"
@@ -390,6 +391,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def held(slurm: Cluster) -> dict[str, str]:
     """An allocation of all nodes that lasts longer than the test: the variables of a process in it."""
     return slurm.held()
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    """A namespace of a cluster, for the tests of more than one folder."""
+    from tests.kubernetes.cluster import a_cluster
+
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()} {time.time()}"
+    with a_cluster(tmp_path_factory.mktemp("kubernetes"), run) as cluster:
+        yield cluster
 
 
 def install(site: Path, name: str, source: str) -> dict[str, str]:

@@ -148,7 +148,8 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         own_container = transport.in_containers and not other_machines
         job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
     for each, found in transports.transports().items():
-        faults += found.faults(asked[each]._replace(job=job), chosen[each])
+        asked_now = asked[each]._replace(job=job, in_containers=transport.in_containers)
+        faults += found.faults(asked_now, chosen[each])
         notes += found.notes(asked[each], chosen[each])
     if transport.in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"

@@ -21,6 +21,7 @@ TRANSPORTS = {
     "ssh": "launcher.transports.ssh",
     "docker": "launcher.transports.docker",
     "slurm": "launcher.transports.slurm",
+    "kubernetes": "launcher.transports.kubernetes",
 }
 #: Entry points of installed packages: the name of a transport, and its module.
 _GROUP = "launch.transports"
@@ -71,8 +72,8 @@ def asked_for(settings: Mapping[str, Any]) -> list[str]:
 
     Args:
         settings: of each transport, by name; ``None``: the user does not ask for it. Settings that are
-            ``implied`` are used if the user asks for no other one.
+            ``implied`` are used if the user asks for no other one: of several, the first.
     """
     names = [name for name, found in settings.items() if found is not None and name != default()]
     asked = [name for name in names if not getattr(settings[name], "implied", False)]
-    return asked or names or [default()]
+    return asked or names[:1] or [default()]

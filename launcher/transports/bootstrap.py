@@ -57,10 +57,11 @@ _MARSHAL = 2
 #: contains no quote, no ``$`` and no ``!``, as it stands within two pairs of quotes. The options have the
 #: effect of ``-I``, which old Pythons do not know; the working folder is taken off the path. It reads
 #: exactly its bytes from the descriptor: the next one belongs to the program.
-_LOADER = (
-    "import sys;del sys.path[0];import os;"
-    "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
-)
+_BEGIN = "import sys;del sys.path[0];import os;"
+_REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
+_LOADER = _BEGIN + _REST
+#: Ends a process that gets no program. The first process of a container ignores signals without a handler.
+_ALARM = "import signal;signal.signal(signal.SIGALRM,lambda *_:os._exit(1));signal.alarm({});"
 
 #: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
 #: Within are no single quote, backslash, newline or ``!``, which csh and fish treat in their own ways.
@@ -171,9 +172,14 @@ def frame(data: bytes) -> bytes:
     return b"%08d%s" % (len(data), data)
 
 
-def loader(python: str) -> list[str]:
-    """The command line of a process that takes `program`, for a container or this machine: no shell."""
-    return [python, "-E", "-s", "-S", "-c", _LOADER]
+def loader(python: str, seconds: int = 0) -> list[str]:
+    """The command line of a process that takes `program`, for a container or this machine: no shell.
+
+    Args:
+        python: the Python.
+        seconds: after which it exits if no program comes; 0: it waits.
+    """
+    return [python, "-E", "-s", "-S", "-c", _BEGIN + _ALARM.format(seconds) + _REST if seconds else _LOADER]
 
 
 @functools.cache

@@ -42,6 +42,8 @@ class Asked(Record):
     #: Whether ``--hosts``, or ``hosts:`` of the job file, names the hosts.
     named: bool = False
     job: JobSpec = JobSpec(())
+    #: Whether the transport that is used runs tasks in containers; known when `Transport.faults` is called.
+    in_containers: bool = False
 
 
 class Launch(Record):

@@ -59,16 +59,9 @@ class DockerTransport(Transport):
         from launcher.transports.docker.container import own_hosts, seen_inside
 
         options: docker.DockerOptions = launch.settings
-        job = launch.job
-        job = job._replace(
-            roles=tuple(
-                role._replace(gpus=options.gpus)
-                if role.gpus is None and role.name != "ps" and not role.sidecar
-                else role
-                for role in job.roles
-            ),
-            python=job.python if launch.python_given else DEFAULT_PYTHON,
-            workdir=None if options.no_mount and not launch.workdir_given else job.workdir,
+        job = docker.with_gpus(launch.job, options.gpus)._replace(
+            python=launch.job.python if launch.python_given else DEFAULT_PYTHON,
+            workdir=None if options.no_mount and not launch.workdir_given else launch.job.workdir,
         )
         found = Inventory((), job, options, other_user=options.user is not None, standby=False)
         if not launch.named:

@@ -12,7 +12,7 @@ from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
 from launcher.record import Record
 from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
 from launcher.text import counted, listed
-from launcher.transports.docker.options import DockerOptions
+from launcher.transports.docker.options import DockerOptions, image_faults, limit
 
 _N = TypeVar("_N", int, float)
 
@@ -163,17 +163,7 @@ def task_folders(docker: DockerOptions, job: JobSpec) -> list[str]:
 def container_faults(docker: DockerOptions, job: JobSpec, here: bool) -> Iterator[Fault]:
     """The faults of mounts, limits and folders; see `containers`."""
     yield from asked_mounts(docker, here)[1]
-    for role in job.roles:
-        if not (role.image or docker.image):
-            expected = "expected image: in it, docker: IMAGE at the top of the file, or --docker IMAGE"
-            yield Fault(role.source, f"{role.name} has no image", expected)
-    roles = {role.name for role in job.roles}
-    for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
-        for name, _ in limits:
-            # A role of the job file may have no task in this launch.
-            if name and name not in roles and name not in docker.limited_roles:
-                expected = f"expected one of {', '.join(sorted(roles))}"
-                yield Fault(f"--{option} {name}=", f"there is no role {name!r}", expected)
+    yield from image_faults(job, docker, "docker")
     if here and "/" in task_folders(docker, job):
         expected = "expected another folder, or --no-mount"
         yield Fault("--workdir", "the root folder can't be mounted", expected)
@@ -202,19 +192,10 @@ def _mount(text: str, here: bool) -> Mount | None:
 
 
 def _limit(limits: Sequence[tuple[str, _N]], tasks: Sequence[Placed], field: str) -> _N | None:
-    """The sum of the limits of a container's tasks; ``None``: a task has none.
-
-    A limit for a role, then that in the role's field, comes before the limit for every role.
-    """
-    by_role = dict(limits)
-    found: list[_N] = []
-    for role in (placed.role for placed in tasks):
-        own = getattr(role, field)
-        limit = by_role.get(role.name, by_role.get("") if own is None else own)
-        if limit is None:
-            return None
-        found.append(limit)
-    return sum(found[1:], found[0])
+    """The sum of the limits of a container's tasks; ``None``: a task has none."""
+    found = [limit(limits, placed.role, field) for placed in tasks]
+    each = [one for one in found if one is not None]
+    return sum(each[1:], each[0]) if each and len(each) == len(found) else None
 
 
 # ---------------------------------------------------------------------- names and labels

@@ -10,23 +10,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.config import values
 from launcher.errors import Fault
+from launcher.job import JobSpec, Role
 from launcher.record import Record
 from launcher.text import did_you_mean
 from launcher.transports.transport import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
-    from launcher.config.schema import Faults, Keys, Node
+    from launcher.config.schema import Faults, Key, Keys, Node, Values
 
 _N = TypeVar("_N", int, float)
+_T = TypeVar("_T", bound=Record)
 
 #: Options of ``docker run`` that launch sets itself.
 _RESERVED = (
     "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
 )  # fmt: skip
 
-
-#: Settings of both command line and job file, where the command line's replaces the job file's.
-_SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
+#: When an image is pulled.
+PULL = ("missing", "always", "never")
+#: Settings of both command line and job file, where the command line's replaces the job file's; those about
+#: containers wherever they run.
+_SIMPLE, ANYWHERE = ("no_mount", "read_only", "user", "pull", "keep"), ("user", "pull")
 
 
 class DockerOptions(Record):
@@ -51,26 +55,50 @@ class DockerOptions(Record):
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
+    #: Nothing asks for Docker but the images of roles.
+    implied: bool = False
+
+
+def shared_keys() -> Sequence[Key]:
+    """The keys about containers wherever they run; `read_shared` reads them."""
+    from launcher.config.schema import Key, by_role, single
+
+    gpus = single(values.whole(0, values.MOST_GPUS))
+    return (
+        Key("image", "The image of roles that have none of their own.", single(values.image)),
+        Key("memory", "The memory limit of each container: 512m, 2g.", by_role(values.memory)),
+        Key("cpus", "The CPU limit of each container.", by_role(values.cpus)),
+        Key("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
+        Key("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
+        Key("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
+    )
+
+
+def read_shared(found: Values, roles: Sequence[str]) -> dict[str, Any]:
+    """The settings of `shared_keys`, for the fields of a record with these names and ``limited_roles``.
+
+    Args:
+        found: the values; new faults are added.
+        roles: of the job file.
+    """
+    limited = tuple((key, role) for key in ("memory", "cpus") for role, _ in found.get(key, ()) if role)
+    for key, role in limited:
+        if roles and role not in roles:
+            found.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
+    settings = found.some("image", "memory", "cpus", "gpus", *ANYWHERE)
+    return {**settings, "limited_roles": tuple(role for _, role in limited)}
 
 
 def keys() -> Keys:
     """The keys of ``docker:`` in a job file."""
-    from launcher.config.schema import Key, by_role, several, single, table
+    from launcher.config.schema import Key, several, single, table
 
-    flag, text = single(values.flag), single(values.one_line)
-    pull = single(values.choice("missing", "always", "never"))
-    gpus = single(values.whole(0, values.MOST_GPUS))
-    mounts = several(values.one_line)
+    flag, mounts = single(values.flag), several(values.one_line)
     return table(
-        Key("image", "The image of roles that have none of their own.", single(values.image)),
+        *shared_keys(),
         Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", mounts),
         Key("no_mount", "Do not mount the working folder.", flag),
         Key("read_only", "Mount the working folder read-only.", flag),
-        Key("memory", "The memory limit of each container: 512m, 2g.", by_role(values.memory)),
-        Key("cpus", "The CPU limit of each container.", by_role(values.cpus)),
-        Key("user", "The user of the tasks, UID:GID. Default: you.", text),
-        Key("pull", "When to pull it. Default: missing.", pull),
-        Key("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
         Key("keep", "Leave the containers when the job is over.", flag),
         Key("options", "Other options of docker run, without dashes: shm_size: 1g.", _engine_options),
     )
@@ -102,15 +130,14 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
     if found.get("no_mount") and found.get("read_only"):
         expected = "expected one of them: the working folder is not mounted"
         found.add("read_only", '"no_mount" and "read_only" both', expected)
-    limited = tuple((key, role) for key in ("memory", "cpus") for role, _ in found.get(key, ()) if role)
-    for key, role in limited:
-        if roles and role not in roles:
-            found.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
+    shared = read_shared(found, roles)
     return DockerOptions(
-        engine_options=found.get("options", ()),
-        limited_roles=tuple(role for _, role in limited),
-        **found.some("image", "mounts", "memory", "cpus", "gpus", *_SIMPLE),
+        engine_options=found.get("options", ()), **shared, **found.some("mounts", *_only_docker())
     )
+
+
+def _only_docker() -> list[str]:
+    return [name for name in _SIMPLE if name not in ANYWHERE]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +154,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
     add("--user UID[:GID]", "user of the tasks (default: you)", values.one_line)
     text = "when to pull the image (default: missing)"
-    add("--pull", text, choices=("missing", "always", "never"))
+    add("--pull", text, choices=PULL)
     add("--keep", "keep the containers; `launch clean` removes them")
 
 
@@ -148,16 +175,27 @@ def settings(asked: Asked) -> DockerOptions | None:
         ``None``: no containers.
     """
     args = asked.args
-    if args.docker is None and asked.section is None and not any(role.image for role in asked.job.roles):
+    implied = args.docker is None and asked.section is None
+    if implied and not any(role.image for role in asked.job.roles):
         return None
     file: DockerOptions = asked.section or DockerOptions()
     mounts = [text if text[:1] in ("~", ":") else os.path.join(asked.folder, text) for text in file.mounts]
-    return file._replace(
+    found = file._replace(
         image=file.image if args.docker is None else args.docker,
         mounts=(*mounts, *args.mount),
-        memory=_with_limits(file.memory, args.memory),
-        cpus=_with_limits(file.cpus, args.cpus),
-        **{name: getattr(args, name) or getattr(file, name) for name in _SIMPLE},
+        implied=implied,
+        **{name: getattr(args, name) or getattr(file, name) for name in _only_docker()},
+    )
+    return with_shared(found, args)
+
+
+def with_shared(file: _T, args: argparse.Namespace) -> _T:
+    """Settings with the fields of `shared_keys`, replaced by options of the command line."""
+    own: Any = file
+    return file._replace(
+        memory=_with_limits(own.memory, args.memory),
+        cpus=_with_limits(own.cpus, args.cpus),
+        **{name: getattr(args, name) or getattr(file, name) for name in ANYWHERE},
     )
 
 
@@ -176,14 +214,60 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
         settings: options and job file together.
     """
     if settings is None:
-        for name in ("mount", "memory", "cpus", *_SIMPLE):
+        names = () if asked.in_containers else ("memory", "cpus", *ANYWHERE)
+        for name in ("mount", *names, *_only_docker()):
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
+        if asked.in_containers:
+            return
         for role in asked.job.roles:
-            if role.cpus is not None or role.memory is not None:
-                problem = f"{role.name} has limits of CPUs or memory, which only containers have"
+            limited = role.cpus is not None or role.memory is not None
+            if limited or role.image:
+                what = "limits of CPUs or memory" if limited else "an image"
+                problem = f"{role.name} has {what}, which only containers have"
                 yield Fault(role.source, problem, "expected image: in it, docker: IMAGE or --docker IMAGE")
         return
     if settings.no_mount and settings.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
+
+
+def image_faults(job: JobSpec, settings: Any, name: str) -> Iterator[Fault]:
+    """The faults of images and limits.
+
+    Args:
+        job: the job.
+        settings: with the fields of `shared_keys`.
+        name: of the transport.
+    """
+    for role in job.roles:
+        if not (role.image or settings.image):
+            expected = f"expected image: in it, {name}: IMAGE at the top of the file, or --{name} IMAGE"
+            yield Fault(role.source, f"{role.name} has no image", expected)
+    roles = {role.name for role in job.roles}
+    for option, limits in (("memory", settings.memory), ("cpus", settings.cpus)):
+        for role, _ in limits:
+            # A role of the job file may have no task in this launch.
+            if role and role not in roles and role not in settings.limited_roles:
+                expected = f"expected one of {', '.join(sorted(roles))}"
+                yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
+
+
+def limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None:
+    """The limit of a task; ``None``: it has none.
+
+    A limit for a role, then that in the role's field, comes before the limit for every role.
+    """
+    by_role, own = dict(limits), getattr(role, field)
+    found: _N | None = by_role.get(role.name, by_role.get("") if own is None else own)
+    return found
+
+
+def with_gpus(job: JobSpec, gpus: int | None) -> JobSpec:
+    """The job with GPUs for each task of a role without its own number; ps and sidecars get none."""
+    return job._replace(
+        roles=tuple(
+            role._replace(gpus=gpus) if role.gpus is None and role.name != "ps" and not role.sidecar else role
+            for role in job.roles
+        )
+    )

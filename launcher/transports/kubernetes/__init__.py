@@ -1,0 +1,83 @@
+"""Pods of Kubernetes as hosts: each task has a pod, a Job of its own, and the agent is its main process.
+
+::
+
+    options      what the user asks for
+    manifest     the Jobs
+    kubectl      how the cluster is reached: only by the command kubectl
+    status       what the API says about a pod
+    pods         the pods of a launch: made, connected to, made again, removed
+
+    here         orchestrator ══ link ══ kubectl attach ══ API server ══ agent (main process) ──> task
+                          after a break: kubectl exec ══ pump ═══════════╝
+
+Nothing is installed in the cluster: rights in one namespace are enough. The end of the attached stdin, and
+the lease, end an agent whose launcher is gone; then its pod has ended, and the cluster removes the Job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from launcher.job import Host
+from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.transports.base import Connected
+from launcher.transports.docker.options import with_gpus
+from launcher.transports.kubernetes import options as kubernetes
+from launcher.transports.transport import Inventory, Launch, Reaching, Transport
+
+if TYPE_CHECKING:
+    from launcher.config.schema import Section
+    from launcher.transports.kubernetes.pods import Pods
+
+
+class KubernetesTransport(Transport):
+    """See above."""
+
+    in_containers = brings_hosts = renews_hosts = True
+
+    add_options = staticmethod(kubernetes.add_options)
+    settings = staticmethod(kubernetes.settings)
+    faults = staticmethod(kubernetes.faults)
+
+    def sections(self) -> Mapping[str, Section]:
+        """See `Transport.sections`."""
+        from launcher.config.schema import Section
+
+        text = "An image, or a mapping: each task runs in a pod of Kubernetes."
+        return {"kubernetes": Section(text, kubernetes.read_section)}
+
+    @contextmanager
+    def inventory(self, launch: Launch) -> Iterator[Inventory]:
+        """See `Transport.inventory`: the pods are made when the launch connects to them."""
+        from launcher.transports.docker.container import own_hosts
+        from launcher.transports.kubernetes.pods import Pods
+
+        job = with_gpus(launch.job, launch.settings.gpus)._replace(
+            python=launch.job.python if launch.python_given else DEFAULT_PYTHON,
+            workdir=launch.job.workdir if launch.workdir_given else None,
+        )
+        gpus = sum((role.gpus or 0) * role.count for role in job.roles)
+        hosts, _ = own_hosts(job, [*map(str, range(gpus))])
+        yield Inventory(hosts, job, Pods(launch, job), standby=False)
+
+    def connections(
+        self, hosts: Sequence[Host], settings: Pods, reaching: Reaching, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Connected]:
+        """See `Transport.connections`."""
+        from launcher.transports.kubernetes.pods import connected
+
+        return connected(settings, hosts)
+
+    def address(self, host: Host, settings: Any) -> str | None:
+        """See `Transport.address`: the IP of the pod."""
+        return settings.status(host.name).address or None
+
+    def renew(self, host: str, settings: Any) -> None:
+        """See `Transport.renew`."""
+        settings.renew(host)
+
+
+TRANSPORT = KubernetesTransport()

@@ -1,0 +1,91 @@
+"""The ``kubectl`` command: contexts, logins and proxies work as for the user."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.errors import TransportError
+from launcher.record import Record
+
+#: Seconds for an answer of the API server, and how much longer kubectl itself may take (a login).
+_ANSWER, _LONGER = 15, 15.0
+#: What kubectl says if it knows no cluster.
+_NO_CLUSTER = "localhost:8080"
+#: Beginnings of its errors, and lines that explain nothing.
+_PREFIX = re.compile(r"^(?:error: |Error from server(?: \(\w+\))?: )+")
+_NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
+
+
+class Kubectl(Record):
+    """How ``kubectl`` reaches the cluster."""
+
+    #: ``None``: the current one.
+    context: str | None = None
+    #: ``None``: that of the context.
+    namespace: str | None = None
+
+    def argv(self, *words: str) -> list[str]:
+        """A command line."""
+        given = {"context": self.context, "namespace": self.namespace}
+        return ["kubectl", *(f"--{name}={value}" for name, value in given.items() if value), *words]
+
+    def ask(self, *words: str, stdin: str = "", seconds: int = _ANSWER) -> str:
+        """Run a command: what it prints.
+
+        Args:
+            words: the command.
+            stdin: its input.
+            seconds: the limit for each answer of the API server.
+
+        Raises:
+            TransportError: it fails, or does not answer.
+        """
+        argv = self.argv(f"--request-timeout={seconds}s", *words)
+        try:
+            done = subprocess.run(
+                argv,
+                input=stdin.encode(),
+                capture_output=True,
+                timeout=seconds + _LONGER,
+                start_new_session=True,  # Ctrl-C in the terminal is for launch
+            )
+        except FileNotFoundError:
+            raise TransportError("kubectl is not installed here: there is none along PATH") from None
+        except subprocess.TimeoutExpired:
+            raise TransportError(f"kubectl {words[0]} takes more than {seconds + _LONGER:g}s") from None
+        if done.returncode:
+            raise TransportError(explain(done.stderr.decode("utf-8", "replace"), done.returncode))
+        return done.stdout.decode("utf-8", "replace")
+
+    def items(self, kind: str, selector: str) -> Sequence[Mapping[str, Any]]:
+        """The objects of a kind: ``pods``.
+
+        Args:
+            kind: of the objects.
+            selector: of their labels: ``NAME=VALUE,...``.
+
+        Raises:
+            TransportError: the API server does not answer, or refuses.
+        """
+        found: Sequence[Mapping[str, Any]] = json.loads(
+            self.ask("get", kind, f"--selector={selector}", "--output=json")
+        )["items"]
+        return found
+
+
+def explain(stderr: str, status: int | None = None) -> str:
+    """Why a kubectl has failed, as one line for the user.
+
+    Args:
+        stderr: what it printed.
+        status: its exit status.
+    """
+    lines = [line.strip() for line in stderr.splitlines() if not _NOISE.search(line)]
+    if any(_NO_CLUSTER in line for line in lines):
+        return "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG"
+    said = _PREFIX.sub("", lines[-1]) if lines else "" if status is None else f"it exited with {status}"
+    return f"kubectl: {said}" if said else ""

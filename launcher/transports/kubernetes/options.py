@@ -1,0 +1,139 @@
+"""The options about Kubernetes, on the command line and in job files."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from launcher.config import values
+from launcher.errors import Fault
+from launcher.record import Record
+from launcher.transports.docker.options import image_faults, read_shared, shared_keys, with_shared
+from launcher.transports.transport import Asked
+
+if TYPE_CHECKING:  # only a launch with a job file needs it
+    from launcher.config.schema import Faults, Keys, Node
+
+#: Seconds for all pods to run.
+_START = 300.0
+#: Options that replace keys of the job file.
+_SIMPLE = ("namespace", "context", "start_timeout")
+#: Options of Docker that pods do not have, and what is there in their place.
+_NOT_HERE = {
+    "mount": "volumes: in pod: of the job file",
+    "no_mount": "no option: pods see no folder of this machine",
+    "read_only": "no option: pods see no folder of this machine",
+    "keep": "no option: pods end with the job",
+}
+
+name = values.matching(
+    r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "expected a namespace: lower-case letters, digits and -"
+)
+
+
+class KubernetesOptions(Record):
+    """The settings of pods, of command line and job file."""
+
+    #: Of roles without their own.
+    image: str = ""
+    #: ``None``: those of kubectl's configuration.
+    namespace: str | None = None
+    context: str | None = None
+    #: Limits: role -> bytes, role -> CPUs; an empty role is every role.
+    memory: tuple[tuple[str, int], ...] = ()
+    cpus: tuple[tuple[str, float], ...] = ()
+    user: str | None = None
+    #: ``missing``, ``always`` or ``never``.
+    pull: str = "missing"
+    #: For each task of a role without its own number; ps and sidecars get none.
+    gpus: int | None = None
+    #: What is added to each pod: a pod template, with ``metadata`` and ``spec``, as JSON has it.
+    pod: Mapping[str, Any] = {}
+    #: Seconds for all pods to run.
+    start_timeout: float = _START
+    #: Roles that the job file has limits for; they may have no task this time.
+    limited_roles: tuple[str, ...] = ()
+
+
+def keys() -> Keys:
+    """The keys of ``kubernetes:`` in a job file."""
+    from launcher.config.schema import Key, single, table
+
+    duration = single(values.positive_duration)
+    return table(
+        *shared_keys(),
+        Key("namespace", "The namespace of the pods. Default: that of the context.", single(name)),
+        Key("context", "The context of kubectl. Default: the current one.", single(values.one_line)),
+        Key("pod", "A pod template that is added to each pod: nodeSelector, volumes ...", _template),
+        Key("start_timeout", "Time limit for all pods to run. Default: 5m.", duration),
+    )
+
+
+def _template(node: Node, label: str, faults: Faults) -> Any:
+    """``pod:`` of a job file."""
+    from launcher.config.schema import plain
+    from launcher.transports.kubernetes.manifest import template_faults
+
+    template = plain(node)
+    wrong = list(template_faults(template))
+    for expected in wrong:
+        faults.add(node.line, f"{label} is not a template for pods", expected)
+    return None if wrong else template
+
+
+def read_section(node: Node, roles: Sequence[str], faults: Faults) -> KubernetesOptions:
+    """``kubernetes:`` of a job file, an image or a mapping; without an image each role must have one."""
+    from launcher.config.schema import read_mapping
+
+    if isinstance(node.value, str):
+        return KubernetesOptions(faults.check(node.line, "kubernetes", node.value, values.image) or "")
+    if not isinstance(node.value, dict):
+        faults.add_kind(node, "kubernetes", "expected an image, or a mapping with image:")
+        return KubernetesOptions()
+    found = read_mapping(node, keys(), faults)
+    return KubernetesOptions(**read_shared(found, roles), **found.some("pod", *_SIMPLE))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options about Kubernetes; `settings` reads them, and those that Docker has, too."""
+    add = functools.partial(values.option, parser.add_argument_group("Kubernetes"))
+    add("--kubernetes IMAGE", "run each task in a pod of this image", values.image)
+    add("--namespace N", "the namespace (default: that of the context)", name)
+    add("--context C", "the context of kubectl (default: the current one)", values.one_line)
+    text = "time limit for all pods to run (default: 5m)"
+    add("--start-timeout S", text, values.positive_duration)
+
+
+def settings(asked: Asked) -> KubernetesOptions | None:
+    """The parsed options and ``kubernetes:`` of a job file together; the command line wins.
+
+    Returns:
+        ``None``: no pods.
+    """
+    args = asked.args
+    if args.kubernetes is None and asked.section is None:
+        return None
+    file: KubernetesOptions = asked.section or KubernetesOptions()
+    given = {name: getattr(args, name) or getattr(file, name) for name in _SIMPLE}
+    return with_shared(file._replace(image=args.kubernetes or file.image, **given), args)
+
+
+def faults(asked: Asked, settings: KubernetesOptions | None) -> Iterator[Fault]:
+    """Faults of the options about Kubernetes."""
+    from launcher.transports.kubernetes.manifest import faults_of
+
+    if settings is None:
+        for name in _SIMPLE:
+            if getattr(asked.args, name):
+                option = f"--{name.replace('_', '-')}"
+                yield Fault(option, "the option is about Kubernetes", "expected --kubernetes IMAGE, too")
+        return
+    yield from image_faults(asked.job, settings, "kubernetes")
+    yield from faults_of(settings)
+    if asked.named:
+        yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")
+    for name, instead in _NOT_HERE.items():
+        if getattr(asked.args, name):
+            yield Fault(f"--{name.replace('_', '-')}", "the option is not for pods", f"expected {instead}")

@@ -1,0 +1,302 @@
+"""The pods of a launch: their Jobs are made, watched and removed by ``kubectl``."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from launcher.errors import HostGone, HostsError, TransportError
+from launcher.job import Host, JobSpec
+from launcher.text import duration, listed
+from launcher.transports import bootstrap
+from launcher.transports.base import Connected
+from launcher.transports.command import CommandPipe
+from launcher.transports.docker.container import OWNER as OWNER_LABEL
+from launcher.transports.docker.container import labels as owner_labels
+from launcher.transports.kubernetes.kubectl import Kubectl, explain
+from launcher.transports.kubernetes.manifest import job_manifest, job_name, selector
+from launcher.transports.kubernetes.options import KubernetesOptions
+from launcher.transports.kubernetes.status import CONTAINER, PodStatus, pod_status
+from launcher.transports.link import START, tasks_end_after
+from launcher.transports.transport import Launch
+
+_SERVE = "launcher.agent.main:serve"
+#: Seconds for which a look at the pods holds; between two looks while something is waited for.
+_FRESH, _PAUSE = 2.0, 0.3
+#: Seconds until a line says what keeps pods from running.
+_FIRST_NOTICE = 2.0
+#: Seconds until the API knows the end of a pod whose connection has ended.
+_KNOWN = 3.0
+#: The user of the tasks if launch runs as root, which restricted pods must not.
+_NOBODY = "1000:1000"
+
+
+class Pods:
+    """The pods of a launch, one for each host; the settings of its connections.
+
+    Args:
+        launch: the launch.
+        job: its roles; its Python is the image's.
+    """
+
+    def __init__(self, launch: Launch, job: JobSpec) -> None:
+        self.options: KubernetesOptions = launch.settings
+        self.kubectl = Kubectl(self.options.context, self.options.namespace)
+        self._launch, self._job = launch, job
+        self.lease, self.grace = launch.reaching.lease, job.policy.grace
+        self.python = job.python or "python3"
+        self._roles = {role.name: role for role in job.roles}
+        me = f"{os.getuid()}:{os.getgid()}" if os.getuid() else _NOBODY
+        self._user = self.options.user or me
+        self._owner = owner_labels(launch.name, keep=False)[OWNER_LABEL]
+        self._hosts: dict[str, Host] = {}
+        #: Of each host: the number of Jobs that were made for it.
+        self._numbers: dict[str, int] = {}
+        #: Jobs whose pod was seen; the pods by Job, as the last look has found them, and when that was.
+        self._seen: set[str] = set()
+        self._found: Mapping[str, Mapping[str, Any]] = {}
+        self._looked_at = -_FRESH
+        self._looking = threading.Lock()
+        #: Held while Jobs are made; all are removed.
+        self._making = threading.Lock()
+        self._over = False
+
+    # ------------------------------------------------------------------ Jobs
+
+    def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
+        """The Job of a host, see `job_manifest`."""
+        role = self._roles[host.roles[0]]
+        return job_manifest(
+            self.options,
+            self._launch.name,
+            host,
+            role,
+            self.python,
+            self._user,
+            self.grace,
+            self._owner,
+            number,
+            avoid,
+        )
+
+    def start(self, hosts: Sequence[Host]) -> None:
+        """Make the Jobs of hosts, and wait until their pods run.
+
+        Raises:
+            TransportError: they can't be made, or a pod does not run in time.
+        """
+        self._hosts.update({host.name: host for host in hosts})
+        with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
+            pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
+        self._await_running([host.name for host in hosts])
+
+    def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
+        manifests = [self.manifest(*job) for job in jobs]
+        with self._making:
+            if self._over:
+                raise TransportError("launch is exiting")
+            listing = {"apiVersion": "v1", "kind": "List", "items": manifests}
+            self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
+            self._numbers.update((host.name, number) for host, number, _ in jobs)
+
+    def _await_running(self, hosts: Sequence[str]) -> None:
+        began, shown = time.monotonic(), ""
+        while True:
+            try:
+                self.look(_PAUSE)
+                why = self._why_waiting(hosts)
+            except HostsError:
+                raise
+            except TransportError as error:  # the API server may answer again
+                why = str(error)
+            if not why:
+                return
+            waited = time.monotonic() - began
+            if waited >= self.options.start_timeout:
+                limit = duration(self.options.start_timeout)
+                raise TransportError(f"not all pods run after {limit} (--start-timeout): {why}")
+            if waited >= _FIRST_NOTICE and why != shown:
+                self._launch.notice(f"waiting for pods: {why}")
+                shown = why
+            if self._over:
+                raise TransportError("launch is exiting")
+            time.sleep(_PAUSE)
+
+    def _why_waiting(self, hosts: Sequence[str]) -> str:
+        """What keeps pods from running; empty: all run.
+
+        Raises:
+            HostsError: one never will.
+        """
+        waiting: dict[str, list[str]] = {}
+        hopeless: dict[str, list[str]] = {}
+        for host in hosts:
+            status = self.status(host)
+            if status.over or status.hopeless:
+                hopeless.setdefault(status.over or status.waiting, []).append(host)
+            elif not status.running:
+                waiting.setdefault(status.waiting, []).append(host)
+        if hopeless:
+            raise HostsError(f"{listed(names)}: {why}" for why, names in hopeless.items())
+        return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
+
+    def renew(self, host: str) -> None:
+        """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
+        until = time.monotonic() + tasks_end_after(self.lease)
+        while not (ended := self._has_ended(host)) and time.monotonic() < until and not self._over:
+            time.sleep(_PAUSE)
+        number, node = self._numbers[host], self.status(host).node
+        self._delete("job", job_name(self._launch.name, host, number))
+        self._make([(self._hosts[host], number + 1, "" if ended else node)])
+        self._await_running([host])
+
+    def _has_ended(self, host: str) -> bool:
+        try:
+            self.look(_PAUSE)
+        except TransportError:
+            return False
+        return self.status(host).ended
+
+    def remove(self) -> None:
+        """Remove all Jobs, and with them the pods."""
+        with self._making:
+            self._over = True
+            if self._numbers:
+                try:
+                    self._delete("jobs", f"--selector={selector(self._launch.name)}")
+                except TransportError as error:
+                    self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
+
+    def _delete(self, *what: str) -> None:
+        self.kubectl.ask("delete", *what, "--ignore-not-found", "--cascade=background", "--wait=false")
+
+    # ------------------------------------------------------------------ pods
+
+    def look(self, age: float = _FRESH) -> None:
+        """Ask the API about all pods, unless it was asked within so many seconds.
+
+        Raises:
+            TransportError: it does not answer.
+        """
+        with self._looking:
+            if time.monotonic() < self._looked_at + age:
+                return
+            found = {}
+            for pod in self.kubectl.items("pods", selector(self._launch.name)):
+                for owner in pod["metadata"].get("ownerReferences", ()):
+                    found[owner["name"]] = pod
+            self._found, self._looked_at = found, time.monotonic()
+            self._seen |= found.keys()
+
+    def _of(self, host: str) -> str:
+        return job_name(self._launch.name, host, self._numbers.get(host, 0))
+
+    def status(self, host: str) -> PodStatus:
+        """The state of the pod of a host, as the last look has found it."""
+        job = self._of(host)
+        if job in self._found:
+            return pod_status(self._found[job])
+        if job in self._seen:  # a pod of a Job stays until its processes have ended
+            return PodStatus(host, "", over="its pod was deleted", ended=True)
+        return PodStatus(host, "", waiting="its pod is not made yet")
+
+    def gone(self, host: str, seconds: float = 0.0) -> HostGone | None:
+        """Why nothing can connect to a host any more; ``None``: something may, or nobody knows.
+
+        Args:
+            host: its name.
+            seconds: for which the API may not know the end yet.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            with suppress(TransportError):
+                self.look(_PAUSE if seconds else _FRESH)
+            if over := self.status(host).over:
+                return HostGone(f"{host}: {over}")
+            if time.monotonic() >= until:
+                return None
+            time.sleep(_PAUSE)
+
+    def command(self, host: str, *words: str) -> list[str]:
+        """The command line of a kubectl that runs on the pod of a host.
+
+        Raises:
+            TransportError: there is no pod.
+        """
+        job = self._of(host)
+        if job not in self._found:
+            raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
+        name = self._found[job]["metadata"]["name"]
+        verb, *rest = words
+        argv = self.kubectl.argv(verb, "--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")
+        return [*argv, *(["--", *rest] if rest else [])]
+
+
+class PodProgram(CommandPipe):
+    """A program of ours in a pod.
+
+    Args:
+        pods: of the launch.
+        host: its name.
+        entry, arguments: see `launcher.transports.bootstrap.program`.
+    """
+
+    def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
+        self._pods = pods
+        if entry == START:
+            assert isinstance(arguments, Mapping)
+            entry, arguments = _SERVE, {**arguments, "grace": pods.grace}
+            argv = pods.command(host, "attach")  # the loader waits there
+        else:
+            argv = pods.command(host, "exec", *bootstrap.loader(pods.python))
+        super().__init__(host, argv, bootstrap.program(entry, arguments), pods.python)
+
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`: when the agent has ended, the pod has."""
+        why = super().why_ended()
+        self.wait(_KNOWN)
+        status = self._process.returncode
+        killed = status is None or status < 0  # perhaps the pod lives
+        return self._pods.gone(self._host, 0.0 if killed else _KNOWN) or why
+
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`: SIGTERM is the end of the pod."""
+        gone = self._pods.gone(self._host, _KNOWN) if "SIGTERM" in why else None
+        return str(gone or why)
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        return explain(super().stderr())
+
+
+class _PodConnections:
+    """A kubectl for each program in a pod; see `launcher.transports.base.Connections`."""
+
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
+
+    def run(self, host: str, entry: str, arguments: object) -> PodProgram:
+        """See `Commands.run`."""
+        return PodProgram(self._pods, host, entry, arguments)
+
+    def reconnect(self, host: str) -> None:
+        """See `Connections.reconnect`: the next kubectl makes a new connection."""
+        if gone := self._pods.gone(host):
+            raise gone
+
+
+@contextmanager
+def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connected]:
+    """Connections to pods, which are made now; at the end they are removed."""
+    try:
+        pods.start(hosts)
+        yield Connected(_PodConnections(pods))
+    finally:
+        pods.remove()

@@ -1,0 +1,225 @@
+"""A real Kubernetes: a throw-away cluster of the tests, else the one that ``$KUBECONFIG`` names."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import command_line
+from tests.kubernetes.image import root_files
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Nodes of a cluster of ours.
+NODES = 2
+#: The image of the tests: in a cluster of ours it is made of this machine's Python.
+IMAGE, PUBLIC_IMAGE = "localhost/launch-test:1", "python:3.11-slim"
+#: Programs of a node that belong to no pod.
+_OWN = ("bash ", "sleep 1", "containerd", "kubelet", "/pause")
+
+
+class Cluster:
+    """A Kubernetes, and a namespace of it with the rights that docs/kubernetes.md asks for.
+
+    Args:
+        admin: the kubeconfig of who may do all.
+        folder: for a kubeconfig.
+        name: of the namespace.
+        enter: the beginning of commands that reach the cluster.
+        script: the script and the name of a cluster of ours; ``None``: it is another one.
+    """
+
+    def __init__(
+        self,
+        admin: str,
+        folder: Path,
+        name: str,
+        enter: Sequence[str] = (),
+        script: tuple[str, str] | None = None,
+    ) -> None:
+        self.admin, self.namespace, self.enter, self._script = admin, name, list(enter), script
+        self.image = IMAGE if script else os.environ.get("LAUNCH_TEST_IMAGE", PUBLIC_IMAGE)
+        self.state = Path(admin).parent
+        #: The user of launch.
+        self.user = folder / "kubeconfig"
+        #: For a process that reaches the cluster.
+        self.environ = {"KUBECONFIG": str(self.user)}
+        if script:
+            programs = next(self.state.parent.glob("kubernetes-v*"))
+            self.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
+
+    def run(self, *argv: str, stdin: str = "", check: bool = True) -> str:
+        """Run a command that reaches it, as its administrator: what it prints."""
+        done = subprocess.run(
+            [*self.enter, *argv],
+            env={**os.environ, **self.environ, "KUBECONFIG": self.admin},
+            stdout=subprocess.PIPE,
+            input=stdin,
+            text=True,
+            check=check,
+            timeout=60,
+        )
+        return done.stdout.strip()
+
+    def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
+        """Run kubectl in the namespace, as the administrator."""
+        return self.run("kubectl", f"--namespace={self.namespace}", *words, stdin=stdin, check=check)
+
+    def objects(self, kind: str) -> list[dict[str, Any]]:
+        """The objects of a kind in the namespace: ``pods``."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json"))["items"]
+        return found
+
+    def left(self) -> list[str]:
+        """What launches have left in the namespace, and on the nodes of a cluster of ours."""
+        names = self.kubectl("get", "jobs,pods,configmaps,services", "-o", "name").split()
+        processes = [line for _, line in self.processes()] if self._script else []
+        return [name for name in names if not name.endswith("ca.crt")] + processes  # the cluster's own
+
+    def make_namespace(self, manifests: str) -> None:
+        """Make the namespace, whose pods must be restricted ones, and give launch's user rights.
+
+        Args:
+            manifests: a Role, as YAML.
+        """
+        (role,) = re.findall(r"^kind: Role\nmetadata: *\{?\n?.*?name: *([\w-]+)", manifests, re.M)
+        self.run("kubectl", "create", "namespace", self.namespace)
+        level = "pod-security.kubernetes.io/enforce=restricted"
+        self.run("kubectl", "label", "namespace", self.namespace, level)
+        self.kubectl("create", "-f", "-", stdin=manifests)
+        self.kubectl("create", "rolebinding", "launch", f"--role={role}", "--user=restricted")
+        assert soon(lambda: self.kubectl("get", "serviceaccount", "default", "-o", "name", check=False))
+        given = (self.state / "restricted.kubeconfig").read_text()
+        self.user.write_text(given.replace("namespace: restricted", f"namespace: {self.namespace}"))
+
+    # ------------------------------------------------------------------ nodes of a cluster of ours
+
+    def pid(self, node: str) -> int:
+        """Process 1 of a node."""
+        return int((self.state / node / "pid").read_text().split()[0])
+
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """The processes of this namespace's pods on the nodes: pid here, and the command line."""
+        pods = {f"pod{pod['metadata']['uid']}" for pod in self.objects("pods")}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                groups = Path(f"/proc/{pid}/cgroup").read_text()
+                line = command_line(int(pid))
+            except OSError:  # it ended meanwhile
+                continue
+            if line and line != "/pause" and any(pod in groups for pod in pods):
+                yield int(pid), line
+
+    def link(self, node: str, state: str) -> None:
+        """Cut a node off (down), or join it again (up)."""
+        assert self._script is not None
+        subprocess.run(
+            ["ip", "-n", f"k8s-{self._script[1]}", "link", "set", node, state], check=True, timeout=10
+        )
+
+
+def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+    """Whether something is true in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def role() -> str:
+    """The Role that docs/kubernetes.md shows: launch needs no other right."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    (found,) = re.findall(r"^```yaml\n(apiVersion: rbac.*?)^```", page, re.M | re.S)
+    return str(found)
+
+
+def _script() -> Path | None:
+    """The script that starts clusters: in ``$LAUNCH_CLUSTERS``, else in shared/clusters of a folder above."""
+    given = os.environ.get("LAUNCH_CLUSTERS")
+    folders = [Path(given)] if given else [folder / "shared/clusters" for folder in ROOT.parents]
+    return next(
+        (folder / "kubernetes.sh" for folder in folders if (folder / "kubernetes.sh").is_file()), None
+    )
+
+
+@contextmanager
+def a_cluster(folder: Path, run: str, nodes: int = NODES) -> Iterator[Cluster]:
+    """A cluster of our own, else that of ``$KUBECONFIG``, with a namespace of our own.
+
+    The test processes of a run share the cluster: the first one starts it, the last one ends it.
+
+    Args:
+        folder: for files of this process.
+        run: names the run of the tests.
+        nodes: of a cluster of ours.
+    """
+    script, admin = _script(), os.environ.get("KUBECONFIG")
+    namespace = f"launch-{os.getpid()}-{os.urandom(2).hex()}"
+    if script is None or os.getuid():
+        if not admin:
+            pytest.fail("no Kubernetes: expected ../shared/clusters (as root), or $KUBECONFIG", False)
+        cluster = Cluster(admin, folder, namespace)
+        cluster.make_namespace(role())
+        try:
+            yield cluster
+        finally:
+            cluster.run("kubectl", "delete", "namespace", namespace, "--wait=false")
+        return
+    name = f"t{zlib.crc32(run.encode()):08x}"
+    with _shared(script, name, nodes) as admin:
+        enter = ["nsenter", f"--net=/run/netns/k8s-{name}", "--"]
+        cluster = Cluster(admin, folder, namespace, enter, (str(script), name))
+        cluster.make_namespace(role())
+        try:
+            yield cluster
+        finally:
+            cluster.run("kubectl", "delete", "namespace", namespace, "--wait=false")
+
+
+@contextmanager
+def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
+    """The kubeconfig of a cluster that runs while anybody uses it."""
+
+    def call(*words: str) -> str:
+        environ = {key: value for key, value in os.environ.items() if key != "LAUNCH_TEST_MARK"}
+        done = subprocess.run([script, *words], env=environ, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            pytest.fail(f"no Kubernetes: {script.name} {words[0]} fails: {done.stderr.strip()}", False)
+        return done.stdout.strip()
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f"{name}.users", "w") as users, open(cache / f"{name}.turn", "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            call("up", name, str(nodes))
+            admin = call("kubeconfig", name)
+            if not Path(admin).with_name("image-loaded").exists():
+                with root_files(cache) as archive:
+                    call("load", name, str(archive), IMAGE)
+                Path(admin).with_name("image-loaded").touch()
+            fcntl.flock(turn, fcntl.LOCK_UN)
+            yield admin
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # others use it
+                pass
+            else:
+                call("down", name)
+                for file in (users, turn):
+                    os.unlink(file.name)

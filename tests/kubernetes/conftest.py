@@ -1,0 +1,34 @@
+"""Launch beside a Kubernetes, and a check that no test leaves a Job, a pod or a process there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.kubernetes.cluster import Cluster, soon
+
+
+@pytest.fixture
+def clean(kubernetes: Cluster) -> Iterator[None]:
+    """Nothing of the test is left."""
+    yield
+    gone = soon(lambda: not kubernetes.left(), 20)
+    left = kubernetes.left()
+    kubernetes.kubectl("delete", "jobs,pods", "--all", "--force", "--grace-period=0", "--wait=false")
+    assert gone, left
+
+
+@pytest.fixture
+def start(kubernetes: Cluster, launch: Launch, clean: None) -> Callable[..., Started]:
+    """Starts launch where it reaches the cluster, as a user who has the rights of docs/kubernetes.md."""
+
+    def started(
+        *args: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None, **more
+    ) -> Started:
+        command = (*kubernetes.enter, *before, sys.executable, "-m", "launcher")
+        return launch.start(*args, command=command, env={**kubernetes.environ, **(env or {})}, **more)
+
+    return started

@@ -1,0 +1,41 @@
+"""What kubectl says becomes one line for the user."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.errors import TransportError
+from launcher.transports.kubernetes.kubectl import Kubectl, explain
+from tests.kubernetes.cluster import Cluster
+
+
+@pytest.mark.parametrize(
+    ("stderr", "expected"),
+    [
+        ("", "kubectl: it exited with 1"),
+        ('error: context "nope" does not exist\n', 'kubectl: context "nope" does not exist'),
+        (
+            'Error from server (Forbidden): pods is forbidden: User "x" cannot list\n',
+            'kubectl: pods is forbidden: User "x" cannot list',
+        ),
+        (
+            'E1126 15:00:00.1 1 memcache.go:1] "Unhandled Error"\n'
+            "The connection to the server localhost:8080 was refused - did you specify the right host?\n",
+            "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG",
+        ),
+    ],
+)
+def test_errors(stderr: str, expected: str):
+    assert explain(stderr, 1) == expected
+
+
+def test_the_cluster_of_the_tests(kubernetes: Cluster):
+    assert kubernetes.left() == []
+    assert "yes" in kubernetes.kubectl("auth", "can-i", "create", "jobs", "--as=restricted")
+    assert "no" in kubernetes.kubectl("auth", "can-i", "delete", "pods", "--as=restricted", check=False)
+
+
+def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nosuch")
+    with pytest.raises(TransportError, match="there is none along PATH"):
+        Kubectl().ask("get", "pods")

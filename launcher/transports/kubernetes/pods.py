@@ -22,7 +22,8 @@ from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
 from launcher.transports.kubernetes.manifest import job_manifest, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions
-from launcher.transports.kubernetes.status import CONTAINER, PodStatus, pod_status
+from launcher.transports.kubernetes.rights import check_rights, namespace_of
+from launcher.transports.kubernetes.status import CONTAINER, PodStatus, Trouble, job_trouble, pod_status
 from launcher.transports.link import START, tasks_end_after
 from launcher.transports.transport import Launch
 
@@ -62,6 +63,9 @@ class Pods:
         self._seen: set[str] = set()
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
+        #: Events of the namespace (``None``: this user may not read them); what keeps Jobs from having pods.
+        self._events: Sequence[Mapping[str, Any]] | None = ()
+        self._troubles: Mapping[str, Trouble] = {}
         self._looking = threading.Lock()
         #: Held while Jobs are made; all are removed.
         self._making = threading.Lock()
@@ -91,6 +95,7 @@ class Pods:
         Raises:
             TransportError: they can't be made, or a pod does not run in time.
         """
+        check_rights(self.kubectl.ask, self.options.namespace or namespace_of(self.kubectl.ask))
         self._hosts.update({host.name: host for host in hosts})
         with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
             pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
@@ -106,10 +111,13 @@ class Pods:
             self._numbers.update((host.name, number) for host, number, _ in jobs)
 
     def _await_running(self, hosts: Sequence[str]) -> None:
-        began, shown = time.monotonic(), ""
+        began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
             try:
                 self.look(_PAUSE)
+                if time.monotonic() >= asked_at + _FIRST_NOTICE:
+                    self._ask_for_troubles(hosts)
+                    asked_at = time.monotonic()
                 why = self._why_waiting(hosts)
             except HostsError:
                 raise
@@ -139,12 +147,23 @@ class Pods:
         for host in hosts:
             status = self.status(host)
             if status.over or status.hopeless:
-                hopeless.setdefault(status.over or status.waiting, []).append(host)
+                why = f"its pod {status.over}" if status.over else status.waiting
+                hopeless.setdefault(why, []).append(host)
             elif not status.running:
-                waiting.setdefault(status.waiting, []).append(host)
+                waiting.setdefault(status.waiting or "its pod is starting", []).append(host)
         if hopeless:
             raise HostsError(f"{listed(names)}: {why}" for why, names in hopeless.items())
         return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
+
+    def _ask_for_troubles(self, hosts: Sequence[str]) -> None:
+        """Ask the API what keeps Jobs from having pods, and pods from starting."""
+        try:
+            self._events = json.loads(self.kubectl.ask("get", "events", "--output=json"))["items"]
+        except TransportError:  # this user may not
+            self._events = None
+        if any(self._of(host) not in self._seen for host in hosts):
+            jobs = self.kubectl.items("jobs", selector(self._launch.name))
+            self._troubles = {job["metadata"]["name"]: job_trouble(job, self._events) for job in jobs}
 
     def renew(self, host: str) -> None:
         """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
@@ -201,10 +220,11 @@ class Pods:
         """The state of the pod of a host, as the last look has found it."""
         job = self._of(host)
         if job in self._found:
-            return pod_status(self._found[job])
+            return pod_status(self._found[job], self._events or ())
         if job in self._seen:  # a pod of a Job stays until its processes have ended
-            return PodStatus(host, "", over="its pod was deleted", ended=True)
-        return PodStatus(host, "", waiting="its pod is not made yet")
+            return PodStatus(host, "", over="was deleted", ended=True)
+        trouble = self._troubles.get(job, Trouble())
+        return PodStatus(host, "", waiting=trouble.text or "it has no pod yet", hopeless=trouble.hopeless)
 
     def gone(self, host: str, seconds: float = 0.0) -> HostGone | None:
         """Why nothing can connect to a host any more; ``None``: something may, or nobody knows.
@@ -218,7 +238,7 @@ class Pods:
             with suppress(TransportError):
                 self.look(_PAUSE if seconds else _FRESH)
             if over := self.status(host).over:
-                return HostGone(f"{host}: {over}")
+                return HostGone(f"{host}: its pod {over}")
             if time.monotonic() >= until:
                 return None
             time.sleep(_PAUSE)
@@ -231,7 +251,7 @@ class Pods:
         """
         job = self._of(host)
         if job not in self._found:
-            raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
+            raise TransportError(f"{host}: it has no pod")
         name = self._found[job]["metadata"]["name"]
         verb, *rest = words
         argv = self.kubectl.argv(verb, "--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")

@@ -60,8 +60,9 @@ _MARSHAL = 2
 _BEGIN = "import sys;del sys.path[0];import os;"
 _REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
 _LOADER = _BEGIN + _REST
-#: Ends a process that gets no program. The first process of a container ignores signals without a handler.
-_ALARM = "import signal;signal.signal(signal.SIGALRM,lambda *_:os._exit(1));signal.alarm({});"
+#: Ends a process that gets no program, at a time or by SIGTERM: the first process of a container ignores
+#: signals without a handler.
+_ALARM = "import signal as s;[s.signal(n,lambda *_:os._exit(1)) for n in (s.SIGALRM,s.SIGTERM)];s.alarm({});"
 
 #: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
 #: Within are no single quote, backslash, newline or ``!``, which csh and fish treat in their own ways.

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import TransportError
-from launcher.transports.kubernetes.status import PodStatus, Trouble, job_trouble, pod_status
+from launcher.transports.kubernetes.status import PodStatus, job_status, pod_status
 
 #: Messages of a registry, of a runtime, of an admission controller.
 _PULL = (
@@ -140,9 +140,9 @@ def test_a_pod_that_runs():
         (pod(waiting("RunContainerError", _RUNC)), f"{_NO_PYTHON})", True),
         (
             pod({**waiting("CrashLoopBackOff", "back-off 10s restarting failed container"), "last": terminated(3)}),
-            "CrashLoopBackOff: the container task exited with 3", False,
+            "CrashLoopBackOff: its container task exited with 3", False,
         ),
-        (pod(waiting("CrashLoopBackOff")), "CrashLoopBackOff: the container task has ended", False),
+        (pod(waiting("CrashLoopBackOff")), "CrashLoopBackOff: its container task has ended", False),
         (
             pod(STARTING, {"Initialized": "False ContainersNotInitialized"}, init=RUNNING),
             "its init container wait runs", False,
@@ -179,39 +179,40 @@ _SILENT = {"Ready": "False", "ContainersReady": "True"}
 @pytest.mark.parametrize(
     ("found", "text", "ended", "preempted"),
     [
-        (pod(terminated(137, "OOMKilled"), limit="64Mi", phase="Failed"), "OOMKilled: its limit is 64Mi", True, False),
+        (pod(terminated(137, "OOMKilled"), limit="67108864", phase="Failed"), "OOMKilled: its limit is 64 MiB", True, False),
+        (pod(terminated(137, "OOMKilled"), limit="1.5Gi", phase="Failed"), "OOMKilled: its limit is 1.5Gi", True, False),
         (pod(terminated(137, "OOMKilled"), phase="Failed"), "OOMKilled: its node had no memory left", True, False),
         (
             pod(terminated(137), phase="Failed", reason="Evicted", message='EmptyDir "v" exceeds the limit "20Mi". '),
-            'evicted: EmptyDir "v" exceeds the limit "20Mi".', True, False,
+            'its pod was evicted: EmptyDir "v" exceeds the limit "20Mi".', True, False,
         ),
         (
             pod(terminated(137), phase="Failed", reason="DeadlineExceeded", message="Pod was active too long"),
             "DeadlineExceeded: Pod was active too long", True, False,
         ),
         (pod(RUNNING, _PREEMPTED, phase="Running", deleted=True),
-         "preempted: default-scheduler: preempting to accommodate a higher priority pod", False, True),
+         "its pod was preempted: default-scheduler: preempting to accommodate a higher priority pod", False, True),
         (pod(terminated(137), _PREEMPTED, phase="Failed", deleted=True),
-         "preempted: default-scheduler: preempting to accommodate a higher priority pod", True, True),
+         "its pod was preempted: default-scheduler: preempting to accommodate a higher priority pod", True, True),
         (pod(RUNNING, {"DisruptionTarget": "True EvictionByEvictionAPI Eviction API: evicting"}, deleted=True),
-         "evicted: Eviction API: evicting", False, True),
-        (pod(RUNNING, _TAINTED, deleted=True), "evicted: Taint manager: deleting due to NoExecute taint", False, True),
+         "its pod was evicted: Eviction API: evicting", False, True),
+        (pod(RUNNING, _TAINTED, deleted=True), "its pod was evicted: Taint manager: deleting due to NoExecute taint", False, True),
         (pod(RUNNING, {**_TAINTED, **_SILENT}, phase="Running", deleted=True), "its node n2 is lost", False, True),
         (pod(RUNNING, _SILENT, phase="Running"), "its node n2 is lost", False, False),
         (pod(RUNNING, phase="Running", reason="NodeLost"), "its node n2 is lost", False, False),
-        (pod(RUNNING, phase="Running", deleted=True), "deleted", False, False),
-        (pod(terminated(143), phase="Failed", deleted=True), "deleted", True, False),
-        (pod(terminated(3), phase="Failed"), "exited with 3", True, False),
-        (pod(terminated(0, "Completed"), phase="Succeeded"), "exited with 0", True, False),
-        (pod(terminated(137), phase="Failed"), "was killed by SIGKILL", True, False),
+        (pod(RUNNING, phase="Running", deleted=True), "its pod was deleted", False, False),
+        (pod(terminated(143), phase="Failed", deleted=True), "its pod was deleted", True, False),
+        (pod(terminated(3), phase="Failed"), "its container exited with 3", True, False),
+        (pod(terminated(0, "Completed"), phase="Succeeded"), "its container exited with 0", True, False),
+        (pod(terminated(137), phase="Failed"), "its container was killed by SIGKILL", True, False),
         (pod(terminated(128, "StartError", message=_RUNC), phase="Failed"), f"{_NO_PYTHON})", True, False),
         (
             pod(terminated(128, "StartError", message="runc create failed: Cwd must be an absolute path: unknown"),
                 phase="Failed"),
-            "exited with 128: Cwd must be an absolute path", True, False,
+            "its container exited with 128: Cwd must be an absolute path", True, False,
         ),
         (pod(STARTING, init=terminated(1), phase="Failed"), "its init container wait exited with 1", True, False),
-        (pod(phase="Failed"), "Failed", True, False),
+        (pod(phase="Failed"), "its pod has ended: Failed", True, False),
     ],
 )  # fmt: skip
 def test_why_a_pod_is_over(found: dict[str, Any], text: str, ended: bool, preempted: bool):
@@ -228,38 +229,40 @@ def _created(message: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("status", "events", "trouble"),
+    ("status", "events", "waiting", "hopeless"),
     [
-        ({}, [], Trouble()),
+        ({}, [], "its pod is not made yet", False),
         (
             {}, [_created('pods "m-dc4vj" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2')],
-            Trouble("FailedCreate: exceeded quota: q, requested: pods=1, used: pods=2"),
+            "FailedCreate: exceeded quota: q, requested: pods=1, used: pods=2", False,
         ),
-        ({}, [_created(f'pods "m-x" is forbidden: {_SECURITY}')], Trouble(f"FailedCreate: {_SECURITY}", True)),
+        ({}, [_created(f'pods "m-x" is forbidden: {_SECURITY}')], f"FailedCreate: {_SECURITY}", True),
         (
             {}, [_created('pods "m-x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi')],
-            Trouble("FailedCreate: maximum memory usage per Container is 1Gi, but limit is 2Gi", True),
+            "FailedCreate: maximum memory usage per Container is 1Gi, but limit is 2Gi", True,
         ),
         (
             {}, [_created('pods "m-" is forbidden: error looking up service account a/b: serviceaccount "b" not found')],
-            Trouble('FailedCreate: error looking up service account a/b: serviceaccount "b" not found'),
+            'FailedCreate: error looking up service account a/b: serviceaccount "b" not found', False,
         ),
         (
             {}, None,
-            Trouble("no pod is made, and this user may not read why (list events): `kubectl describe job m` tells it"),
+            "its pod is not made, and this user may not read why (list events): `kubectl describe job m` tells it", False,
         ),
         (
             {"conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}]},
-            [], Trouble("JobSuspended: Job suspended"),
+            [], "JobSuspended: Job suspended", False,
         ),
         (
             {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}]},
-            None, Trouble("DeadlineExceeded: too long", True),
+            None, "DeadlineExceeded: too long", True,
         ),
     ],
 )  # fmt: skip
-def test_why_a_job_has_no_pod(status: dict[str, Any], events: list[Any] | None, trouble: Trouble):
-    assert job_trouble({"metadata": {"name": "m", "uid": "j1"}, "status": status}, events) == trouble
+def test_why_a_job_has_no_pod(status: dict[str, Any], events: list[Any] | None, waiting: str, hopeless: bool):
+    metadata = {"name": "m", "uid": "j1", "labels": {"tf-launcher/host": "worker-0"}}
+    found = job_status({"metadata": metadata, "status": status}, events)
+    assert found == PodStatus("worker-0", "", waiting=waiting, hopeless=hopeless)
 
 
 # ---------------------------------------------------------------------- any object
@@ -314,14 +317,12 @@ _CONDITION = st.fixed_dictionaries({"type": st.sampled_from(_WORDS), "status": s
     st.lists(st.dictionaries(st.sampled_from(("reason", "message", "involvedObject")), _ANY), max_size=2),
 )
 def test_any_object_gives_a_status_or_an_error(found: dict[str, Any], events: list[dict[str, Any]]):
-    job_trouble(found, events)
-    try:
-        status = pod_status(found, events)
-    except TransportError as error:
-        texts = [str(error)]
-    else:
-        texts = [
-            *(status.host, status.uid, status.node, status.address),
-            *(status.waiting, status.over),
-        ]
+    texts: list[str] = []
+    for read in (pod_status, job_status):
+        try:
+            status = read(found, events)
+        except TransportError as error:
+            texts.append(str(error))
+        else:
+            texts += (status.host, status.uid, status.node, status.address, status.waiting, status.over)
     assert all(len(text) <= 2200 and text.isprintable() for text in texts)

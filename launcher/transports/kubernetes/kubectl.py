@@ -61,19 +61,19 @@ class Kubectl(Record):
             raise TransportError(explain(done.stderr.decode("utf-8", "replace"), done.returncode))
         return done.stdout.decode("utf-8", "replace")
 
-    def items(self, kind: str, selector: str) -> Sequence[Mapping[str, Any]]:
+    def items(self, kind: str, *options: str) -> Sequence[Mapping[str, Any]]:
         """The objects of a kind: ``pods``.
 
         Args:
             kind: of the objects.
-            selector: of their labels: ``NAME=VALUE,...``.
+            options: select them: ``--selector=NAME=VALUE``.
 
         Raises:
             TransportError: the API server does not answer, or refuses.
         """
-        found: Sequence[Mapping[str, Any]] = json.loads(
-            self.ask("get", kind, f"--selector={selector}", "--output=json")
-        )["items"]
+        found: Sequence[Mapping[str, Any]] = json.loads(self.ask("get", kind, *options, "--output=json"))[
+            "items"
+        ]
         return found
 
 

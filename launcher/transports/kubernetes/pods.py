@@ -23,7 +23,14 @@ from launcher.transports.kubernetes.kubectl import Kubectl, explain
 from launcher.transports.kubernetes.manifest import job_manifest, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.kubernetes.rights import check_rights, namespace_of
-from launcher.transports.kubernetes.status import CONTAINER, PodStatus, Trouble, job_trouble, pod_status
+from launcher.transports.kubernetes.status import (
+    CONTAINER,
+    JOB_EVENT,
+    POD_EVENT,
+    PodStatus,
+    job_status,
+    pod_status,
+)
 from launcher.transports.link import START, tasks_end_after
 from launcher.transports.transport import Launch
 
@@ -57,15 +64,17 @@ class Pods:
         self._user = self.options.user or me
         self._owner = owner_labels(launch.name, keep=False)[OWNER_LABEL]
         self._hosts: dict[str, Host] = {}
+        #: Selects the objects of the launch.
+        self._mine = f"--selector={selector(launch.name)}"
         #: Of each host: the number of Jobs that were made for it.
         self._numbers: dict[str, int] = {}
         #: Jobs whose pod was seen; the pods by Job, as the last look has found them, and when that was.
         self._seen: set[str] = set()
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
-        #: Events of the namespace (``None``: this user may not read them); what keeps Jobs from having pods.
+        #: Why pods do not start: the Jobs, by name, and the events; ``None``: this user may not read them.
+        self._jobs: Mapping[str, Mapping[str, Any]] = {}
         self._events: Sequence[Mapping[str, Any]] | None = ()
-        self._troubles: Mapping[str, Trouble] = {}
         self._looking = threading.Lock()
         #: Held while Jobs are made; all are removed.
         self._making = threading.Lock()
@@ -116,7 +125,7 @@ class Pods:
             try:
                 self.look(_PAUSE)
                 if time.monotonic() >= asked_at + _FIRST_NOTICE:
-                    self._ask_for_troubles(hosts)
+                    self._ask_why(hosts)
                     asked_at = time.monotonic()
                 why = self._why_waiting(hosts)
             except HostsError:
@@ -147,23 +156,30 @@ class Pods:
         for host in hosts:
             status = self.status(host)
             if status.over or status.hopeless:
-                why = f"its pod {status.over}" if status.over else status.waiting
-                hopeless.setdefault(why, []).append(host)
+                hopeless.setdefault(status.over or status.waiting, []).append(host)
             elif not status.running:
                 waiting.setdefault(status.waiting or "its pod is starting", []).append(host)
         if hopeless:
             raise HostsError(f"{listed(names)}: {why}" for why, names in hopeless.items())
         return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
 
-    def _ask_for_troubles(self, hosts: Sequence[str]) -> None:
-        """Ask the API what keeps Jobs from having pods, and pods from starting."""
+    def _ask_why(self, hosts: Sequence[str]) -> None:
+        """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod tells nothing.
+
+        Raises:
+            TransportError: it does not answer.
+        """
+        pods = [self._found.get(self._of(host)) for host in hosts]
+        if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
+            return
+        self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self._mine)}
         try:
-            self._events = json.loads(self.kubectl.ask("get", "events", "--output=json"))["items"]
-        except TransportError:  # this user may not
+            reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
+            self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
+        except TransportError as error:
+            if "cannot list" not in str(error):
+                raise
             self._events = None
-        if any(self._of(host) not in self._seen for host in hosts):
-            jobs = self.kubectl.items("jobs", selector(self._launch.name))
-            self._troubles = {job["metadata"]["name"]: job_trouble(job, self._events) for job in jobs}
 
     def renew(self, host: str) -> None:
         """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
@@ -188,7 +204,7 @@ class Pods:
             self._over = True
             if self._numbers:
                 try:
-                    self._delete("jobs", f"--selector={selector(self._launch.name)}")
+                    self._delete("jobs", self._mine)
                 except TransportError as error:
                     self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
 
@@ -207,7 +223,7 @@ class Pods:
             if time.monotonic() < self._looked_at + age:
                 return
             found = {}
-            for pod in self.kubectl.items("pods", selector(self._launch.name)):
+            for pod in self.kubectl.items("pods", self._mine):
                 for owner in pod["metadata"].get("ownerReferences", ()):
                     found[owner["name"]] = pod
             self._found, self._looked_at = found, time.monotonic()
@@ -222,9 +238,10 @@ class Pods:
         if job in self._found:
             return pod_status(self._found[job], self._events or ())
         if job in self._seen:  # a pod of a Job stays until its processes have ended
-            return PodStatus(host, "", over="was deleted", ended=True)
-        trouble = self._troubles.get(job, Trouble())
-        return PodStatus(host, "", waiting=trouble.text or "it has no pod yet", hopeless=trouble.hopeless)
+            return PodStatus(host, "", over="its pod was deleted", ended=True)
+        if job in self._jobs:
+            return job_status(self._jobs[job], self._events)
+        return PodStatus(host, "", waiting="its pod is not made yet")
 
     def gone(self, host: str, seconds: float = 0.0) -> HostGone | None:
         """Why nothing can connect to a host any more; ``None``: something may, or nobody knows.
@@ -238,7 +255,7 @@ class Pods:
             with suppress(TransportError):
                 self.look(_PAUSE if seconds else _FRESH)
             if over := self.status(host).over:
-                return HostGone(f"{host}: its pod {over}")
+                return HostGone(f"{host}: {over}")
             if time.monotonic() >= until:
                 return None
             time.sleep(_PAUSE)
@@ -251,7 +268,7 @@ class Pods:
         """
         job = self._of(host)
         if job not in self._found:
-            raise TransportError(f"{host}: it has no pod")
+            raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
         name = self._found[job]["metadata"]["name"]
         verb, *rest = words
         argv = self.kubectl.argv(verb, "--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.errors import TransportError
 from launcher.record import Record
-from launcher.text import host_text, signal_name
+from launcher.text import byte_size, host_text, signal_name
 
 #: The container of a pod that launch runs, and the label of a pod with the name of its host.
 CONTAINER, HOST = "task", "tf-launcher/host"
@@ -23,8 +23,7 @@ _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 #: Reasons that take turns while an image can't be pulled, each with the same message.
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
-#: What never passes by waiting: reasons, and patterns of messages.
-_HOPELESS = ("InvalidImageName",)
+#: Messages about what never passes by waiting.
 _HOPELESS_WORDS = re.compile(r"runAsNonRoot|violates PodSecurity|(?:minimum|maximum) .* usage per ")
 #: The kernel's or the runtime's answer if the image does not have the program of the container.
 _NO_PROGRAM = re.compile(
@@ -44,9 +43,8 @@ _DISRUPTIONS = {
     "TerminationByKubelet": "evicted",
     "DeletionByPodGC": "deleted",
 }
-#: Reasons of events that tell why a pod does not start, and why a Job has no pod.
-POD_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
-JOB_EVENTS = ("FailedCreate",)
+#: The reason of events that tell why a Job has no pod, and why a pod does not start.
+JOB_EVENT, POD_EVENT = "FailedCreate", "FailedMount"
 
 
 class PodStatus(Record):
@@ -71,29 +69,19 @@ class PodStatus(Record):
     ended: bool = False
 
 
-class Trouble(Record):
-    """What keeps a Job from having a pod."""
-
-    #: For the user; empty: nothing, or it is just starting.
-    text: str = ""
-    #: Whether it can never pass by waiting.
-    hopeless: bool = False
-
-
 def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     """What the API server tells about a pod.
 
     Args:
         pod: the object.
-        events: of its namespace, if they are known: those with `POD_EVENTS` tell more.
+        events: of its namespace, if they are known: those with the reason `POD_EVENT` tell more.
 
     Raises:
         TransportError: it has no uid, or no host.
     """
-    uid, host = _text(pod, "metadata", "uid"), _text(pod, "metadata", "labels", HOST)
-    for what, text in (("uid", uid), (f"label {HOST}", host)):
-        if not _NAME.fullmatch(text):
-            raise TransportError(f"a pod of the API server has the {what} {text!r}: expected a name")
+    uid, host = _text(pod, "metadata", "uid"), _host(pod)
+    if not _NAME.fullmatch(uid):
+        raise TransportError(f"{host}: the API server sends a pod with the uid {uid!r}")
     node, address = _text(pod, "spec", "nodeName"), _text(pod, "status", "podIP")
     ours = next((c for c in _list(pod, "status", "containerStatuses") if _text(c, "name") == CONTAINER), {})
     over = _over(pod, ours, node)
@@ -113,22 +101,36 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     )
 
 
-def job_trouble(job: _Json, events: Iterable[_Json] | None) -> Trouble:
-    """What keeps a Job that has no pod from having one.
+def job_status(job: _Json, events: Iterable[_Json] | None) -> PodStatus:
+    """What the API server tells about the pod that a Job does not have.
 
     Args:
         job: the object.
-        events: of its namespace; ``None``: the user may not read them.
+        events: of its namespace, with the reason `JOB_EVENT`; ``None``: the user may not read them.
+
+    Raises:
+        TransportError: it has no host.
     """
+    host = _host(job)
     for condition in _list(job, "status", "conditions"):
         if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
-            return Trouble(_said(condition), _text(condition, "type") == "Failed")
+            hopeless = _text(condition, "type") == "Failed"
+            return PodStatus(host, "", waiting=host_text(_said(condition)), hopeless=hopeless)
     if events is None:
         name = _text(job, "metadata", "name")
         told = f"`kubectl describe job {name}` tells it"
-        return Trouble(f"no pod is made, and this user may not read why (list events): {told}")
-    text = _event(events, _text(job, "metadata", "uid"), JOB_EVENTS)
-    return Trouble(host_text(text), _HOPELESS_WORDS.search(text) is not None)
+        why = f"its pod is not made, and this user may not read why (list events): {told}"
+        return PodStatus(host, "", waiting=host_text(why))
+    why = _event(events, _text(job, "metadata", "uid"), JOB_EVENT)
+    hopeless = _HOPELESS_WORDS.search(why) is not None
+    return PodStatus(host, "", waiting=host_text(why) or "its pod is not made yet", hopeless=hopeless)
+
+
+def _host(found: _Json) -> str:
+    host = _text(found, "metadata", "labels", HOST)
+    if not _NAME.fullmatch(host):
+        raise TransportError(f"the API server sends an object with the label {HOST}={host!r}")
+    return host
 
 
 def _over(pod: _Json, ours: _Json, node: str) -> str:
@@ -136,26 +138,27 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
     reason = _text(pod, "status", "reason")
     if _text(ended, "reason") == "OOMKilled":
         limit = _text(_container(pod, CONTAINER), "resources", "limits", "memory")
+        limit = byte_size(int(limit), binary=True) if re.fullmatch("[0-9]{1,18}", limit) else limit
         return f"OOMKilled: its limit is {limit}" if limit else "OOMKilled: its node had no memory left"
     if reason == "NodeLost" or _is_silent(pod):
         return f"its node {node} is lost"
     if reason:
-        return _said(_get(pod, "status"), "evicted" if reason == "Evicted" else reason)
+        return _said(_get(pod, "status"), "its pod was evicted" if reason == "Evicted" else reason)
     for condition in _conditions(pod, "DisruptionTarget", "True"):
-        reason = _text(condition, "reason")
-        return _said(condition, _DISRUPTIONS.get(reason, reason))
+        done = _DISRUPTIONS.get(_text(condition, "reason"), "ended by the cluster")
+        return _said(condition, f"its pod was {done}")
     if _get(pod, "metadata", "deletionTimestamp") is not None:
-        return "deleted"
+        return "its pod was deleted"
     if isinstance(ended, Mapping):
-        return _end(pod, ended)
+        return _end(pod, "its container", ended)
     phase = _text(pod, "status", "phase")
     if phase not in ("Failed", "Succeeded"):
         return ""
     for container in _list(pod, "status", "initContainerStatuses"):
         if _get(container, "state", "terminated", "exitCode"):
-            how = _end(pod, container["state"]["terminated"])
-            return f"its init container {_text(container, 'name')} {how}"
-    return phase
+            name = f"its init container {_text(container, 'name')}"
+            return _end(pod, name, container["state"]["terminated"])
+    return f"its pod has ended: {phase}"
 
 
 def _is_silent(pod: _Json) -> bool:
@@ -164,15 +167,15 @@ def _is_silent(pod: _Json) -> bool:
     return silent and _is(pod, "ContainersReady", "True")
 
 
-def _end(pod: _Json, ended: object) -> str:
-    """How a container has ended."""
+def _end(pod: _Json, name: str, ended: object) -> str:
+    """How a container with this name has ended."""
     code, message = _get(ended, "exitCode"), _cut(_text(ended, "message"))
     if fault := _no_program(pod, message):
         return fault
     if not isinstance(code, int):
-        return "has ended"
+        return f"{name} has ended"
     how = f"was killed by {signal_name(code - 128)}" if 128 < code <= 192 else f"exited with {code}"
-    return f"{how}: {message}" if message else how
+    return f"{name} {how}: {message}" if message else f"{name} {how}"
 
 
 def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tuple[str, bool]:
@@ -185,7 +188,7 @@ def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tupl
         reason = _text(container, "state", "waiting", "reason")
         if reason not in _STARTING:
             return _held_up(pod, container, reason, _cut(_text(container, "state", "waiting", "message")))
-    if text := _event(events, uid, POD_EVENTS):
+    if text := _event(events, uid, POD_EVENT):
         return text, False
     if _is(pod, "Initialized", "False"):
         for container in _list(pod, "status", "initContainerStatuses"):
@@ -201,9 +204,12 @@ def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[s
     if fault := _no_program(pod, message):
         return fault, True
     if reason == "CrashLoopBackOff":
-        how = _end(pod, _get(container, "lastState", "terminated"))
-        return f"{reason}: the container {_text(container, 'name')} {how}", False
-    return f"{reason}: {message}", reason in _HOPELESS or _HOPELESS_WORDS.search(message) is not None
+        how = _end(
+            pod, f"its container {_text(container, 'name')}", _get(container, "lastState", "terminated")
+        )
+        return f"{reason}: {how}", False
+    hopeless = reason == "InvalidImageName" or _HOPELESS_WORDS.search(message) is not None
+    return f"{reason}: {message}", hopeless
 
 
 def _no_program(pod: _Json, message: str) -> str:
@@ -259,12 +265,12 @@ def _cut(message: str) -> str:
     return _CALLERS.sub("", message).removesuffix(": unknown")
 
 
-def _event(events: Iterable[_Json], uid: str, reasons: tuple[str, ...]) -> str:
-    """The newest event of an object with one of these reasons; empty: there is none."""
+def _event(events: Iterable[_Json], uid: str, reason: str) -> str:
+    """The newest event of an object with this reason; empty: there is none."""
     found = [
         event
         for event in events
-        if _text(event, "involvedObject", "uid") == uid and _text(event, "reason") in reasons
+        if _text(event, "involvedObject", "uid") == uid and _text(event, "reason") == reason
     ]
     times = ("lastTimestamp", "eventTime")
     newest = max(found, key=lambda event: max(_text(event, time) for time in times), default={})

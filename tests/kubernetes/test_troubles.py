@@ -1,0 +1,140 @@
+"""What keeps pods from running, and what ends them, is one clear message; nothing is left."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Started
+from tests.kubernetes.cluster import Cluster, soon
+
+Start = Callable[..., Started]
+
+#: An image of each node without any other program than a pod's holder.
+BARE = "localhost/pause:1"
+#: Seconds within which the cause is shown.
+SHOWN = 10.0
+
+
+def shows(started: Started, text: str) -> None:
+    """The launch shows a text in time, once."""
+    started.until(lambda it: text in it.err, SHOWN + 10)
+    assert started.err.count(text) == 1, started.err
+
+
+@pytest.fixture
+def quota(kubernetes: Cluster, clean: None) -> Iterator[str]:
+    """A quota of two pods: what the API server says to a third one."""
+    kubernetes.kubectl("create", "quota", "few", "--hard=pods=2")
+    assert soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
+    yield "FailedCreate: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2"
+    kubernetes.kubectl("delete", "quota", "few")
+
+
+@pytest.fixture
+def without_events(kubernetes: Cluster) -> Iterator[None]:
+    """The user may not read events."""
+    role = kubernetes.objects("roles")[0]
+    rules = [rule for rule in role["rules"] if rule["resources"] != ["events"]]
+    assert len(rules) == len(role["rules"]) - 1
+    replace = ("replace", "-f", "-")
+    kubernetes.kubectl(*replace, stdin=json.dumps({**role, "rules": rules}))
+    yield
+    del role["metadata"]["resourceVersion"]
+    kubernetes.kubectl(*replace, stdin=json.dumps(role))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--kubernetes", "localhost/no-such:1"), "can't pull the image localhost/no-such:1: "),
+        (
+            ("--kubernetes", BARE, "--memory", "900g"),
+            "not scheduled: 0/2 nodes are available: 2 Insufficient memory",
+        ),
+    ],
+)
+def test_what_may_pass_is_shown_and_ends_by_the_time_limit(
+    start: Start, clean: None, options: tuple[str, ...], text: str
+):
+    started = start(*options, "--start-timeout", "4", "--workers", "2", "--", "true")
+    shows(started, f"waiting for pods: worker-0, worker-1: {text}")
+    ended = started.wait(20)
+    assert ended.code == 125, ended.err
+    assert "not all pods run after 4.0s (--start-timeout)" in ended.err
+    assert ended.err.count(text) == 2, ended.err
+
+
+def test_an_image_without_python_ends_the_launch(start: Start, clean: None):
+    ended = start("--kubernetes", BARE, "--workers", "2", "--", "true").wait(SHOWN + 10)
+    assert ended.code == 125, ended.err
+    assert ended.err.count(f"the image {BARE} has no Python of 3.8 or later (exec: ") == 1, ended.err
+
+
+def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: None):
+    ended = start("--kubernetes", kubernetes.image, "--namespace", "default", "--", "true").wait()
+    assert ended.code == 125, ended.err
+    missing = "create, delete, list jobs.batch; get, list, watch pods; create pods/attach; create pods/exec"
+    assert f"in the namespace default; missing: {missing} (docs/kubernetes.md, Rights, " in ended.err
+
+
+def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: str):
+    started = start("--kubernetes", kubernetes.image, "--start-timeout", "5", "--workers", "4", "--", "true")
+    shows(started, quota)
+    ended = started.wait(20)
+    assert ended.code == 125, ended.err
+    assert ended.err.count("launch: not all pods run after 5.0s (--start-timeout): ") == 1
+
+
+def test_without_the_right_to_read_events(
+    start: Start, kubernetes: Cluster, without_events: None, quota: str
+):
+    """The user learns who can tell more."""
+    words = ("--start-timeout", "5", "--workers", "3", "--", "true")
+    ended = start("--kubernetes", kubernetes.image, *words).wait(30)
+    assert ended.code == 125, ended.err
+    assert re.search(
+        r"this user may not read why \(list events\): `kubectl describe job launch-\S+-worker-\d`", ended.err
+    )
+
+
+def test_a_pod_that_the_namespace_does_not_admit(
+    start: Start, kubernetes: Cluster, clean: None, tmp_path: Path
+):
+    job = {
+        "command": "true",
+        "roles": {"worker": 2},
+        "kubernetes": {"image": kubernetes.image, "pod": {"spec": {"hostNetwork": True}}},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    ended = start("job.yaml", cwd=tmp_path).wait(SHOWN + 10)
+    assert ended.code == 125, ended.err
+    assert (
+        ended.err.count(
+            'FailedCreate: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)'
+        )
+        == 1
+    )
+
+
+def test_a_pod_killed_for_memory(start: Start, kubernetes: Cluster, clean: None):
+    """As a kernel does that kills all processes of a pod: here it prefers the agent.
+
+    With both limits the kernel's preference is not at its highest already.
+    """
+    eat = "echo 1000 >/proc/1/oom_score_adj; exec tail /dev/zero"
+    words = ("--memory", "64m", "--cpus", "0.5", "--workers", "1", "--", "sh", "-c", eat)
+    ended = start("--kubernetes", kubernetes.image, *words).wait()
+    assert ended.code == 125, ended.err
+    assert ended.err.count("OOMKilled: its limit is 64 MiB") == 1, ended.err
+
+
+def test_a_task_killed_for_memory(start: Start, kubernetes: Cluster, clean: None):
+    words = ("--memory", "64m", "--workers", "1", "--", "tail", "/dev/zero")
+    ended = start("--kubernetes", kubernetes.image, *words).wait()
+    assert ended.code == 137, ended.err
+    assert "out of memory" in ended.err

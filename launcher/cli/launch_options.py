@@ -61,13 +61,16 @@ _LAUNCH_OPTIONS = (
 _HOST_OPTIONS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
 
 
-def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str) -> Options:
+def read_options(
+    args: argparse.Namespace, command: Sequence[str], job_file: str, program: Sequence[str] = ()
+) -> Options:
     """Make the options of a launch.
 
     Args:
         args: the parsed command line.
         command: the program and its arguments; or the job file and options, which ``args`` includes.
         job_file: the path of the job file; empty: there is none.
+        program: that follows the job file, and its arguments.
 
     Raises:
         InputError: options are wrong; all faults at once.
@@ -80,7 +83,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     faults: list[Fault] = list(args.faults)
     notes: list[str] = []
     own_roles = bool(job_file) or args.roles_fd is not None
-    file = _job_file(job_file, args) if own_roles else JobFile()
+    file = _job_file(job_file, args, program) if own_roles else JobFile()
     faults += file.faults
     notes += file.notes
     name = file.roles[0].program.name if file.roles else "".join(command[:1])
@@ -259,9 +262,10 @@ def _from(folder: str, program: Program) -> Program:
     return program._replace(name=name if is_script else os.path.join(".", name))
 
 
-def _job_file(path: str, args: argparse.Namespace) -> JobFile:
+def _job_file(path: str, args: argparse.Namespace, program: Sequence[str]) -> JobFile:
     """The job file, with the roles of the command line; an empty path: only the roles of ``--roles-fd``."""
     from launcher.config.jobfile import parse_job, read_job_file
+    from launcher.config.tfjob import Target
 
     roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
     if args.roles_fd is not None:
@@ -270,7 +274,12 @@ def _job_file(path: str, args: argparse.Namespace) -> JobFile:
 
     def read() -> JobFile:
         sections = transports.sections()
-        return read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
+        if not path:
+            return parse_job("", COMMAND_LINE, roles, sections)
+        variables = carried_variables(args.env, os.environ, (), [], [])[0]
+        engine = "" if args.docker is None else "docker"
+        target = Target(tuple(program), engine, args.docker == "", frozenset(variables))
+        return read_job_file(path, roles, sections, target)
 
     try:
         file = read()

@@ -14,7 +14,6 @@ from launcher.cli.launch_options import add_installed, program_command, read_opt
 from launcher.cli.parser import Parser
 from launcher.config import values
 from launcher.config.values import REPEATABLE, option, whole
-from launcher.errors import Fault, JobError
 from launcher.job import MOST_TASKS, RESTART_CHOICES
 from launcher.job_run.interrupts import stop_at_end_of_file
 from launcher.job_run.run import run_job
@@ -65,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     program.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS...]",
-        help="a .py file, an executable, or a job file (.yaml)",
+        help="a .py file, an executable, a job file or TFJob (.yaml)",
     )  # fmt: skip
 
 
@@ -90,14 +89,14 @@ def run(args: argparse.Namespace) -> int:
         stop_at_end_of_file(args.until_eof_fd)
     command = program_command(args)
     job_file = command[0] if command and command[0].endswith((".yaml", ".yml")) else ""
-    if job_file and command[1:]:  # only options may follow a job file
+    program: list[str] = []
+    if job_file and command[1:]:  # options follow a job file; for a TFJob perhaps a program
         before = args.faults
         args.parse(command[1:], namespace=args)
         args.faults = [*before, *args.faults]
-        extra = program_command(args)
-        if extra and not args.faults:
-            raise JobError([Fault("", f"unexpected argument {extra[0]!r}", "only options follow a job file")])
-    options = read_options(args, command, job_file)  # raises the faults of the command line, too
+        program = program_command(args)
+    # It raises the faults of the command line, too.
+    options = read_options(args, command, job_file, () if args.faults else program)
     if not options.detach or options.dry_run:
         return run_job(options)
     from launcher.job_run.detach import run_detached

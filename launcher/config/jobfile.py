@@ -25,6 +25,7 @@ from launcher.config.schema import (
     table,
     text_of,
 )
+from launcher.config.tfjob import NO_TARGET, Target, is_tfjob, job_of
 from launcher.errors import JobError
 from launcher.job import (
     MOST_TASKS,
@@ -179,14 +180,19 @@ DEFAULTS = table(*COUNTS.values(), _INVENTORY, *(key for key in _SETTINGS.values
 # ---------------------------------------------------------------------- the file
 
 
-def read_job_file(path: str, roles: Mapping[str, Any] = {}, sections: Mapping[str, Section] = {}) -> JobFile:
+def read_job_file(
+    path: str,
+    roles: Mapping[str, Any] = {},
+    sections: Mapping[str, Section] = {},
+    target: Target = NO_TARGET,
+) -> JobFile:
     """Read a job file; its paths become absolute. See `parse_job`.
 
     Raises:
         JobError: the file can't be read.
     """
     folder = os.path.dirname(os.path.abspath(path))
-    return parse_job(schema.read_text(path, "job file", JobError), path, roles, sections, folder)
+    return parse_job(schema.read_text(path, "job file", JobError), path, roles, sections, folder, target)
 
 
 def parse_job(
@@ -195,8 +201,9 @@ def parse_job(
     roles: Mapping[str, Any] = {},
     sections: Mapping[str, Section] = {},
     folder: str = "",
+    target: Target = NO_TARGET,
 ) -> JobFile:
-    """Read a job file.
+    """Read a job file, or a TFJob of Kubeflow.
 
     Args:
         text: its content; may be empty if there are ``roles``.
@@ -206,17 +213,25 @@ def parse_job(
         sections: the keys of the transports, see `launcher.transports.sections`.
         folder: of the file: paths in it are relative to this folder. Programs are not changed: they are
             relative to the folder that they run in.
+        target: what the command line says about a TFJob; other job files take no program.
     """
     faults = Faults(source)
     text = text.removeprefix("\ufeff")
     node = schema.parse_yaml(text, faults) if text or not roles else Node({})
+    notes: Sequence[str] = ()
     if node is not None and not isinstance(node.value, dict):
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
-    elif node is not None:
-        node = _overlaid(node, roles, faults) if roles else node
-        found = _Reader(node, faults, sections, folder).job_file()
-        return found._replace(roles=(), sections={}, faults=faults.all()) if faults else found
-    return JobFile(faults=faults.all())
+        node = None
+    elif node is not None and is_tfjob(node):
+        made, notes = job_of(node, target, faults)
+        node = None if faults else made
+    elif target.program:
+        faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
+    if node is None:
+        return JobFile(faults=faults.all())
+    node = _overlaid(node, roles, faults) if roles else node
+    found = _Reader(node, faults, sections, folder, notes).job_file()
+    return found._replace(roles=(), sections={}, faults=faults.all()) if faults else found
 
 
 def _below_roles(key: str) -> str:
@@ -248,7 +263,7 @@ def read_defaults(node: Node, faults: Faults, sections: Mapping[str, Section], f
     Returns:
         The settings, the counts of tasks among them, and the sections; no roles.
     """
-    reader = _Reader(node, faults, sections, folder, DEFAULTS, _in_job_file)
+    reader = _Reader(node, faults, sections, folder, keys=DEFAULTS, elsewhere=_in_job_file)
     found = reader.content(reader.settings(), (), TENSORFLOW_ROLES)
     return found._replace(sections={}, faults=faults.all()) if faults else found
 
@@ -262,13 +277,14 @@ class _Reader:
         faults: Faults,
         sections: Mapping[str, Section],
         folder: str,
+        notes: Sequence[str] = (),
         keys: Keys = JOB,
         elsewhere: Callable[[str], str] = _below_roles,
     ) -> None:
         self.faults = faults
         self.sections = sections
         self.folder = folder
-        self.notes: list[str] = []
+        self.notes = [*notes]
         keys = {**keys, **{name: Key(name, part.help) for name, part in sections.items()}}
         self.top = schema.read_mapping(node, keys, faults, elsewhere)
 

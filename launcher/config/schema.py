@@ -177,7 +177,7 @@ _OTHER_NAMES = {
     for other in others.split()
 }
 _SSH_KEY = "expected IdentityFile for this host in ~/.ssh/config"
-_KUBERNETES = "this is a file of Kubernetes; expected command: and roles:, as in worker: 2"
+_KUBERNETES = "this is a file of Kubernetes; expected kind: TFJob, or command: and roles: of a job file"
 #: What to write instead of a key for which there is none of ours.
 _ADVICE = {
     "args": 'expected the arguments in "command", as in [train.py, --epochs, 3]',

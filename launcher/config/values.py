@@ -156,6 +156,8 @@ def image(text: str) -> str:
     """The name of a container image."""
     if not text or one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
         raise ValueError("expected the name of an image")
+    if text.endswith((".yaml", ".yml")):
+        raise ValueError(f"expected an image; that of its roles: {text} --docker")
     if text.endswith(_PROGRAMS):
         raise ValueError(f"expected an image before the program: IMAGE {text}")
     return text

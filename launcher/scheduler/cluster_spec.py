@@ -240,6 +240,18 @@ def misspelt_placeholders(text: str, roles: Iterable[str]) -> Iterator[Tuple[str
             yield name, meant
 
 
+def literal(text: str, roles: Iterable[str]) -> str:
+    """The text that `fill_placeholders` makes ``text`` of, in a job with these roles or some of them."""
+    known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
+
+    def escaped(match: re.Match[str]) -> str:
+        name = match["text"] or match["name"]
+        ours = name and (name in known or _meant(name, sorted(known)))
+        return f"{{{match[0]}}}" if ours else match[0]
+
+    return re.sub(_BRACES, escaped, text)
+
+
 def _meant(name: str, known: Iterable[str]) -> str:
     """The placeholder that a similar name stands for; empty: none."""
     return nearest(name, known) or _OTHER_NAMES.get(name, "")

@@ -91,6 +91,7 @@ COMMAND_LINE = [
     ("help nosuch", "no command 'nosuch': expected one of run, ps,"),
     # Programs and job files.
     ("job.yml", "job.yml: can't read the job file: No such file or directory; did you mean job.yaml?"),
+    ("--docker job.yaml", "'job.yaml': expected an image; that of its roles: job.yaml --docker"),
     ("job.yaml extra", "unexpected argument 'extra'; only options follow a job file"),
     ("-m", "-m: expected"),
     # Runs.
@@ -215,8 +216,8 @@ JOB_FILES = [
     (START + "docker: {image: tf, volumes: [a]}", '3: unknown key "volumes"; expected "mounts"'),
     (START + "hosts: nofile.yaml", "nofile.yaml: no such hostfile; expected a file"),
     (
-        "kind: TFJob\nspec: {}",
-        '1: unknown key "kind"; this is a file of Kubernetes; expected command: and roles:',
+        "kind: PyTorchJob\nspec: {}",
+        '1: unknown key "kind"; this is a file of Kubernetes; expected kind: TFJob, or command: and roles:',
     ),
 ]
 

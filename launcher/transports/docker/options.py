@@ -143,7 +143,8 @@ def _only_docker() -> list[str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about containers; `settings` reads them."""
     add = functools.partial(values.option, parser.add_argument_group("containers"))
-    add("--docker IMAGE", "run each task in a container of this image", values.image)
+    text = "run each task in a container of this image"
+    add("--docker IMAGE", text, _image, nargs="?", const="")
     text = "a further folder or file of containers; repeatable"
     add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
     add("--no-mount", "do not mount the working folder")
@@ -156,6 +157,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "when to pull the image (default: missing)"
     add("--pull", text, choices=PULL)
     add("--keep", "keep the containers; `launch clean` removes them")
+
+
+def _image(text: str) -> str:
+    """The image of all roles; empty: each has its own."""
+    return values.image(text) if text else ""
 
 
 def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
@@ -181,7 +187,7 @@ def settings(asked: Asked) -> DockerOptions | None:
     file: DockerOptions = asked.section or DockerOptions()
     mounts = [text if text[:1] in ("~", ":") else os.path.join(asked.folder, text) for text in file.mounts]
     found = file._replace(
-        image=file.image if args.docker is None else args.docker,
+        image=args.docker or file.image,
         mounts=(*mounts, *args.mount),
         implied=implied,
         **{name: getattr(args, name) or getattr(file, name) for name in _only_docker()},

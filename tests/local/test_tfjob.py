@@ -1,0 +1,128 @@
+"""``launch tfjob.yaml``: jobs that were written for Kubeflow's operator run here."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import ROOT, last_run
+from tests.local.training import PYTHON, WITH_TENSORFLOW
+
+pytestmark = pytest.mark.timeout(120)
+
+HEAD = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: job}\nspec:\n"
+#: Each task shows what it has; a ps never exits.
+SHOW = """\
+  tfReplicaSpecs:
+    Master:
+      template: {spec: {containers: [&]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [&]}}
+    PS:
+      template:
+        spec:
+          volumes: [{name: data, emptyDir: {}}]
+          containers:
+          - name: tensorflow
+            image: example.com/tf:1
+            command: [sleep, '600']
+""".replace(
+    "&",
+    "{name: tensorflow, image: 'example.com/tf:1', command: [sh, -c], args: ['echo \"$(A) $B {rank}\"; "
+    "cat; echo $TF_CONFIG'], env: [{name: A, value: one}, {name: B, value: $(A)two}]}",
+)
+
+
+def test_the_cluster_has_a_master_and_commands_run_as_they_stand(launch: Launch, tmp_path: Path):
+    (tmp_path / "tfjob.yaml").write_text(HEAD + SHOW)
+    ended = launch("tfjob.yaml", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    for task in ("master/0", "worker/0", "worker/1"):
+        assert f"{task} | one onetwo {{rank}}" in ended.out
+    config = json.loads(re.findall(r"^master/0 \| (\{.*)", ended.out, re.M)[0])
+    assert config["task"] == {"type": "master", "index": 0}
+    assert {role: len(tasks) for role, tasks in config["cluster"].items()} == {
+        "master": 1,
+        "worker": 2,
+        "ps": 1,
+    }
+    notes = [line for line in ended.err.splitlines() if "TFJob" in line]
+    assert notes == [
+        "launch: of the TFJob launch does not use image without --docker (tfjob.yaml:7, :10, :17), "
+        "volumes (:14): docs/tfjob.md"
+    ]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(143, 0), (3, 3)], ids=["retryable", "permanent"])
+def test_the_policy_exit_code(launch: Launch, tmp_path: Path, code: int, expected: int):
+    """A task that exits with 143 starts again, one that exits with 3 does not."""
+    command = f"command: [sh, -c, 'test $LAUNCH_ATTEMPT = 2 || exit {code}']"
+    worker = f"template: {{spec: {{containers: [{{name: tensorflow, {command}}}]}}}}"
+    (tmp_path / "tfjob.yaml").write_text(
+        f"{HEAD}  runPolicy: {{backoffLimit: 2}}\n"
+        f"  tfReplicaSpecs: {{Worker: {{restartPolicy: ExitCode, {worker}}}}}"
+    )
+    ended = launch("tfjob.yaml", cwd=tmp_path)
+    assert ended.code == expected, ended.err
+    assert ("exit code 3 is not retryable" in ended.err) is (expected == 3)
+
+
+def test_worker_0_decides_and_a_program_follows_the_file(launch: Launch, tmp_path: Path):
+    """The other worker runs on, and is stopped. Options may come before the program."""
+    worker = "template: {spec: {containers: [{name: tensorflow, image: a, args: [wait]}]}}"
+    (tmp_path / "tfjob.yaml").write_text(
+        f"{HEAD}  tfReplicaSpecs:\n    Worker:\n      replicas: 2\n      {worker}"
+    )
+    (tmp_path / "program").write_text("echo $@; test $TASK_INDEX = 0 || exec sleep 600\n")
+    ended = launch("tfjob.yaml", "--workers", "3", "sh", "program", "first", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "worker/0 | first wait" in ended.out
+    assert last_run(launch).states() == {
+        "worker/0": "succeeded", "worker/1": "stopped", "worker/2": "stopped",
+    }  # fmt: skip
+
+
+def test_faults_have_their_lines_and_exit_code_2(launch: Launch, tmp_path: Path):
+    worker = "    Wroker: {}\n    Worker:\n      replicas: two\n"
+    (tmp_path / "tfjob.yaml").write_text(f"{HEAD}  tfReplicaSpecs:\n{worker}")
+    ended = launch("tfjob.yaml", cwd=tmp_path)
+    assert (ended.code, ended.err.splitlines()) == (
+        2,
+        [
+            'launch: tfjob.yaml:6: unknown type of replicas "Wroker"; did you mean "Worker"?',
+            'launch: tfjob.yaml:8: replicas of Worker is "two"; expected a whole number from 0 to 10000',
+            "launch: tfjob.yaml:8: Worker has no template.spec.containers; expected a container with the "
+            "name tensorflow",
+        ],
+    )
+
+
+#: As Kubeflow's examples: the program is a path in the image, here in a folder of this machine.
+MNIST = """\
+  cleanPodPolicy: Running
+  tfReplicaSpecs:
+    PS: &
+    Worker: &
+""".replace(
+    "&",
+    "{replicas: 2, restartPolicy: Never, template: {spec: {containers: [{name: tensorflow, image: mnist, "
+    f"command: [{PYTHON}, {ROOT}/examples/mnist_dist/mnist_dist.py]}}]}}}}}}",
+)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_mnist(launch: Launch, tmp_path: Path):
+    subprocess.run([PYTHON, str(ROOT / "examples/mnist_dist/data.py")], check=True, timeout=350)
+    (tmp_path / "tfjob.yaml").write_text(HEAD + MNIST)
+    ended = launch("tfjob.yaml", "--flags", *WITH_TENSORFLOW, cwd=tmp_path, timeout=150)
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    reached = re.findall(r"^worker/0 \| test accuracy: ([01]\.\d+)", ended.out, re.M)
+    assert reached and float(reached[-1]) >= 0.9, ended.out[-3000:]

@@ -1,0 +1,211 @@
+"""Kubeflow's TFJob: the job it becomes, and what is wrong with which line."""
+
+# A line of a table is one case.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.config.jobfile import JobFile, parse_job
+from launcher.config.tfjob import NO_TARGET, Target
+from launcher.job import Program, ProgramKind, Role
+from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders, literal, misspelt_placeholders
+from launcher.task_id import TaskId
+from launcher.transports import sections
+from launcher.transports.docker.options import DockerOptions
+
+FULL = """\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {name: mnist, creationTimestamp: null}
+spec:
+  successPolicy: AllWorkers
+  runPolicy: {cleanPodPolicy: None, activeDeadlineSeconds: 3600, backoffLimit: 4, ttlSecondsAfterFinished: 5}
+  tfReplicaSpecs:
+    Worker:
+      replicas: 3
+      restartPolicy: ExitCode
+      template:
+        metadata: {annotations: {sidecar.istio.io/inject: "false"}}
+        spec:
+          nodeSelector: {disk: ssd}
+          containers:
+          - {name: log, image: fluentd}
+          - name: tensorflow
+            image: tf:1
+            command: [python3, /code/train.py]
+            args: [--data=$(DATA)/mnist, '--batch={rank}', $$(DATA), $(NONE), '$(TF_CONFIG)']
+            workingDir: /code
+            env:
+            - {name: ROOT, value: /mnt}
+            - {name: DATA, value: $(ROOT)/data}
+            - {name: EMPTY}
+            - {name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}
+            ports: [{containerPort: 2222, name: tfjob-port}]
+            resources:
+              limits: {cpu: 500m, memory: 1Gi, nvidia.com/gpu: 2, example.com/nic: 1}
+              requests: {cpu: 250m, nvidia.com/gpu: 2}
+    pS:
+      template: {spec: {containers: [{name: tensorflow, image: tf:2, args: [--serve]}]}}
+    Evaluator:
+      replicas: 0
+      restartPolicy: OnFailure
+      template: {spec: {containers: [{name: tensorflow, command: [sh, -c, 'exec $0'], image: tf:2}]}}
+status: {conditions: []}
+"""
+ARGS = ("/code/train.py", "--data=/mnt/data/mnist", "--batch={{rank}}", "$(DATA)", "$(NONE)", "{tf_config}")
+WORKER = Role(
+    "worker", 3, Program(ProgramKind.EXECUTABLE, "python3", ARGS), gpus=2, workdir="/code",
+    env=(("ROOT", "/mnt"), ("DATA", "/mnt/data"), ("EMPTY", "")), retryable=(range(128, 256),),
+    source="j:8", program_source="j:19",
+)  # fmt: skip
+PS = Role(
+    "ps", 1, Program(ProgramKind.SCRIPT, "serve.py", ("-v", "--serve")), service=True, restart="never",
+    source="j:31", program_source="j:32",
+)  # fmt: skip
+HERE = Target(("serve.py", "-v"), variables=frozenset({"TOKEN"}))
+
+
+def test_everything():
+    found = parse_job(FULL, "j", {}, sections(), "/proj", HERE)
+    assert found.faults == ()
+    assert found.roles == (WORKER, PS)
+    assert found.settings == {"timeout": "3600", "restarts": 4, "done_when": "workers"}
+    where = [found.sources[key] for key in ("timeout", "restarts", "done_when")]
+    assert where == ["j:6", "j:6", "j:5"]
+    (note,) = found.notes
+    assert note == (
+        "of the TFJob launch does not use cleanPodPolicy: None (j:6), ttlSecondsAfterFinished (:6), nodeSelector (:14), "
+        "other containers (:16), image without --docker (:18, :32, :36), ports (:27), cpu in limits (:29), "
+        "example.com/nic in limits (:29), memory in limits (:29), cpu in requests (:30): docs/tfjob.md"
+    )
+
+
+def test_in_containers_it_has_its_limits_and_perhaps_its_images():
+    limited = WORKER._replace(cpus=0.5, memory=1 << 30)
+    found = parse_job(FULL, "j", {}, sections(), "/proj", HERE._replace(engine="docker"))
+    assert found.roles == (limited, PS), "--docker IMAGE replaces those of the TFJob"
+    assert "image" not in found.notes[0] and "memory" not in found.notes[0]
+    found = parse_job(FULL, "j", {}, sections(), "/proj", HERE._replace(engine="docker", images=True))
+    assert found.roles == (limited._replace(image="tf:1"), PS._replace(image="tf:2"))
+    assert found.sections == {"docker": DockerOptions(no_mount=True)}, "its folders are those of its images"
+
+
+def tfjob(roles: str, spec: str = "", version: str = "kubeflow.org/v1") -> str:
+    """A TFJob; its roles begin at line 4."""
+    return f"apiVersion: {version}\nkind: TFJob\nspec: {{{spec}tfReplicaSpecs: {{\n{roles}\n}}}}"
+
+
+def role(name: str, keys: str = "", container: str = "", pod: str = "") -> str:
+    """One type of replicas, on one line."""
+    start = "name: tensorflow, command: [a]"
+    return f"{name}: {{{keys}template: {{spec: {{{pod}containers: [{{{start}{container}}}]}}}}}}"
+
+
+CHIEF, WORKERS = role("Chief"), role("Worker", "replicas: 2, ")
+SETTINGS = [
+    # the job is done when the chief is, or worker 0, or all workers
+    (f"{CHIEF},\n{WORKERS}", "", {}),
+    (f"{role('Master')},\n{WORKERS}", "successPolicy: AllWorkers, ", {}),
+    (WORKERS, "", {"done_when": "chief"}),
+    (WORKERS, "successPolicy: '', ", {"done_when": "chief"}),
+    (WORKERS, "successPolicy: AllWorkers, ", {"done_when": "workers"}),
+    (role("PS"), "", {}),
+    # the policy of the run, in runPolicy or beside the roles, as old versions have it
+    (CHIEF, "activeDeadlineSeconds: 9, cleanPodPolicy: All, ", {"timeout": "9"}),
+    (CHIEF, "activeDeadlineSeconds: 9, runPolicy: {activeDeadlineSeconds: 8}, ", {"timeout": "8"}),
+    # restarts
+    (CHIEF, "backoffLimit: 3, ", {}),
+    (role("Chief", "restartPolicy: OnFailure, "), "", {"restarts": 1000}),
+    (role("Chief", "restartPolicy: Always, "), "runPolicy: {backoffLimit: 3}, ", {"restarts": 3}),
+    (role("Chief", "restartPolicy: OnFailure, "), "backoffLimit: 0, ", {}),
+]
+
+
+@pytest.mark.parametrize(("roles", "spec", "settings"), SETTINGS)
+def test_settings(roles: str, spec: str, settings: dict[str, object]):
+    found = parse_job(tfjob(roles, spec), "j")
+    assert (found.faults, found.settings) == ((), settings)
+    assert all(each.restart is None for each in found.roles), "no restart: has no effect without restarts"
+
+
+def test_notes_on_what_differs():
+    notes = parse_job(tfjob(f"{role('Master')},\n{WORKERS}", "successPolicy: AllWorkers, "), "j").notes
+    assert notes == (
+        "of the TFJob launch does not use successPolicy, as there is a chief (j:3): docs/tfjob.md",
+    )
+    notes = parse_job(tfjob(role("PS", "restartPolicy: Always, "), version="kubeflow.org/v1beta2"), "j").notes
+    assert notes == (
+        "j:1: this version of TFJob is read as kubeflow.org/v1",
+        "of the TFJob launch does not use restartPolicy: Always after exit code 0 (j:4): docs/tfjob.md",
+    )
+
+
+def test_options_replace_the_numbers_of_replicas():
+    found = parse_job(tfjob(f"{CHIEF},\n{WORKERS}"), "j", {"worker": {"count": 5}})
+    assert {each.name: each.count for each in found.roles} == {"chief": 1, "worker": 5}
+    (fault,) = parse_job(tfjob(CHIEF), "j", {"evaluator": {"count": 1}}).faults
+    assert 'role "evaluator" has no program' in str(fault)
+
+
+COUNT = "expected a whole number from 0 to 10000"
+NO_CONTAINER = "expected a container with the name tensorflow"
+FAULTS = [
+    ("kind: TFJob\nspec: {}", "j:1: the TFJob has no apiVersion; expected kubeflow.org/v1", "j:2: spec has no tfReplicaSpecs; expected them, as in Worker: ..."),
+    ("kind: TFJob\napiVersion: kubeflow.org/v1", "j:1: the TFJob has no spec; expected spec.tfReplicaSpecs"),
+    (tfjob(CHIEF, version="kubeflow.org/v1alpha1"), 'j:1: apiVersion of the TFJob is "kubeflow.org/v1alpha1"; expected kubeflow.org/v1, kubeflow.org/v1beta2, kubeflow.org/v1beta1 or kubeflow.org/v1alpha2'),
+    # replicas
+    (tfjob(f"{role('Wroker')},\nWorkers: {{}},\nReader: {{}}"), 'j:4: unknown type of replicas "Wroker"; did you mean "Worker"?', 'j:5: unknown type of replicas "Workers"; did you mean "Worker"?', 'j:6: unknown type of replicas "Reader"; expected one of Chief, Master, PS, Worker, Evaluator'),
+    (tfjob(role("Worker", "replicas: two, ")), f'j:4: replicas of Worker is "two"; {COUNT}'),
+    (tfjob(role("Worker", "replica: 2, ")), 'j:4: unknown key "replica"; did you mean "replicas"?'),
+    (tfjob(role("Worker", "restartPolicy: OnError, ")), 'j:4: restartPolicy of Worker is "OnError"; expected Never, OnFailure, Always or ExitCode'),
+    (tfjob(role("Chief", "replicas: 2, ")), 'j:4: chief is "2"; expected at most 1: TensorFlow takes no more'),
+    (tfjob(f"{CHIEF},\n{role('Master')}"), 'j:5: "Master" beside the chief of line 4; expected one of them'),
+    (tfjob(f"{WORKERS},\n{role('worker')}"), 'j:5: "worker" beside the worker of line 4; expected one of them'),
+    (tfjob(role("Worker", "replicas: 0, ")), "j:3: no task in any role; expected at least one below roles:, as in worker: 1"),
+    # the container
+    (tfjob("Worker: {replicas: 2},\nPS: {template: {spec: {containers: []}}},\nChief: {template: {spec: {containers: [{name: tf}]}}}"), f"j:4: Worker has no template.spec.containers; {NO_CONTAINER}", "j:5: PS has no containers with the name tensorflow; expected one, which runs the program", "j:6: Chief has no containers with the name tensorflow; expected one, which runs the program"),
+    (tfjob("Worker: {template: {spec: {containers: [{name: tensorflow}]}}}"), "j:4: the container of Worker has no command, and launch does not read that of its image; expected command:, or the program after the file, as in launch tfjob.yaml train.py"),
+    (tfjob(role("Worker", container=", comand: [b]")), 'j:4: unknown key "comand"; did you mean "command"?'),
+    (tfjob(role("Worker", container=", args: a b")), 'j:4: args of the container tensorflow is "a b"; expected a list, as in [python3, train.py]'),
+    (tfjob(role("Worker", container=", resources: {limits: {cpu: -1, memory: 1g, nvidia.com/gpu: -2}}")), 'j:4: cpu in limits is "-1"; expected a number of CPUs such as 2 or 0.5', 'j:4: memory in limits is "1g"; expected a quantity of Kubernetes, as in 512Mi or 2Gi', 'j:4: nvidia.com/gpu in limits is "-2"; expected a whole number from 0 to 256'),
+    (tfjob(role("Worker", container=", env: {A: b}")), "j:4: env is a mapping; expected a list, as in - name: NAME"),
+    (tfjob(role("Worker", container=", env: [{nam: A}, {name: TF_CONFIG, value: x}, {name: B, value: [1]}]")), "j:4: a variable of env has no name; expected name: and value:", 'j:4: variable "B" is a list; expected one value'),
+    (tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")), 'j:4: a name in env of worker is "TF_CONFIG"; expected another name: launch sets this variable for each task'),
+    # what would change what the program does
+    (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't honour it here; expected none", "j:4: envFrom: launch can't honour it here; expected none", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),
+    (tfjob(CHIEF, "enableDynamicWorker: true, runPolicy: {suspend: true}, "), "j:3: enableDynamicWorker is true; expected false: the TF_CONFIG of launch names all tasks", "j:3: suspend is true; expected false: launch starts the job at once"),
+    (tfjob(CHIEF, "successPolicy: Any, runPolicy: {cleanPodPolicy: Never, activeDeadlineSeconds: 0, backoffLimit: -1}, "), 'j:3: successPolicy is "Any"; expected AllWorkers, or ""', 'j:3: cleanPodPolicy is "Never"; expected All, Running or None', 'j:3: activeDeadlineSeconds is "0"; expected a whole number from 1 to 864000000', f'j:3: backoffLimit is "-1"; {COUNT}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case[0][-30:])
+def test_faults(case: tuple[str, ...]):
+    text, *expected = case
+    found = parse_job(text, "j", {}, sections(), "", NO_TARGET)
+    assert sorted(str(fault) for fault in found.faults) == sorted(expected)
+    assert found == JobFile(
+        sources=found.sources, settings=found.settings, notes=found.notes, faults=found.faults
+    )
+
+
+def test_a_program_only_for_containers_without_a_command():
+    (fault,) = parse_job(tfjob(CHIEF), "j", target=Target(("train.py",))).faults
+    assert (
+        str(fault)
+        == "j: unexpected argument 'train.py'; only options follow this TFJob: its containers have commands"
+    )
+
+
+PIECES = ["{", "}", "$", "rank", "ps_hosts", "task_idx", "num_workers", "x", '"a": 1', " "]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_braces_of_a_tfjob_are_no_placeholders(text: str):
+    cluster = ClusterSpec({"worker": ["h:1", "h:2"], "ps": ["h:3"]})
+    escaped = literal(text, cluster.addresses)
+    assert fill_placeholders([escaped], cluster, TaskId.of("worker", 1)) == (text,)
+    assert list(misspelt_placeholders(escaped, cluster.addresses)) == []

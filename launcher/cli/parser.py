@@ -28,6 +28,7 @@ COMMANDS = {
     "hosts": "launcher.cli.hosts",
     "check": "launcher.cli.check",
     "prepare": "launcher.cli.prepare",
+    "export": "launcher.cli.export",
     "clean": "launcher.cli.clean",
     "completion": "launcher.cli.completion",
     "help": "launcher.cli.help",
@@ -110,6 +111,9 @@ class Parser(argparse.ArgumentParser):
     #: Adds options that are looked for only if one is not known; returns whether there are more.
     add_more: Callable[[argparse.ArgumentParser], bool] = staticmethod(lambda parser: False)
 
+    #: The words after the first one of these are for another parser: the namespace has them as ``rest``.
+    divided_at: Collection[str] = ()
+
     # ------------------------------------------------------------------ help
 
     def format_help(self) -> str:
@@ -144,7 +148,9 @@ class Parser(argparse.ArgumentParser):
         Each fault is found in an attempt of its own: after it, its option takes any value, and an unknown
         option is known. The last attempt has no new fault.
         """
-        words = with_logdir(args, self._option_string_actions)
+        end = next((number for number, word in enumerate(args, 1) if word in self.divided_at), len(args))
+        namespace.rest = args[end:]
+        words = with_logdir(args[:end], self._option_string_actions)
         self._refuse_one_dash()
         faults: list[str] = []
         extras: list[str] = []

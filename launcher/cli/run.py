@@ -16,6 +16,7 @@ from launcher.config import values
 from launcher.config.values import REPEATABLE, option, whole
 from launcher.job import MOST_TASKS, RESTART_CHOICES
 from launcher.job_run.interrupts import stop_at_end_of_file
+from launcher.job_run.options import Options
 from launcher.job_run.run import run_job
 
 SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
@@ -87,6 +88,20 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.until_eof_fd is not None:
         stop_at_end_of_file(args.until_eof_fd)
+    options = options_of(args)
+    if not options.detach or options.dry_run:
+        return run_job(options)
+    from launcher.job_run.detach import run_detached
+
+    return run_detached(options)
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """The options of a launch, of the command line and of a job file.
+
+    Raises:
+        InputError: with all their faults.
+    """
     command = program_command(args)
     job_file = command[0] if command and command[0].endswith((".yaml", ".yml")) else ""
     program: list[str] = []
@@ -96,12 +111,7 @@ def run(args: argparse.Namespace) -> int:
         args.faults = [*before, *args.faults]
         program = program_command(args)
     # It raises the faults of the command line, too.
-    options = read_options(args, command, job_file, () if args.faults else program)
-    if not options.detach or options.dry_run:
-        return run_job(options)
-    from launcher.job_run.detach import run_detached
-
-    return run_detached(options)
+    return read_options(args, command, job_file, () if args.faults else program)
 
 
 class _HelpAll(argparse.Action):

@@ -58,7 +58,7 @@ class Cluster:
             programs = next(self.state.parent.glob("kubernetes-v*"))
             self.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
 
-    def run(self, *argv: str, stdin: str = "", check: bool = True) -> str:
+    def run(self, *argv: str, stdin: str = "", check: bool = True, timeout: float = 60) -> str:
         """Run a command that reaches it, as its administrator: what it prints."""
         done = subprocess.run(
             [*self.enter, *argv],
@@ -67,7 +67,7 @@ class Cluster:
             input=stdin,
             text=True,
             check=check,
-            timeout=60,
+            timeout=timeout,
         )
         return done.stdout.strip()
 

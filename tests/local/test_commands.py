@@ -17,7 +17,8 @@ from tests.conftest import Launch, Started, proc
 from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
 COMMANDS = (
-    "hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "prepare", "completion", "help",
+    "hosts", "check", "attach", "logs", "ps", "restart", "stop", "clean", "prepare", "export",
+    "completion", "help",
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Cluster:
         self.stack = ExitStack()
         self._held: dict[str, str] = {}
 
-    def run(self, *argv: str, check: bool = True) -> str:
+    def run(self, *argv: str, check: bool = True, timeout: float = 60) -> str:
         """Run a command that reaches it: what it prints."""
         done = subprocess.run(
             [*self.enter, *argv],
@@ -51,7 +51,7 @@ class Cluster:
             stdin=subprocess.DEVNULL,
             text=True,
             check=check,
-            timeout=60,
+            timeout=timeout,
         )
         return done.stdout.strip()
 

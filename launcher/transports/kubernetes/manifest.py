@@ -25,8 +25,9 @@ _CONNECTING = 60
 _AFTER_GRACE = 10
 #: The longest name of an object, and of its end that the Job's number takes.
 _LONGEST, _NUMBER = 63, 4
-#: Folders that every user can write to.
-_WRITABLE = {"launch-home": "/launch", "launch-tmp": "/tmp"}
+#: The home of tasks, where they run if nothing else is said; folders that every user can write to.
+HOME = "/launch"
+_WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 #: What the pods of the user's template can't have: launch sets it.
 _RESERVED = ("restartPolicy", "hostname", "subdomain")
@@ -90,7 +91,13 @@ def job_manifest(
         number: of the Jobs of this host, from 1.
         avoid: a node that is lost; empty: none.
     """
-    spec = _pod_spec(options, role, python, user, grace)
+    spec = pod_spec(options, role, user, grace)
+    spec["containers"][0].update(
+        # Constant but for the Python and a number: all else travels through the pipe.
+        command=bootstrap.loader(python, int(options.start_timeout) + _CONNECTING),
+        stdin=True,
+        stdinOnce=True,  # the end of the first connection is the end of its stdin
+    )
     if avoid:
         there = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
         term = {"weight": 100, "preference": {"matchExpressions": [there]}}
@@ -114,8 +121,11 @@ def job_manifest(
     }
 
 
-def _pod_spec(options: KubernetesOptions, role: Role, python: str, user: str, grace: float) -> dict[str, Any]:
-    """The spec of a pod that the Pod Security level ``restricted`` admits, if its user is not root."""
+def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:
+    """The spec of a pod that the Pod Security level ``restricted`` admits, if its user is not root.
+
+    Its one container has no command yet. See `job_manifest`.
+    """
     uid, _, gid = user.partition(":")
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": int(uid)}
     if int(uid):
@@ -126,11 +136,7 @@ def _pod_spec(options: KubernetesOptions, role: Role, python: str, user: str, gr
         "name": CONTAINER,
         "image": role.image or options.image,
         "imagePullPolicy": _PULL[options.pull],
-        # Constant but for the Python and a number: all else travels through the pipe.
-        "command": bootstrap.loader(python, int(options.start_timeout) + _CONNECTING),
-        "stdin": True,
-        "stdinOnce": True,  # the end of the first connection is the end of its stdin
-        "env": [{"name": "HOME", "value": _WRITABLE["launch-home"]}],
+        "env": [{"name": "HOME", "value": HOME}],
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in _WRITABLE.items()],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }

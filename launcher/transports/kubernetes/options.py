@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,11 @@ class KubernetesOptions(Record):
     start_timeout: float = _START
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
+
+
+def user_of(options: KubernetesOptions) -> str:
+    """``UID[:GID]`` of the tasks: as the user says, else those of launch, but not root."""
+    return options.user or (f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1000:1000")
 
 
 def keys() -> Keys:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from launcher.transports.docker.container import OWNER as OWNER_LABEL
 from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
 from launcher.transports.kubernetes.manifest import job_manifest, job_name, selector
-from launcher.transports.kubernetes.options import KubernetesOptions
+from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.kubernetes.rights import check_rights, namespace_of
 from launcher.transports.kubernetes.status import (
     CONTAINER,
@@ -41,8 +40,6 @@ _FRESH, _PAUSE = 2.0, 0.3
 _FIRST_NOTICE = 2.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
-#: The user of the tasks if launch runs as root, which restricted pods must not.
-_NOBODY = "1000:1000"
 
 
 class Pods:
@@ -60,8 +57,7 @@ class Pods:
         self.lease, self.grace = launch.reaching.lease, job.policy.grace
         self.python = job.python or "python3"
         self._roles = {role.name: role for role in job.roles}
-        me = f"{os.getuid()}:{os.getgid()}" if os.getuid() else _NOBODY
-        self._user = self.options.user or me
+        self._user = user_of(self.options)
         self._owner = owner_labels(launch.name, keep=False)[OWNER_LABEL]
         self._hosts: dict[str, Host] = {}
         #: Selects the objects of the launch.

@@ -1,0 +1,205 @@
+"""``launch export``: write a job for Kubernetes, Slurm or Docker Compose, where it needs no launch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from launcher.agent.environments import entered
+from launcher.cli.launch_options import program_command
+from launcher.cli.parser import Parser, command_parser
+from launcher.cli.run import options_of
+from launcher.config.values import not_empty, option
+from launcher.errors import Fault, JobError
+from launcher.export import compose, kubernetes, slurm
+from launcher.export.exported import MARK, Exported, exported, label, settings_of, text_faults
+from launcher.job import Host, JobSpec, ProgramKind
+from launcher.job_run.notices import print_notice
+from launcher.job_run.options import COMMAND_LINE, Options
+from launcher.job_run.run import check_programs_here
+from launcher.job_run.tensorboard import ROLE as TENSORBOARD
+from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
+from launcher.transports.docker.container import containers, own_hosts
+from launcher.transports.docker.options import DockerOptions, limit, with_gpus
+from launcher.transports.kubernetes.manifest import faults_of
+from launcher.transports.kubernetes.options import KubernetesOptions, user_of
+from launcher.transports.slurm import SlurmOptions
+
+SUMMARY = "write a job as a file for Kubernetes, Slurm or Docker Compose"
+
+EXAMPLES = """\
+launch export slurm -N 2 --ps 1 --workers 3 train.py > job.sh
+launch export kubernetes --docker IMAGE --workers 3 train.py > job.yaml
+launch export compose -o compose.yaml job.yaml
+
+Options, program and job file are those of launch. Comments at the top of the
+file say how it is used, and what it can't do."""
+
+#: The formats: settings that they have, see `settings_of`.
+_FORMS = {"kubernetes": kubernetes.SAID, "slurm": slurm.SAID, "compose": compose.SAID}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch export``; those of the launch come after them."""
+    cast(Parser, parser).divided_at = tuple(_FORMS)
+    parser.add_argument("form", metavar="FORM", choices=tuple(_FORMS), help=f"{', '.join(_FORMS)}")
+    _add_output(parser)
+    text = "options and program, or a job file, as for launch"
+    parser.add_argument("launch", metavar="ARGS", nargs="*", help=text)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    option(parser, "-o --output FILE", "write to this file (default: standard output)", not_empty)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file.
+
+    Raises:
+        InputError: the job has faults, or the format can't have it; nothing is written.
+        ProgramError: a program for Slurm does not exist.
+    """
+    parser = command_parser("run")
+    _add_output(parser)
+    parser.parse_args(args.rest, args)
+    command = program_command(args)
+    if args.form == "slurm":
+        args.slurm = not args.no_slurm
+    options = options_of(args)
+    if options.hosts_named:
+        problem = f"the hosts are named, but {args.form} chooses where tasks run"
+        raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
+    job = options.job._replace(roles=tuple(role for role in options.job.roles if role.name != TENSORBOARD))
+    if faults := list(text_faults(job)):
+        raise JobError(faults)
+    settings = {
+        **settings_of(job),
+        "sync": options.sync,
+        "collect": options.collect,
+        "tensorboard": options.tensorboard is not None,
+    }
+    left_out = [name for name, given in settings.items() if given and name not in _FORMS[args.form]]
+    make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[args.form]
+    made, text = make(options, job, _name(command), left_out)
+    for note in (*options.notes, *made.placement.notes):
+        print_notice(note)
+    if args.output is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(args.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        problem = f"{args.output!r} can't be written: {error.strerror}"
+        raise JobError([Fault("--output", problem)]) from None
+    return 0
+
+
+def _name(command: Sequence[str]) -> str:
+    """The name of a job: that of its job file or program."""
+    if command[0] == "-c":
+        return ""
+    return Path(command[1].rpartition(".")[2] if command[0] == "-m" else command[0]).stem
+
+
+def _slurm(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -> tuple[Exported, str]:
+    check_programs_here(options)
+    asked: SlurmOptions = options.settings["slurm"]
+    words = asked.for_job(job)
+    if any(not word.isprintable() for word in words):
+        raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
+    python = job.python if options.sources.python else DEFAULT_PYTHON
+    if job.venv:
+        python = VENV_PYTHON
+        path = dict(job.env + job.option_env).get("PATH", f"{MARK}PATH{MARK}")
+        job = job._replace(env=job.env + tuple(entered({"PATH": path}, job.venv).items()))
+    # The GPUs of a node are known when the job runs.
+    roles = tuple(role._replace(gpus=None) for role in job.roles)
+    job = job._replace(roles=roles, python=python, venv=None)
+    made = exported(job, [Host("node")], 1, label(job, name), left_out)
+    return made, slurm.batch_script(made, words)
+
+
+def _in_images(job: JobSpec, options: Options, gpus: int | None, workdir: bool) -> tuple[JobSpec, list[Host]]:
+    """The job as in images, and a host for each task.
+
+    Args:
+        job, options: of the launch.
+        gpus: of each task of a role that does not say it.
+        workdir: whether images have the working folder.
+    """
+    python = job.python if options.sources.python else DEFAULT_PYTHON
+    job = with_gpus(job, gpus)._replace(python=python, workdir=job.workdir if workdir else None)
+    count = sum((role.gpus or 0) * role.count for role in job.roles)
+    return job, list(own_hosts(job, tuple(map(str, range(count))))[0])
+
+
+def _asked(options: Options, *transports: str) -> Any:
+    """The settings of the first of these transports that is asked for.
+
+    Raises:
+        JobError: none is.
+    """
+    found = next(filter(None, (options.settings[name] for name in transports)), None)
+    if found is None:
+        names = " or ".join(f"--{name} IMAGE" for name in transports)
+        raise JobError([Fault(COMMAND_LINE, "no image is named", f"expected {names}, or image: of roles")])
+    return found
+
+
+def _kubernetes(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -> tuple[Exported, str]:
+    given = _asked(options, "kubernetes", "docker")
+    if isinstance(given, DockerOptions):
+        left = ("mounts", "engine_options")
+        left_out = [*left_out, *(f"docker: {name}" for name in left if getattr(given, name))]
+        shared = ("image", "memory", "cpus", "user", "pull", "gpus")
+        given = KubernetesOptions(**{name: getattr(given, name) for name in shared})
+        if faults := list(faults_of(given)):
+            raise JobError(faults)
+    its, has_folder = label(job, name), bool(options.sources.workdir)
+    files = {} if has_folder else _files(job)
+    job, hosts = _in_images(job, options, given.gpus, has_folder)
+    named = [
+        host._replace(address=kubernetes.host_name(its, host.roles[0], host.name.rpartition("-")[2]))
+        for host in hosts
+    ]
+    made = exported(job, named, kubernetes.PORT, its, left_out)
+    return made, kubernetes.manifest(made, kubernetes.Pods(given, user_of(given), files))
+
+
+def _files(job: JobSpec) -> Mapping[str, bytes]:
+    """The scripts below the working folder, each with the modules beside it; none if they are too large."""
+    base = Path(os.path.expanduser(job.workdir or ".")).resolve()
+    found: dict[str, bytes] = {}
+    for role in job.roles:
+        script = base / role.program.name
+        if role.program.kind is ProgramKind.SCRIPT and script.is_file() and base in script.resolve().parents:
+            for path in sorted({script.resolve(), *script.resolve().parent.glob("*.py")}):
+                found[str(path.relative_to(base))] = path.read_bytes()
+                if sum(map(len, found.values())) > kubernetes.MOST_BYTES:
+                    return {}
+    return found
+
+
+def _compose(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -> tuple[Exported, str]:
+    given: DockerOptions = _asked(options, "docker")
+    left = [f"docker: options: {name}" for name, _ in given.engine_options]
+    has_folder = not given.no_mount or bool(options.sources.workdir)
+    job, hosts = _in_images(job, options, given.gpus, has_folder)
+    made = exported(job, hosts, compose.PORT, label(job, name), [*left_out, *left])
+    tasks = {placed.host.name: placed for placed in made.placement.tasks}
+    none: dict[str, Sequence[str]] = dict.fromkeys(tasks, ())
+    services = {
+        each.host: compose.Service(
+            each.image,
+            each.mounts,
+            each.memory,
+            limit(given.cpus, tasks[each.host].role, "cpus"),
+            len(tasks[each.host].gpus or ()),
+            given.pull,
+        )
+        for each in containers(given, job, made.placement, none, here=True)
+    }
+    return made, compose.compose_file(made, services, given.user or f"{os.getuid()}:{os.getgid()}")

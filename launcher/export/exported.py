@@ -1,0 +1,242 @@
+"""A job as it is exported: its tasks with their commands and variables, and what the file can't say."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import yaml
+
+from launcher.errors import Fault
+from launcher.job import Host, JobSpec, Placement, Plan, Policy, Role, TaskPlan, deciding_roles
+from launcher.record import Record
+from launcher.scheduler.cluster_spec import ClusterSpec
+from launcher.scheduler.placement import place
+from launcher.scheduler.plan import completed, make_plan
+from launcher.task_id import TaskId
+from launcher.text import counted, printable
+
+#: The beginning and the end of a name in a text: of a value that is known when the task starts. No argument
+#: and no variable contains it.
+MARK = "\0"
+#: Variables that launch gives each task unless the user sets them: output comes line by line.
+_DEFAULTS = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
+#: Characters of a line of comments.
+_WIDTH = 100
+#: Texts that every reader of YAML takes for the same text without quotes.
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*[A-Za-z0-9]")
+
+
+class Exported(Record):
+    """A job, placed and planned."""
+
+    #: Of the job: letters, digits and dashes.
+    name: str
+    job: JobSpec
+    placement: Placement
+    plan: Plan
+    #: What is not exported, as names of keys of a job file.
+    left_out: tuple[str, ...] = ()
+    #: Names of variables that are copies of launch's own: their values may be secret.
+    copied: tuple[str, ...] = ()
+
+    def roles(self) -> list[tuple[Role, list[TaskPlan]]]:
+        """The roles in the order of the table, each with its tasks."""
+        roles = {role.name: role for role in self.job.roles}
+        tasks: dict[str, list[TaskPlan]] = {}
+        for task in self.plan.tasks:
+            tasks.setdefault(task.task.role, []).append(task)
+        return [(roles[name], found) for name, found in tasks.items()]
+
+    def deciding(self) -> list[TaskId]:
+        """The tasks whose ends end the job."""
+        counts = deciding_roles(self.job.roles, self.job.policy.done_when)
+        return [TaskId.of(name, index) for name, count in counts.items() for index in range(count)]
+
+    def completed(self, task: TaskPlan) -> TaskPlan:
+        """A task with all its arguments and variables, but no value of `copied`."""
+        return self._own(completed(task, ClusterSpec(self.plan.cluster, self.plan.sidecars)))
+
+    def of_role(self, task: TaskPlan, known_later: Iterable[str]) -> TaskPlan:
+        """A task of a role whose index is known when it starts, see `MARK`.
+
+        Args:
+            task: the first one of its role.
+            known_later: the placeholders whose values are known then; ``cluster`` is that in ``TF_CONFIG``.
+        """
+        cluster = _LaterCluster(self.plan, task.task, known_later)
+        return self._own(completed(task._replace(task=_AnyTask(task.task)), cluster))
+
+    def _own(self, task: TaskPlan) -> TaskPlan:
+        env = {name: value for name, value in task.env.items() if name not in self.copied}
+        return task._replace(env={**dict(_DEFAULTS), **env})
+
+
+def label(job: JobSpec, name: str) -> str:
+    """The name of an exported job: small letters, digits and dashes.
+
+    Args:
+        job: with the name of a role and an index it is the name of a host: at most 63 characters.
+        name: any text.
+    """
+    made = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "job"
+    most = max(1, 56 - max(len(role.name) for role in job.roles))
+    return (made if made[0].isalpha() else f"job-{made}")[:most].rstrip("-")
+
+
+def exported(
+    job: JobSpec, hosts: Sequence[Host], port: int, name: str, left_out: Iterable[str] = ()
+) -> Exported:
+    """Place and plan a job.
+
+    Args:
+        job: checked.
+        hosts: of its tasks.
+        port: of all tasks.
+        name: by `label`.
+        left_out: see `Exported`.
+
+    Raises:
+        InputError: with all faults.
+    """
+    placement = place(job, tuple(hosts))
+    plan = make_plan(job, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
+    return Exported(name, job, placement, plan, tuple(left_out), tuple(sorted(job.copied)))
+
+
+def text_faults(job: JobSpec) -> Iterator[Fault]:
+    """Faults of arguments and variables that are not text: files in these formats can't have them."""
+    for role in job.roles:
+        values = [*role.program.args, role.program.name, *(value for _, value in role.env)]
+        if not _is_text(values):
+            yield Fault(role.source, f"{role.name}: an argument or variable is not UTF-8", "expected text")
+    for name, value in job.env + tuple(pair for pair in job.option_env if pair[0] not in job.copied):
+        if not _is_text([value]):
+            yield Fault("", f"variable {name}: its value is not UTF-8", f"expected text, or -x {name}")
+
+
+def _is_text(values: Iterable[str]) -> bool:
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- values that are known later
+
+
+class _AnyTask(TaskId):
+    """A task of a role."""
+
+    __slots__ = ()
+    index = f"{MARK}task_index{MARK}"  # type: ignore[assignment]
+
+
+class _LaterCluster(ClusterSpec):
+    """The addresses of a job as a task sees them that is not known yet.
+
+    Args:
+        plan: of the job.
+        task: one of its role.
+        later: see `Exported.of_role`.
+    """
+
+    def __init__(self, plan: Plan, task: TaskId, later: Iterable[str]) -> None:
+        super().__init__(plan.cluster, plan.sidecars)
+        self._first = ClusterSpec(plan.cluster, plan.sidecars).values_of(task, attempt=1)
+        self._later = {name: f"{MARK}{name}{MARK}" for name in later}
+        self.json = self._later.get("cluster_spec", self.json)
+        self.tf_json = self._later.get("cluster", self.tf_json)
+        self.values.update({name: mark for name, mark in self._later.items() if name in self.values})
+
+    def address(self, task: TaskId) -> str:
+        return self._later["task_address"]
+
+    def tf_config(self, task: TaskId) -> str:
+        kind = json.dumps(task.role)
+        return f'{{"cluster":{self.tf_json},"task":{{"type":{kind},"index":{_AnyTask.index}}}}}'
+
+    def values_of(self, task: TaskId, attempt: int) -> dict[str, str]:
+        return {**self._first, **self.values, **self._later, "tf_config": self.tf_config(task)}
+
+
+def filled(text: str, known: Callable[[str], str], value: Callable[[str], str]) -> str:
+    """A text whose parts are written in the form of a file.
+
+    Args:
+        text: with names in `MARK`.
+        known: writes what is known.
+        value: writes the value with a name.
+    """
+    parts = text.split(MARK)
+    return "".join(value(part) if number % 2 else known(part) for number, part in enumerate(parts))
+
+
+# ---------------------------------------------------------------------- comments
+
+
+def settings_of(job: JobSpec) -> dict[str, object]:
+    """The settings of a job that a format may not have, by the names of their keys; false: not given."""
+    policy, usual = job.policy, Policy()
+    return {
+        "on_failure: continue": policy.on_failure is not usual.on_failure,
+        "timeout": policy.timeout,
+        "grace": policy.grace != usual.grace,
+        "restarts": policy.restarts,
+        "stall": policy.stall,
+        "drain": any(role.drain for role in job.roles),
+        "preload": job.preload,
+        "output_dirs": job.output_dirs,
+    }
+
+
+def heading(job: Exported, form: str, lines: Iterable[str]) -> str:
+    """The comments at the top of a file.
+
+    Args:
+        job: of the file.
+        form: the argument of ``launch export``.
+        lines: how it is used, and what it can't say.
+    """
+    tasks = ", ".join(counted(role.count, role.name) for role, _ in job.roles())
+    found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]
+    if job.left_out:
+        found.append(f"Not exported: {', '.join(job.left_out)}.")
+    found.append("There are no logs and no report of launch, and none of its checks.")
+    wrapped = (textwrap.wrap(printable(line), _WIDTH, drop_whitespace=line[:1] != " ") for line in found)
+    return "".join(f"# {line}\n" for line in chain.from_iterable(wrapped))
+
+
+# ---------------------------------------------------------------------- YAML
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts so that every version of YAML reads the same ones, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class Block(str):
+    """The text of a file, which is shown as it is."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if isinstance(text, Block) else '"' if "\n" in text else "'"
+    plain = style == "'" and _PLAIN.fullmatch(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else style)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(Block, _text)
+
+
+def documents(*values: Mapping[str, Any]) -> str:
+    """Documents of YAML."""
+    return yaml.dump_all(values, Dumper=_Dumper, sort_keys=False, width=sys.maxsize, explicit_start=True)

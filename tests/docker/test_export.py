@@ -1,0 +1,92 @@
+"""What ``launch export compose`` writes, run by Docker Compose."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker.engine import Engine
+from tests.local.test_export import by_task
+from tests.slurm.test_export import HOSTILE
+
+#: Tells what it has, and waits for all others at their addresses.
+MEET = """
+import json, os, socket, sys, time
+server = socket.create_server(("", int(os.environ["TASK_ADDRESS"].rpartition(":")[2])))
+print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]), flush=True)
+for addresses in json.loads(os.environ["CLUSTER_SPEC"]).values():
+    for host, _, port in (address.rpartition(":") for address in addresses):
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+time.sleep(600 if os.environ["JOB_NAME"] == "ps" else 3)
+sys.exit(int(sys.argv[1]) if os.environ["TASK_INDEX"] == "1" or len(sys.argv) == 2 else 0)
+"""
+
+Compose = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def compose(docker: Engine, image: str, launch: Launch, weird_path: Path) -> Iterator[Compose]:
+    """Exports a job in a folder with a hostile name, and gives its file to a command of Docker Compose."""
+    plugin = docker.tried("compose", "version").returncode == 0
+    file = weird_path.parent / "compose.yaml"
+    command = ["docker", "compose"] if plugin else ["docker-compose"]
+    command += ["--project-name", f"t{os.getpid()}", "--file", str(file)]
+
+    def run(*words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "COPIED": HOSTILE}
+        return subprocess.run(
+            [*command, *words], env=environ, capture_output=True, text=True, timeout=120, check=check
+        )
+
+    (weird_path / "meet.py").write_text(MEET)
+    yield run
+    if file.exists():
+        run("down", "--timeout", "2", "--volumes", check=True)
+
+
+def export(launch: Launch, folder: Path, image: str, *words: str) -> str:
+    words = ("--docker", image, "--ps", "1", "-x", f"HOSTILE={HOSTILE}", "-x", "COPIED", *words)
+    env = {"COPIED": "another"}
+    ended = launch("export", "compose", "-o", folder.parent / "compose.yaml", *words, cwd=folder, env=env)
+    assert (ended.code, ended.out) == (0, ""), ended.err
+    return (folder.parent / "compose.yaml").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_one_task_decides(compose: Compose, image: str, launch: Launch, weird_path: Path, code: int):
+    """The first line of the file runs the job: its end, and its exit code, are those of the worker."""
+    text = export(launch, weird_path, image, "--workers", "1", "meet.py", str(code))
+    (line,) = re.findall(r"^#     docker compose -f FILE (up .*)$", text, re.M)
+    ended = compose(*line.split())
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert "ps-0" in ended.stdout
+
+
+def test_several_tasks_decide(compose: Compose, image: str, launch: Launch, weird_path: Path, docker: Engine):
+    text = export(launch, weird_path, image, "--workers", "2", "meet.py", "7", HOSTILE)
+    up, logs, down = re.findall(r"^#     docker compose -f FILE (up|logs|down)", text, re.M)
+    assert "docker wait $(docker compose -f FILE ps --all --quiet worker-0 worker-1)" in text
+    compose("config", "--quiet", check=True)
+    compose(up, "--detach", check=True)
+    workers = compose("ps", "--all", "--quiet", "worker-0", "worker-1", check=True).stdout.split()
+    codes = docker.docker("wait", *workers).split()
+    printed = {worker: json.loads(docker.docker("logs", worker)) for worker in workers}
+    tasks = {}
+    for worker, end in zip(workers, codes, strict=True):
+        argv, env, folder = printed[worker]
+        assert (argv, env["HOSTILE"], folder) == (["7", HOSTILE], HOSTILE, str(weird_path))
+        assert env["COPIED"] == HOSTILE, "the value is that of the machine where it runs"
+        tasks[by_task(env)[0]] = end
+    assert tasks == {"worker/0": "0", "worker/1": "7"}

@@ -1,0 +1,159 @@
+"""``launch export``: what the files say. The tests of Slurm, Kubernetes and Docker run them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import Launch
+
+IMAGE = ("--docker", "registry.lab/tf:2")
+
+
+def exported(launch: Launch, *words: str, **settings: Any) -> str:
+    ended = launch("export", *words, **settings)
+    assert ended.code == 0, ended.err
+    return ended.out
+
+
+def environments(form: str, text: str) -> list[dict[str, str]]:
+    """The variables of all tasks, as Kubernetes and Compose expand them."""
+    if form == "compose":
+        services = yaml.safe_load(text)["services"].values()
+        return [{n: v.replace("$$", "$") for n, v in each["environment"].items()} for each in services]
+    found = []
+    for each in yaml.safe_load_all(text):
+        for index in range(each["spec"]["completions"] if each["kind"] == "Job" else 0):
+            env = {"TASK_INDEX": str(index)}
+            for entry in each["spec"]["template"]["spec"]["containers"][0]["env"]:
+                if "value" in entry:
+                    parts = re.split(r"(\$\$|\$\(\w+\))", entry["value"])
+                    values = ("$" if part == "$$" else env[part[2:-1]] for part in parts[1::2])
+                    parts[1::2] = values
+                    env[entry["name"]] = "".join(parts)
+            found.append(env)
+    return found
+
+
+def by_task(env: dict[str, str]) -> Any:
+    """TF_CONFIG of a task, with names of tasks in place of addresses; checks the other variables."""
+    cluster, config = json.loads(env["CLUSTER_SPEC"]), json.loads(env["TF_CONFIG"])
+    names = {a: f"{role}/{n}" for role, addresses in cluster.items() for n, a in enumerate(addresses)}
+    me = f"{env['JOB_NAME']}/{env['TASK_INDEX']}"
+    assert names[env["TASK_ADDRESS"]] == me == f"{config['task']['type']}/{config['task']['index']}"
+    config["cluster"] = {role: [names[a] for a in addresses] for role, addresses in config["cluster"].items()}
+    return me, config
+
+
+@pytest.mark.parametrize("form", ["kubernetes", "compose"])
+def test_tasks_get_the_tf_config_of_a_launch(launch: Launch, tmp_path: Path, form: str):
+    (tmp_path / "job.yaml").write_text(
+        "command: [train.py]\ndocker: tf\n"
+        "roles: {ps: 2, chief: 1, worker: 3, evaluator: 1, data_2: {count: 2, service: true}}\n"
+    )
+    plan = launch("--dry-run", "job.yaml", cwd=tmp_path).out
+    lines = shlex.split(plan, comments=True)
+    planned = [
+        {name: value for name, _, value in (word.partition("=") for word in words)}
+        for words in (lines[start:] for start, word in enumerate(lines) if word.startswith("JOB_NAME="))
+        for words in [
+            words[: 1 + next(n for n, word in enumerate(words) if word.startswith("CLUSTER_SPEC="))]
+        ]
+    ]
+    text = exported(launch, form, "job.yaml", cwd=tmp_path)
+    assert len(planned) == 9
+    assert [by_task(env) for env in environments(form, text)] == [by_task(env) for env in planned]
+    assert text == exported(launch, form, "job.yaml", cwd=tmp_path), "it is the same each time"
+
+
+@pytest.mark.parametrize("form", ["kubernetes", "compose", "slurm"])
+def test_values_of_variables_of_this_machine_are_not_written(launch: Launch, tmp_path: Path, form: str):
+    image = () if form == "slurm" else IMAGE
+    words = (*image, "--workers", "2", "-x", "TOKEN", "-x", "SECRET_*", "-x", "SHOWN=yes", "--", "env")
+    text = exported(launch, form, *words, cwd=tmp_path, env={"TOKEN": "hunter2", "SECRET_A": "hunter3"})
+    assert "hunter" not in text
+    assert "TOKEN" in text and "SECRET_A" in text and "yes" in text
+
+
+def test_what_is_left_out_is_named(launch: Launch, tmp_path: Path):
+    words = ("--workers", "2", "--chief", "--stall", "5m", "--restarts", "1", "--timeout", "90s",
+             "--on-failure", "continue", "--drain", "9s", "--output-dirs", "--", "true")  # fmt: skip
+    found = {}
+    for form, image in (("kubernetes", IMAGE), ("compose", IMAGE), ("slurm", ())):
+        text = exported(launch, form, *image, *words, cwd=tmp_path)
+        found[form] = re.findall(r"^# Not exported: (.*)\.$", text, re.M)
+    assert found == {
+        "kubernetes": ["stall, drain, output_dirs"],
+        "compose": ["on_failure: continue, timeout, restarts, stall, drain, output_dirs"],
+        "slurm": ["restarts, stall, drain, output_dirs"],
+    }
+
+
+def test_limits_images_and_gpus(launch: Launch, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text(
+        "command: [true]\nroles:\n"
+        "  ps: {image: small}\n"
+        "  worker:\n    count: 2\n    image: big\n"
+        "    resources: {limits: {cpu: 1500m, memory: 1Gi, nvidia.com/gpu: 2}}\n"
+        "timeout: 90s\nrestarts: 2\ngrace: 7s\n"
+    )
+    _, _, worker, ps = yaml.safe_load_all(exported(launch, "kubernetes", "job.yaml", cwd=tmp_path))
+    job, pod = worker["spec"], worker["spec"]["template"]["spec"]
+    assert (job["completions"], job["backoffLimit"], job["activeDeadlineSeconds"]) == (2, 2, 90)
+    (container,) = pod["containers"]
+    limits = {"cpu": "1500m", "memory": str(1 << 30), "nvidia.com/gpu": "2"}
+    assert (container["image"], container["resources"]) == ("big", {"limits": limits})
+    assert ps["spec"]["template"]["spec"]["containers"][0]["image"] == "small"
+    services = yaml.safe_load(exported(launch, "compose", "job.yaml", cwd=tmp_path))["services"]
+    one = services["worker-1"]
+    assert (one["image"], one["cpus"], one["mem_limit"]) == ("big", 1.5, 1 << 30)
+    assert one["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+    assert "deploy" not in services["ps-0"] and services["ps-0"]["stop_grace_period"] == "7s"
+
+
+def test_the_config_map_has_the_program(launch: Launch, tmp_path: Path, weird_path: Path):
+    """The script and the modules beside it, if they are small; no name breaks a comment."""
+    (weird_path / "model\nkind: Pod.py").write_text("x = 1\n")
+    (weird_path / "data.py").write_bytes(b"# latin-1: \xe9\n")
+    (weird_path / "train.py").write_text("import data\n\n  # end without a line feed\t")
+    text = exported(launch, "kubernetes", *IMAGE, f"{weird_path.name}/train.py", cwd=tmp_path)
+    config, service, job = yaml.safe_load_all(text)
+    (volume,) = (v for v in job["spec"]["template"]["spec"]["volumes"] if "configMap" in v)
+    keys = {item["path"]: item["key"] for item in volume["configMap"]["items"]}
+    data = {**config["data"], **config["binaryData"]}
+    assert set(keys) == {"start.py", *(f"files/{p.relative_to(tmp_path)}" for p in weird_path.iterdir())}
+    assert data[keys[f"files/{weird_path.name}/train.py"]] == (weird_path / "train.py").read_text()
+    (weird_path / "large.py").write_text("#" * 1_000_000)
+    text = exported(launch, "kubernetes", *IMAGE, f"{weird_path.name}/train.py", cwd=tmp_path)
+    config, service, job = yaml.safe_load_all(text)
+    assert set(config["data"]) == {"start.py"} and "# The images must have" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["kubernetes", "true"], 2, "no image is named; expected --kubernetes IMAGE or --docker IMAGE"),
+        (["compose", "true"], 2, "no image is named; expected --docker IMAGE"),
+        (["kubernetes", *IMAGE, "--hosts", "a,b", "true"], 2, "kubernetes chooses where tasks run"),
+        (["slurm", *IMAGE, "true"], 2, "can't start the same tasks"),
+        (["slurm", "--slurm-options=--comment='a\nb'", "true"], 2, "control characters"),
+        (["slurm", "nosuch.py"], 127, "nosuch.py"),
+        (["kubernetes", *IMAGE, "--chief", "--workers", "2", "--", "echo", "{rank}"], 2, "{task_index}"),
+        (["kubernetes", *IMAGE, "--user", "me", "true"], 2, "--user"),
+        (["compose", *IMAGE, "-x", "A=\udce9", "true"], 2, "variable A: its value is not UTF-8"),
+        (["slurm", "--workers", "-1", "--nosuch", "true"], 2, "--nosuch"),
+        (["slurm", "-o", "no/such/folder", "true"], 2, "--output: 'no/such/folder' can't be written"),
+        (["swarm", "true"], 2, "invalid choice: 'swarm'"),
+        ([], 2, "FORM"),
+    ],
+)
+def test_faults(launch: Launch, tmp_path: Path, words: list[str], code: int, message: str):
+    ended = launch("export", *words, cwd=tmp_path)
+    assert (ended.code, ended.out) == (code, ""), ended.err
+    assert message in ended.err and "Traceback" not in ended.err

@@ -1,0 +1,137 @@
+"""What ``launch export slurm`` writes, run by sbatch: no launch is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import ROOT
+from tests.local.test_export import by_task
+from tests.local.training import WITH_TENSORFLOW
+from tests.slurm.cluster import Cluster
+
+#: What breaks text that is not quoted, or quoted by hand.
+HOSTILE = "a \"b\" 'c' $HOME ${x} `id` $(id) \\ \n# END\n\t!{x} é ; && ${#hosts[@]}"
+
+SAY = """
+import json, os, sys, time
+names = ("TF_CONFIG", "CLUSTER_SPEC", "JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "HOSTILE", "SLURMD_NODENAME")
+print(json.dumps([sys.argv[1:], {name: os.environ.get(name) for name in names}, os.getcwd()]), flush=True)
+if os.environ["JOB_NAME"] == "ps":
+    open("up", "w")
+    time.sleep(600)
+while not os.path.exists("up"):
+    time.sleep(0.1)
+"""
+
+
+class Batch(NamedTuple):
+    """How a batch job has ended."""
+
+    code: int
+    out: str
+
+
+@pytest.fixture
+def submit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path) -> Callable[..., Batch]:
+    """Exports a job, and runs it by sbatch alone."""
+
+    def submitted(*words: str, folder: Path = tmp_path, env: str = "ALL") -> Batch:
+        script, out = tmp_path / "job.sh", tmp_path / "out"
+        ended = launch("export", "slurm", "--output", script, *words, cwd=folder)
+        assert (ended.code, ended.out) == (0, ""), ended.err
+        slurm.run("sbatch", "--test-only", str(script))
+        options = ("--wait", "--parsable", f"--output={out}", f"--export={env}")
+        number = slurm.run("sbatch", *options, str(script), check=False, timeout=170)
+        fields = slurm.run("scontrol", "--oneliner", "show", "job", number)
+        code, _ = re.search(r" ExitCode=(\d+):(\d+) ", fields).groups()  # type: ignore[union-attr]
+        return Batch(int(code), out.read_text())
+
+    return submitted
+
+
+def test_tasks_run_where_tf_config_says(submit: Callable[..., Batch], launch: Launch, weird_path: Path):
+    """With the placeholders, TF_CONFIG and arguments of a launch; a ps is ended, and the exit code is 0."""
+    (weird_path / "say.py").write_text(SAY)
+    names = (
+        "rank task_host task_port ps_hosts world_size tf_config local_rank local_size node_rank first_address"
+    )
+    job = ("--ps", "1", "--workers", "4", "-x", f"HOSTILE={HOSTILE}")
+    words = ("say.py", HOSTILE, "|".join(f"{{{name}}}" for name in names.split()))
+    ended = submit("-N", "3", *job, "--grace", "1", *words, folder=weird_path)
+    assert ended.code == 0, ended.out
+    said = dict(re.findall(r"^(\d): (\[\[.*)", ended.out, re.M))
+    found = [json.loads(said[str(rank)]) for rank in range(5)]
+    cluster = json.loads(found[0][1]["CLUSTER_SPEC"])
+    hosts = [address.rpartition(":")[0] for address in (*cluster["worker"], *cluster["ps"])]
+    assert sorted(hosts) == ["n1", "n1", "n2", "n2", "n3"]
+    for rank, (argv, env, folder) in enumerate(found):
+        host, _, port = env["TASK_ADDRESS"].rpartition(":")
+        role, index = ("worker", rank) if rank < 4 else ("ps", 0)
+        config = {"cluster": cluster, "task": {"type": role, "index": index}}
+        assert by_task(env)[0] == f"{role}/{index}" and json.loads(env["TF_CONFIG"]) == config
+        local = [other for other in range(5) if hosts[other] == host]
+        node = str([*dict.fromkeys(hosts)].index(host))
+        places = [str(local.index(rank)), str(len(local)), node]
+        values = [
+            str(rank),
+            host,
+            port,
+            *cluster["ps"],
+            "5",
+            env["TF_CONFIG"],
+            *places,
+            *cluster["worker"][:1],
+        ]
+        assert argv == [HOSTILE, "|".join(values)]
+        assert (env["SLURMD_NODENAME"], env["HOSTILE"], folder) == (host, HOSTILE, str(weird_path))
+
+
+FAIL = """
+import os, signal, sys, time
+def end(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+index = int(os.environ["TASK_INDEX"])
+time.sleep(2 + index)
+if os.environ["JOB_NAME"] == "worker" and index:
+    sys.exit(6 + index)
+print("goes on", flush=True)
+time.sleep(1 if "short" in sys.argv and os.environ["JOB_NAME"] == "worker" else 600)
+"""
+
+
+@pytest.mark.parametrize("choice", ["stop", "continue"])
+def test_the_first_failure_is_the_exit_code(submit: Callable[..., Batch], tmp_path: Path, choice: str):
+    """The others get SIGTERM, and time to handle it."""
+    (tmp_path / "fail.py").write_text(FAIL)
+    words = ("short",) if choice == "continue" else ()
+    ended = submit("-N3", "--ps=1", "--workers=3", "--on-failure", choice, "fail.py", *words)
+    assert ended.code == 7, ended.out
+    assert "first to fail: rank 1, exit code 7" in ended.out
+    saved = ["0", "2", "3"] if choice == "stop" else ["3"]
+    assert sorted(re.findall(r"^(\d): saved$", ended.out, re.M)) == saved, ended.out
+
+
+def test_what_can_t_start(submit: Callable[..., Batch], tmp_path: Path):
+    (tmp_path / "gone").mkdir()
+    assert submit("-N2", "--workers=2", "--workdir=gone", "--", "sh", "-c", "exec nosuch").code == 127
+    ended = submit("-N2", "--workers=2", "-x", "LANG", "true", env="NONE")
+    assert ended.code == 1 and "LANG: expected in the environment of sbatch" in ended.out
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_mnist(submit: Callable[..., Batch]):
+    words = ("-N", "3", "--ps", "1", "--workers", "3", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
+    ended = submit(*words, *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py"))
+    assert ended.code == 0, ended.out[-3000:]
+    found = re.findall(r"^[012]: test accuracy: ([01]\.\d+)", ended.out, re.M)
+    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)

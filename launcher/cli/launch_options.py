@@ -277,8 +277,9 @@ def _job_file(path: str, args: argparse.Namespace, program: Sequence[str]) -> Jo
         if not path:
             return parse_job("", COMMAND_LINE, roles, sections)
         variables = carried_variables(args.env, os.environ, (), [], [])[0]
-        engine = "" if args.docker is None else "docker"
-        target = Target(tuple(program), engine, args.docker == "", frozenset(variables))
+        engine = next((name for name in ("kubernetes", "docker") if getattr(args, name) is not None), "")
+        images = bool(engine) and not getattr(args, engine)
+        target = Target(tuple(program), engine, images, frozenset(variables))
         return read_job_file(path, roles, sections, target)
 
     try:

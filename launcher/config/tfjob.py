@@ -6,7 +6,7 @@ The values keep the lines of the TFJob, and `launcher.config.jobfile` reads the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from launcher.config import values
@@ -41,6 +41,13 @@ _QUANTITIES: Mapping[str, Callable[[str], object]] = {
     "memory": values.memory_quantity,
     _GPU: values.whole(0, values.MOST_GPUS),
 }
+#: When an image is pulled, in the words of Docker's option.
+_PULL = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
+#: Keys of templates: those that launch uses; those without which the program would do something else; those
+#: that launch sets in each pod.
+_USED = {"name", "env", "command", "args", "workingDir", "resources"}
+_NEEDED = {"envFrom", "initContainers"}
+_OF_LAUNCH = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
 #: What the command of a container has for its variables: ``$$``, ``$(NAME)``.
 _VARIABLE = r"\$(?:\$|\(([^)]*)\))"
 
@@ -50,7 +57,7 @@ class Target(Record):
 
     #: The program of containers that have no command, and its arguments.
     program: tuple[str, ...] = ()
-    #: What runs the tasks in containers, which have limits: ``docker``; empty: nothing does.
+    #: What runs the tasks in containers, which have limits: ``docker``, ``kubernetes``; empty: nothing does.
     engine: str = ""
     #: The containers are of the images that the TFJob names.
     images: bool = False
@@ -128,9 +135,10 @@ _CONTAINER = table(
     Key("args", "", _words),
     Key("workingDir", "", single(values.one_line)),
     Key("image", "", single(values.image)),
+    Key("imagePullPolicy", "", single(values.choice(*_PULL))),
     Key("resources", "", _resources),
     *_any(
-        "name", "env", "envFrom", "imagePullPolicy", "lifecycle", "livenessProbe", "ports", "readinessProbe",
+        "name", "env", "envFrom", "lifecycle", "livenessProbe", "ports", "readinessProbe",
         "resizePolicy", "restartPolicy", "securityContext", "startupProbe", "stdin", "stdinOnce",
         "terminationMessagePath", "terminationMessagePolicy", "tty", "volumeDevices", "volumeMounts",
     ),
@@ -166,6 +174,10 @@ class _TFJob:
         #: What launch does not use -> its lines.
         self._unused: dict[str, list[int]] = {}
         self._notes: list[str] = []
+        self._in_pods = target.engine == "kubernetes"
+        #: Role -> what Kubernetes adds to its pods; and when the images are pulled.
+        self._pods: dict[str, Node] = {}
+        self._pull: str | None = None
         #: The type of replicas -> the line of its container that has no command.
         self._programless: dict[str, int] = {}
 
@@ -207,8 +219,8 @@ class _TFJob:
             policy.add("suspend", "suspend is true", "expected false: launch starts the job at once")
         roles = self._roles(spec) if "spec" in top else {}
         job = {"roles": Node(roles, spec.line_of("tfReplicaSpecs"), spec.line_of("tfReplicaSpecs"))}
-        if self._target.engine == "docker":  # the folders of a TFJob are those of its images
-            job["docker"] = Node({"no_mount": Node("true")})
+        if self._target.engine:
+            job[self._target.engine] = Node(self._section(top))
         job.update(self._restarts(roles, policy))
         if "activeDeadlineSeconds" in policy:
             job["timeout"] = _like(policy.nodes["activeDeadlineSeconds"])
@@ -224,6 +236,15 @@ class _TFJob:
             self._leave("cleanPodPolicy: None", policy.nodes["cleanPodPolicy"])
         self._check_programs()
         return Node(job, node.line, node.key_line)
+
+    def _section(self, top: Values) -> dict[str, Node]:
+        """The settings of the engine: in containers are the files of the image only, as in pods."""
+        pull = {"pull": Node(_PULL[self._pull])} if self._pull else {}
+        if not self._in_pods:
+            return {**pull, "no_mount": Node("true")}
+        metadata = top.nodes.get("metadata", Node({})).value
+        namespace = {"namespace": metadata["namespace"]} if "namespace" in (metadata or {}) else {}
+        return {**pull, **namespace, "pods": Node(self._pods)}
 
     def _check_programs(self) -> None:
         """Add the faults of containers without a program, and of a program that no container needs."""
@@ -281,107 +302,146 @@ class _TFJob:
     def _role(self, name: str, written: Node) -> dict[str, Node]:
         """The keys of one role, with its ``restartPolicy``."""
         keys = read_mapping(written, _REPLICAS, self._faults, owner=f"of {name}")
-        role = {}
-        if "replicas" in keys:
-            role["count"] = keys.nodes["replicas"]
-        if "restartPolicy" in keys:
-            role["restartPolicy"] = keys.nodes["restartPolicy"]
-        container = self._container(name, written)
-        if container is not None:
-            role.update(self._task(name, container))
+        names = {"replicas": "count", "restartPolicy": "restartPolicy"}
+        role = {ours: keys.nodes[key] for key, ours in names.items() if key in keys}
+        containers = self._containers(name, written)
+        if containers is not None:
+            template = written.value["template"].value
+            role.update(self._task(name, written.key_line, template, containers))
         return role
 
-    def _container(self, name: str, written: Node) -> Any:
-        """The keys of the container that runs the program; ``None``: there is none, which is a fault."""
-        faults, node, pod = self._faults, written, written
+    def _containers(self, name: str, written: Node) -> Any:
+        """The container that runs the program, then the others; ``None``: there is none, which is a fault."""
+        faults, node = self._faults, written
         for key in ("template", "spec", "containers"):
-            pod = node
             if key not in (node.value if isinstance(node.value, dict) else ()):
                 problem = f"{name} has no template.spec.containers"
                 return faults.add(node.line, problem, f"expected a container with the name {_CONTAINER_NAME}")
             node = node.value[key]
-        others = node.value if isinstance(node.value, list) else []
-        named = [each for each in others if _name_of(each) == _CONTAINER_NAME]
+        found = node.value if isinstance(node.value, list) else []
+        named = [each for each in found if _name_of(each) == _CONTAINER_NAME]
         if len(named) != 1:
             problem = f"{name} has {len(named) or 'no'} containers with the name {_CONTAINER_NAME}"
             return faults.add(node.key_line, problem, "expected one, which runs the program")
-        for each in others:
-            if each is not named[0]:
-                self._leave("other containers", each)
-        self._refuse_parts(pod.value, ("initContainers",))
-        for key in pod.value.keys() - {"containers", "initContainers"}:
-            self._leave(key, pod.value[key])
-        return read_mapping(named[0], _CONTAINER, faults, owner=f"of the container {_CONTAINER_NAME}")
+        return [*named, *(each for each in found if each is not named[0])]
 
-    def _refuse_parts(self, part: Mapping[str, Node], keys: Sequence[str]) -> None:
-        """Add a fault for each of these keys: without it the program would do something else."""
-        for key in keys:
-            if key in part:
-                self._faults.add(part[key].key_line, f"{key}: launch can't honour it here", "expected none")
-
-    def _task(self, name: str, container: Values) -> dict[str, Node]:
-        """The keys of a role that its container decides."""
-        role, nodes = {}, container.nodes
-        self._refuse_parts(nodes, ("envFrom",))
-        variables = self._variables(nodes.get("env"))
-        known = {name: node.value for name, node in variables.items()}
-        words = [*container.get("command", ()), *container.get("args", ())]
-        if "command" in nodes or self._target.program:
-            words = words if container.get("command") else [*self._target.program, *words]
-            at = nodes.get("command", Node(None, container.line, container.line))
-            items = [Node(_expanded(word, known), at.line) for word in words]
-            role["command"] = Node(items, at.line, at.key_line)
-        if not container.get("command") and "command" not in nodes:
-            self._programless[name] = container.line
+    def _task(
+        self, name: str, line: int, template: Mapping[str, Node], containers: Sequence[Node]
+    ) -> dict[str, Node]:
+        """The keys of a role that its template decides; all else is for Kubernetes."""
+        own, *others = containers
+        container = read_mapping(own, _CONTAINER, self._faults, owner=f"of the container {_CONTAINER_NAME}")
+        nodes, pod = container.nodes, template["spec"].value
+        role, added = self._limits(container)
+        variables, late = self._variables(nodes.get("env"))
         if variables:
             role["env"] = Node(variables, container.line_of("env"), container.line_of("env"))
+        role.update(self._command(name, container, variables, late))
         if "workingDir" in container:
             role["workdir"] = nodes["workingDir"]
-        role.update(self._limits(container))
-        if "image" in container and self._target.images:
-            role["image"] = nodes["image"]
-        used = {"name", "env", "envFrom", "command", "args", "workingDir", "resources"}
-        used |= {"image"} if self._target.engine else set()
-        for key in nodes.keys() - used:
-            self._leave("image without --docker" if key == "image" else key, nodes[key])
+        used = _USED | ({"image"} if self._target.engine else set())
+        if self._target.images:
+            used |= {"imagePullPolicy"}
+            role.update({"image": nodes["image"]} if "image" in container else {})
+            self._pull = container.get("imagePullPolicy", self._pull)
+        added.update(self._rest(nodes, used))
+        added.update({"env": Node([*late.values()])} if late else {})
+        spec = {**self._rest(pod, {"containers"}), "containers": Node([Node(added)])}
+        for other in others:
+            if self._in_pods and isinstance(other.value, dict):  # it serves the task, and ends with it
+                before = spec.get("initContainers", Node([])).value
+                sidecar = other._replace(value={**other.value, "restartPolicy": Node("Always")})
+                spec["initContainers"] = Node([*before, sidecar])
+            else:
+                self._leave("other containers", other)
+        metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
+        self._pods[name.lower()] = Node({**metadata, "spec": Node(spec)}, line, line)
         return role
 
-    def _limits(self, container: Values) -> dict[str, Node]:
-        """The GPUs of a task, and its limits if it runs in a container."""
+    def _rest(self, part: Mapping[str, Node], used: Collection[str]) -> dict[str, Node]:
+        """What launch does not use of a part of a template: for Kubernetes; else it is named or refused."""
+        found = {}
+        for key, node in part.items():
+            if key not in used and self._in_pods and key not in _OF_LAUNCH:
+                found[key] = node
+            elif key in _NEEDED and not self._in_pods:
+                self._faults.add(
+                    node.key_line, f"{key}: launch can't honour it here", "expected --kubernetes"
+                )
+            elif key not in used:
+                self._leave("image without --docker or --kubernetes" if key == "image" else key, node)
+        return found
+
+    def _command(
+        self, name: str, container: Values, variables: Mapping[str, Node], late: Collection[str]
+    ) -> dict[str, Node]:
+        """The command of a container; that of the command line if it has none."""
+        known = {each: node.value for each, node in variables.items()}
+        at = container.nodes.get("command", Node(None, container.line, container.line))
+        words = [*container.get("command", ()), *container.get("args", ())]
+        for word in words:
+            for each in {*re.findall(_VARIABLE, word)} & {*late}:
+                expected = f"expected a shell, as in [sh, -c, '... ${each}']"
+                self._faults.add(at.line, f"$({each}) is known only in the pod", expected)
+        found = [_expanded(word, known) for word in words]
+        if "command" not in container.nodes:
+            self._programless[name] = container.line
+            found = [*self._target.program, *found]
+        if "command" not in container.nodes and not self._target.program:
+            return {}
+        return {"command": Node([Node(word, at.line) for word in found], at.line, at.key_line)}
+
+    def _limits(self, container: Values) -> tuple[dict[str, Node], dict[str, Node]]:
+        """The GPUs and limits of a role, without limits if it runs in no container; what is left of them."""
         role: dict[str, Node] = {}
         limits: dict[str, Node] = {}
+        left: dict[str, dict[str, Node]] = {}
         for part, quantities in container.get("resources", {}).items():
             for name, quantity in quantities.items():
                 if name == _GPU:
                     role["gpus"] = quantity
                 elif part == "limits" and self._target.engine and name in _QUANTITIES:
                     limits[name] = quantity
+                elif self._in_pods:
+                    left.setdefault(part, {})[name] = quantity
                 else:
                     self._leave(f"{name} in {part}", quantity)
         line = container.line_of("resources")
         if limits:
             role["resources"] = Node({"limits": Node(limits, line, line)}, line, line)
-        return role
+        more = {part: Node(quantities) for part, quantities in left.items()}
+        return role, ({"resources": Node(more)} if more else {})
 
-    def _variables(self, env: Node | None) -> dict[str, Node]:
-        """The variables of a container, with the values of those before them in ``$(NAME)``."""
+    def _variables(self, env: Node | None) -> tuple[dict[str, Node], dict[str, Node]]:
+        """The variables of a container, with the values of those before them in ``$(NAME)``.
+
+        Returns:
+            Those with a value; and the items of those that only Kubernetes knows, by their names.
+        """
         faults = self._faults
         if env is not None and not isinstance(env.value, list):
             faults.add_kind(env, "env", "expected a list, as in - name: NAME")
         found: dict[str, Node] = {}
+        late: dict[str, Node] = {}
         for item in env.value if env is not None and isinstance(env.value, list) else ():
             name = _name_of(item)
             if not name:
                 faults.add(item.line, "a variable of env has no name", "expected name: and value:")
-            elif "valueFrom" in item.value and name not in self._target.variables:
-                problem = f"variable {name} is not known here: it is a valueFrom of Kubernetes"
-                faults.add(item.line, problem, f"expected -x {name}=VALUE, or value:")
-            elif "valueFrom" not in item.value:
+            elif "valueFrom" in item.value:
+                if self._in_pods:
+                    late[name] = item
+                elif name not in self._target.variables:
+                    problem = f"variable {name} is not known here: it is a valueFrom of Kubernetes"
+                    faults.add(item.line, problem, f"expected -x {name}=VALUE, or value:")
+            else:
                 value = item.value.get("value", Node("", item.line))
-                text = text_of(value, f"variable {quoted(name)}", faults)
-                known = {each: node.value for each, node in found.items()}
-                found[name] = Node(_expanded(text or "", known), value.line, item.line)
-        return found
+                text = text_of(value, f"variable {quoted(name)}", faults) or ""
+                if {*re.findall(_VARIABLE, text)} & late.keys():
+                    late[name] = item
+                else:
+                    known = {each: node.value for each, node in found.items()}
+                    found[name] = Node(_expanded(text, known), value.line, item.line)
+        return found, late
 
 
 def _meant(name: str) -> str:

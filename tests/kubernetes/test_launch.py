@@ -55,3 +55,55 @@ def test_nothing_is_left(start: Start, kubernetes: Cluster, number: signal.Signa
         assert soon(lambda: ended(kubernetes), 60), kubernetes.kubectl("get", "pods")
         assert soon(lambda: not [*kubernetes.processes()])
         kubernetes.kubectl("delete", "jobs", "--all")
+
+
+#: What the operator gives to pods as it stands, launch gives to them, too.
+TFJOB = """\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+spec:
+  tfReplicaSpecs:
+    Worker:
+      replicas: 2
+      template:
+        metadata: {labels: {team: ranking}}
+        spec:
+          volumes: [{name: data, emptyDir: {}}]
+          initContainers:
+          - name: before
+            image: &
+            command: [sh, -c, echo before > /data/before]
+            volumeMounts: [{name: data, mountPath: /data}]
+            securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+          containers:
+          - name: beside
+            image: &
+            command: [sh, -c, trap 'exit 0' TERM; echo beside > /data/beside; sleep 600 & wait]
+            volumeMounts: [{name: data, mountPath: /data}]
+            securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+          - name: tensorflow
+            image: &
+            command: [sh, -c]
+            args: ['until test -e /data/beside; do sleep 0.1; done; cat /data/*; echo "$(A) on $NODE"']
+            env:
+            - {name: A, value: one}
+            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+            volumeMounts: [{name: data, mountPath: /data}]
+            resources: {limits: {cpu: 500m, memory: 256Mi}, requests: {cpu: 10m}}
+    PS:
+      template: {spec: {containers: [{name: tensorflow, image: '&', command: [sleep, '600']}]}}
+"""
+
+
+def test_a_tfjob(start: Start, kubernetes: Cluster, tmp_path: Path):
+    (tmp_path / "tfjob.yaml").write_text(TFJOB.replace("&", kubernetes.image))
+    started = start("tfjob.yaml", "--kubernetes", cwd=tmp_path)
+    assert soon(lambda: len(kubernetes.objects("pods")) == 3, 30)
+    labels = [pod["metadata"]["labels"].get("team") for pod in kubernetes.objects("pods")]
+    result = started.wait(60)
+    assert result.code == 0, result.err
+    for task in ("worker/0", "worker/1"):
+        assert f"{task} | before" in result.out and f"{task} | beside" in result.out, result.out
+        assert f"{task} | one on " in result.out
+    assert "does not use" not in result.err
+    assert sorted(map(str, labels)) == ["None", "ranking", "ranking"]

@@ -144,7 +144,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about containers; `settings` reads them."""
     add = functools.partial(values.option, parser.add_argument_group("containers"))
     text = "run each task in a container of this image"
-    add("--docker IMAGE", text, _image, nargs="?", const="")
+    add("--docker IMAGE", text, any_image, nargs="?", const="")
     text = "a further folder or file of containers; repeatable"
     add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
     add("--no-mount", "do not mount the working folder")
@@ -159,8 +159,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--keep", "keep the containers; `launch clean` removes them")
 
 
-def _image(text: str) -> str:
-    """The image of all roles; empty: each has its own."""
+def any_image(text: str) -> str:
+    """Read the image of all roles; empty: each has its own."""
     return values.image(text) if text else ""
 
 

@@ -104,6 +104,7 @@ def job_manifest(
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
     own = labels(run, host.name)
     pod = merged({"metadata": {"labels": own}, "spec": spec}, options.pod)
+    pod = merged(pod, options.pods.get(role.name, {}))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

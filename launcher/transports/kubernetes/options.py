@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.config import values
 from launcher.errors import Fault
 from launcher.record import Record
-from launcher.transports.docker.options import image_faults, read_shared, shared_keys, with_shared
+from launcher.text import did_you_mean
+from launcher.transports.docker.options import any_image, image_faults, read_shared, shared_keys, with_shared
 from launcher.transports.transport import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
@@ -52,6 +53,8 @@ class KubernetesOptions(Record):
     gpus: int | None = None
     #: What is added to each pod: a pod template, with ``metadata`` and ``spec``, as JSON has it.
     pod: Mapping[str, Any] = {}
+    #: Role -> what is added to its pods, too.
+    pods: Mapping[str, Mapping[str, Any]] = {}
     #: Seconds for all pods to run.
     start_timeout: float = _START
     #: Roles that the job file has limits for; they may have no task this time.
@@ -73,6 +76,7 @@ def keys() -> Keys:
         Key("namespace", "The namespace of the pods. Default: that of the context.", single(name)),
         Key("context", "The context of kubectl. Default: the current one.", single(values.one_line)),
         Key("pod", "A pod template that is added to each pod: nodeSelector, volumes ...", _template),
+        Key("pods", "Templates for the pods of single roles, too: worker: {spec: ...}.", _templates),
         Key("start_timeout", "Time limit for all pods to run. Default: 5m.", duration),
     )
 
@@ -89,6 +93,13 @@ def _template(node: Node, label: str, faults: Faults) -> Any:
     return None if wrong else template
 
 
+def _templates(node: Node, label: str, faults: Faults) -> Any:
+    """``pods:`` of a job file."""
+    if not isinstance(node.value, dict):
+        return faults.add_kind(node, label, "expected a mapping of roles to templates")
+    return {role: _template(written, f"{label} of {role}", faults) for role, written in node.value.items()}
+
+
 def read_section(node: Node, roles: Sequence[str], faults: Faults) -> KubernetesOptions:
     """``kubernetes:`` of a job file, an image or a mapping; without an image each role must have one."""
     from launcher.config.schema import read_mapping
@@ -99,13 +110,16 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> Kubernetes
         faults.add_kind(node, "kubernetes", "expected an image, or a mapping with image:")
         return KubernetesOptions()
     found = read_mapping(node, keys(), faults)
-    return KubernetesOptions(**read_shared(found, roles), **found.some("pod", *_SIMPLE))
+    for role in found.get("pods", ()):
+        if roles and role not in roles:
+            found.add("pods", f"pods: there is no role {role!r}", did_you_mean(role, roles))
+    return KubernetesOptions(**read_shared(found, roles), **found.some("pod", "pods", *_SIMPLE))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about Kubernetes; `settings` reads them, and those that Docker has, too."""
     add = functools.partial(values.option, parser.add_argument_group("Kubernetes"))
-    add("--kubernetes IMAGE", "run each task in a pod of this image", values.image)
+    add("--kubernetes IMAGE", "run each task in a pod of this image", any_image, nargs="?", const="")
     add("--namespace N", "the namespace (default: that of the context)", name)
     add("--context C", "the context of kubectl (default: the current one)", values.one_line)
     text = "time limit for all pods to run (default: 5m)"

@@ -16,6 +16,7 @@ from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders, lite
 from launcher.task_id import TaskId
 from launcher.transports import sections
 from launcher.transports.docker.options import DockerOptions
+from launcher.transports.kubernetes.options import KubernetesOptions
 
 FULL = """\
 apiVersion: kubeflow.org/v1
@@ -79,7 +80,7 @@ def test_everything():
     (note,) = found.notes
     assert note == (
         "of the TFJob launch does not use cleanPodPolicy: None (j:6), ttlSecondsAfterFinished (:6), nodeSelector (:14), "
-        "other containers (:16), image without --docker (:18, :32, :36), ports (:27), cpu in limits (:29), "
+        "other containers (:16), image without --docker or --kubernetes (:18, :32, :36), ports (:27), cpu in limits (:29), "
         "example.com/nic in limits (:29), memory in limits (:29), cpu in requests (:30): docs/tfjob.md"
     )
 
@@ -92,6 +93,69 @@ def test_in_containers_it_has_its_limits_and_perhaps_its_images():
     found = parse_job(FULL, "j", {}, sections(), "/proj", HERE._replace(engine="docker", images=True))
     assert found.roles == (limited._replace(image="tf:1"), PS._replace(image="tf:2"))
     assert found.sections == {"docker": DockerOptions(no_mount=True)}, "its folders are those of its images"
+
+
+PODS = """\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {namespace: ml}
+spec:
+  tfReplicaSpecs:
+    Worker:
+      template:
+        metadata: {labels: {team: a}}
+        spec:
+          restartPolicy: Never
+          nodeSelector: {disk: ssd}
+          initContainers: [{name: first, image: a}]
+          containers:
+          - {name: log, image: b, args: [-v]}
+          - name: tensorflow
+            image: tf:1
+            imagePullPolicy: IfNotPresent
+            command: [a, $(ROOT)]
+            tty: true
+            env:
+            - {name: ROOT, value: /mnt}
+            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+            - {name: BOTH, value: $(NODE)$(ROOT)}
+            resources: {limits: {cpu: 2, memory: 1Gi, example.com/nic: 1}, requests: {cpu: 1}}
+"""
+TEMPLATE = {
+    "metadata": {"labels": {"team": "a"}},
+    "spec": {
+        "nodeSelector": {"disk": "ssd"},
+        "initContainers": [
+            {"name": "first", "image": "a"},
+            {"name": "log", "image": "b", "args": ["-v"], "restartPolicy": "Always"},
+        ],
+        "containers": [
+            {
+                "env": [
+                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                    {"name": "BOTH", "value": "$(NODE)$(ROOT)"},
+                ],
+                "resources": {"limits": {"example.com/nic": 1}, "requests": {"cpu": 1}},
+            }
+        ],
+    },
+}
+
+
+def test_kubernetes_gets_what_launch_does_not_use():
+    here = Target(engine="kubernetes", images=True)
+    found = parse_job(PODS, "j", {}, sections(), "/proj", here)
+    assert found.faults == ()
+    (worker,) = found.roles
+    assert (worker.program.args, worker.env, worker.cpus) == (("/mnt",), (("ROOT", "/mnt"),), 2.0)
+    assert found.sections == {
+        "kubernetes": KubernetesOptions(pull="missing", namespace="ml", pods={"worker": TEMPLATE})
+    }
+    assert found.notes == ("of the TFJob launch does not use restartPolicy (j:10), tty (:19): docs/tfjob.md",)
+    (fault,) = parse_job(PODS.replace("[a, ", "[a, $(NODE), "), "j", {}, sections(), "", here).faults
+    assert (
+        str(fault) == "j:18: $(NODE) is known only in the pod; expected a shell, as in [sh, -c, '... $NODE']"
+    )
 
 
 def tfjob(roles: str, spec: str = "", version: str = "kubeflow.org/v1") -> str:
@@ -176,7 +240,7 @@ FAULTS = [
     (tfjob(role("Worker", container=", env: [{nam: A}, {name: TF_CONFIG, value: x}, {name: B, value: [1]}]")), "j:4: a variable of env has no name; expected name: and value:", 'j:4: variable "B" is a list; expected one value'),
     (tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")), 'j:4: a name in env of worker is "TF_CONFIG"; expected another name: launch sets this variable for each task'),
     # what would change what the program does
-    (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't honour it here; expected none", "j:4: envFrom: launch can't honour it here; expected none", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),
+    (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't honour it here; expected --kubernetes", "j:4: envFrom: launch can't honour it here; expected --kubernetes", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),
     (tfjob(CHIEF, "enableDynamicWorker: true, runPolicy: {suspend: true}, "), "j:3: enableDynamicWorker is true; expected false: the TF_CONFIG of launch names all tasks", "j:3: suspend is true; expected false: launch starts the job at once"),
     (tfjob(CHIEF, "successPolicy: Any, runPolicy: {cleanPodPolicy: Never, activeDeadlineSeconds: 0, backoffLimit: -1}, "), 'j:3: successPolicy is "Any"; expected AllWorkers, or ""', 'j:3: cleanPodPolicy is "Never"; expected All, Running or None', 'j:3: activeDeadlineSeconds is "0"; expected a whole number from 1 to 864000000', f'j:3: backoffLimit is "-1"; {COUNT}'),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from tests.kubernetes.cluster import Cluster, soon
 def clean(kubernetes: Cluster) -> Iterator[None]:
     """Nothing of the test is left."""
     yield
-    gone = soon(lambda: not kubernetes.left(), 20)
+    gone = soon(lambda: not kubernetes.left(), 40)  # a pod that is just starting takes its whole grace
     left = kubernetes.left()
     kubernetes.kubectl("delete", "jobs,pods", "--all", "--force", "--grace-period=0", "--wait=false")
     assert gone, left

@@ -19,6 +19,15 @@ from tests.kubernetes.cluster import Cluster
             'kubectl: pods is forbidden: User "x" cannot list',
         ),
         (
+            'Error from server (Forbidden): error when creating "STDIN": jobs.batch "a": too many\n',
+            'kubectl: jobs.batch "a": too many',
+        ),
+        (
+            'error: error validating "STDIN": error validating data: ValidationError(Job.spec): unknown '
+            'field "x"; if you choose to ignore these errors, turn validation off with --validate=false\n',
+            'kubectl: ValidationError(Job.spec): unknown field "x"',
+        ),
+        (
             'E1126 15:00:00.1 1 memcache.go:1] "Unhandled Error"\n'
             "The connection to the server localhost:8080 was refused - did you specify the right host?\n",
             "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG",

@@ -27,11 +27,14 @@ def shows(started: Started, text: str) -> None:
 
 
 @pytest.fixture
-def quota(kubernetes: Cluster, clean: None) -> Iterator[str]:
-    """A quota of two pods: what the API server says to a third one."""
-    kubernetes.kubectl("create", "quota", "few", "--hard=pods=2")
-    assert soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
-    yield "FailedCreate: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2"
+def quota(kubernetes: Cluster, clean: None) -> Iterator[Callable[[str], None]]:
+    """Sets a quota of the namespace, which the API server then knows."""
+
+    def limit(hard: str) -> None:
+        kubernetes.kubectl("create", "quota", "few", f"--hard={hard}")
+        assert soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
+
+    yield limit
     kubernetes.kubectl("delete", "quota", "few")
 
 
@@ -82,18 +85,27 @@ def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: No
     assert f"in the namespace default; missing: {missing} (docs/kubernetes.md, Rights, " in ended.err
 
 
-def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: str):
+def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: Callable[[str], None]):
+    quota("pods=2")
     started = start("--kubernetes", kubernetes.image, "--start-timeout", "5", "--workers", "4", "--", "true")
-    shows(started, quota)
+    shows(started, "FailedCreate: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2")
     ended = started.wait(20)
     assert ended.code == 125, ended.err
     assert ended.err.count("launch: not all pods run after 5.0s (--start-timeout): ") == 1
 
 
+def test_a_quota_for_some_of_the_jobs(start: Start, kubernetes: Cluster, quota: Callable[[str], None]):
+    quota("count/jobs.batch=1")
+    ended = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "true").wait()
+    assert ended.code == 125, ended.err
+    assert ended.err.count("is forbidden: exceeded quota: few, requested: count/jobs.batch=1") == 1
+
+
 def test_without_the_right_to_read_events(
-    start: Start, kubernetes: Cluster, without_events: None, quota: str
+    start: Start, kubernetes: Cluster, without_events: None, quota: Callable[[str], None]
 ):
     """The user learns who can tell more."""
+    quota("pods=2")
     words = ("--start-timeout", "5", "--workers", "3", "--", "true")
     ended = start("--kubernetes", kubernetes.image, *words).wait(30)
     assert ended.code == 125, ended.err

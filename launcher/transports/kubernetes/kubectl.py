@@ -16,7 +16,12 @@ _ANSWER, _LONGER = 15, 15.0
 #: What kubectl says if it knows no cluster.
 _NO_CLUSTER = "localhost:8080"
 #: Beginnings of its errors, and lines that explain nothing.
-_PREFIX = re.compile(r"^(?:error: |Error from server(?: \(\w+\))?: )+")
+_PREFIX = re.compile(
+    r'^(?:error: |Error from server(?: \(\w+\))?: |error (?:when creating|validating) "STDIN": '
+    r"|error validating data: )+"
+)
+#: Advice about an option that the user does not give.
+_ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
 _NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
 
 
@@ -87,5 +92,7 @@ def explain(stderr: str, status: int | None = None) -> str:
     lines = [line.strip() for line in stderr.splitlines() if not _NOISE.search(line)]
     if any(_NO_CLUSTER in line for line in lines):
         return "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG"
-    said = _PREFIX.sub("", lines[-1]) if lines else "" if status is None else f"it exited with {status}"
+    said = _ADVICE.sub("", _PREFIX.sub("", lines[-1])) if lines else ""
+    if not said and status is not None:
+        said = f"it exited with {status}"
     return f"kubectl: {said}" if said else ""

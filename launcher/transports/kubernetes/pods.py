@@ -112,8 +112,9 @@ class Pods:
             if self._over:
                 raise TransportError("launch is exiting")
             listing = {"apiVersion": "v1", "kind": "List", "items": manifests}
-            self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
+            # Before that: if it fails, some may have been made.
             self._numbers.update((host.name, number) for host, number, _ in jobs)
+            self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
 
     def _await_running(self, hosts: Sequence[str]) -> None:
         began, shown, asked_at = time.monotonic(), "", time.monotonic()

@@ -34,6 +34,8 @@ from launcher.text import host_text
 MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
 #: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW = 8 * 1024 * 1024
+#: Swaps newlines for bytes that no text has, and back: for a pipe whose program writes line by line, as srun.
+SWAPPED = bytes.maketrans(b"\n\xff", b"\xff\n")
 #: Seconds between two pings.
 PING = 2.0
 #: Seconds that an agent waits, at least, for a new connection after one has closed.

@@ -34,7 +34,7 @@ from launcher.agent.connection import Connection, connect_to, listen
 from launcher.agent.processes import write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
-from launcher.protocol import Refused, encode
+from launcher.protocol import SWAPPED, Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
@@ -136,10 +136,10 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     """Pump bytes between our stdin and stdout and the agent; ends when either side does.
 
     Args:
-        arguments: ``token``, ``agent``.
+        arguments: ``token``, ``agent``; ``swapped``: our stdout is as `SWAPPED` has it.
         watchdog: the agent's, if it is a child of this process; 0: it is not.
     """
-    number = int(arguments["agent"])
+    number, table = int(arguments["agent"]), SWAPPED if arguments.get("swapped") else None
     try:
         agent = connect_to(str(arguments["token"]), _ACCEPTING)
     except TimeoutError as error:  # the launcher tries again
@@ -150,9 +150,9 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
             sys.stderr.write("its agent runs, and does not listen\n")
             return 1
         sweep.sweep(number, _KILLING)
-        _refuse("its agent exited while the connection was down")
+        _refuse("its agent exited while the connection was down", table)
         return 1
-    down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)
+    down = threading.Thread(target=_pump_down, args=(agent, number, watchdog, table), daemon=True)
     down.start()
     with suppress(OSError):  # a reset: our stdin is a socket, and its other end closed with unread bytes
         while data := os.read(0, _READ):
@@ -163,15 +163,15 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     os._exit(0)
 
 
-def _pump_down(agent: socket.socket, number: int, watchdog: int) -> None:
+def _pump_down(agent: socket.socket, number: int, watchdog: int, table: Optional[bytes]) -> None:
     """Pass on what the agent sends; when it ended without a word, report that, and end what it left."""
     with suppress(OSError):
         with suppress(ConnectionResetError):
             while data := agent.recv(_READ):
-                write_all(1, data)
+                write_all(1, data.translate(table))
         if _await_end(number, watchdog):  # else nothing is left, or a newer connection replaced this one
             sweep.sweep(number, _KILLING)
-            _refuse("the agent was killed")
+            _refuse("the agent was killed", table)
     os._exit(0)
 
 
@@ -196,5 +196,5 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
     return None
 
 
-def _refuse(why: str) -> None:
-    write_all(1, b"".join(encode(Refused(why))))
+def _refuse(why: str, table: Optional[bytes]) -> None:
+    write_all(1, b"".join(encode(Refused(why))).translate(table))

@@ -299,7 +299,8 @@ def _launch(
         report = orchestrator.run()
         complete = written = True
         left = report.restarts < restarts
-        goes_on = bool(queue and left and interrupts.limit_is_near and report.failure and queue.may_requeue())
+        asks = bool(queue and left and interrupts.limit_is_near and report.failure and queue.may_requeue())
+        goes_on = asks or bool(queue and report.failure and queue.is_requeued())
         with display.closing(report, interrupts, goes_on):
             if staging is not None:
                 complete = staging.collect(orchestrator.plan, paths, display.show)
@@ -316,8 +317,9 @@ def _launch(
         if code != report.exit_code and not goes_on:
             with suppress(OSError):  # a full disk
                 write_json(paths.report, record_as_dict(report._replace(exit_code=code)))
-    if queue and goes_on:
+    if goes_on:
         print_notice(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
+    if queue and asks:
         try:
             queue.requeue()
         except TransportError:

@@ -52,6 +52,9 @@ class Queue(Protocol):
     def may_requeue(self) -> bool:
         """Whether the queue may start the batch job around this process again."""
 
+    def is_requeued(self) -> bool:
+        """Whether the queue has done so by itself, for a preemption: it is about to kill this process."""
+
     def requeue(self) -> None:
         """Let it start again. The queue may kill this process at once."""
 

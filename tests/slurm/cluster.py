@@ -125,6 +125,20 @@ class Cluster:
                 if mine and line and not any(own in line for own in _OWN):
                     yield int(pid), line
 
+    @contextmanager
+    def configured(self, lines: str) -> Iterator[None]:
+        """These lines at the end of its ``slurm.conf``."""
+        assert self._script is not None, "expected a cluster of the tests"
+        file = Path(self.environ["SLURM_CONF"])
+        before = file.read_text()
+        try:
+            file.write_text(before + lines)
+            self.run("scontrol", "reconfigure")
+            yield
+        finally:
+            file.write_text(before)
+            self.run("scontrol", "reconfigure")
+
     def link(self, node: str, state: str) -> None:
         """Cut a node off (down), or join it again (up)."""
         assert self._script is not None

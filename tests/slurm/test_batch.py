@@ -14,7 +14,7 @@ from tests.conftest import Ended, Launch, Started
 from tests.local.seeing import ROOT, last_run
 from tests.local.training import WITH_TENSORFLOW
 from tests.slurm.cluster import Cluster, soon
-from tests.slurm.test_inside import STAYS, WAITS
+from tests.slurm.test_inside import STAYS, WAITS, up
 
 Start = Callable[..., Started]
 
@@ -69,7 +69,8 @@ def start_now(slurm: Cluster, number: str) -> None:
 
     def runs() -> bool:
         slurm.run("scontrol", "update", f"jobid={number}", "starttime=now", check=False)
-        return slurm.run("squeue", "--noheader", f"--jobs={number}", "--format=%T") == "RUNNING"
+        shown = slurm.run("squeue", "--noheader", f"--jobs={number}", "--format=%T", check=False)
+        return shown in ("RUNNING", "COMPLETING", "")  # it may have ended already
 
     assert soon(runs, 90)
 
@@ -195,6 +196,50 @@ def test_a_notice_queues_the_job_again(
         assert "attempt 2 ends" in log and "launch: attempt 2 starts here" in log
     report = json.loads((last_run(launch).path / "report.json").read_text())
     assert report["restarts"] == 1 and {task["attempt"] for task in report["tasks"]} == {2}
+
+
+#: Jobs of the second partition displace those of the first one.
+PREEMPTION = """
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode={}
+PartitionName=high Nodes=ALL PriorityTier=2 PreemptMode=OFF
+"""
+
+
+def test_a_preempted_job_goes_on_later(
+    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], tmp_path: Path
+):
+    """Slurm queues it again by itself: whoever attaches follows it."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    with slurm.configured(PREEMPTION.format("REQUEUE")):
+        name = submit("--partition", "low", "-N", "3", "--workers", "3", "--restarts", "1", "train.py")
+        attach = start("attach", "-n", "10000", name)
+        assert soon(logged(launch, "step 5\n", 3), 60)
+        number = job(slurm, name)
+        slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
+        assert soon(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), 60)
+        assert "is pending: BeginTime" in start("ps").wait().out
+        start_now(slurm, number)
+        assert soon(logged(launch, "up, attempt 2", 3), 60)
+        (tmp_path / "enough").touch()
+        ended = attach.wait(60)
+    assert ended.code == 0, ended.out[-3000:] + ended.err
+    assert "the job is queued again: restart 1 of 1" in ended.out
+    assert json.loads((last_run(launch).path / "report.json").read_text())["restarts"] == 1
+
+
+def test_a_preempted_job_ends(start: Start, slurm: Cluster):
+    """Where the partition cancels it: the reason is known, and its tasks do not move."""
+    with slurm.configured(PREEMPTION.format("CANCEL")):
+        words = ("--slurm", "--partition", "low", "-N", "3", "--workers", "3", "--restarts", "1")
+        started = start(*words, "--", *WAITS)
+        started.until(up(3))
+        slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
+        ended = started.wait(30)
+    assert ended.code == 125, ended.err
+    assert re.search(r"Slurm's job \d+ was preempted$", ended.err, re.M), ended.err
+    assert "start again" not in ended.err
 
 
 def script(tmp_path: Path, *words: str) -> Path:

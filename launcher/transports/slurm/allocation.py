@@ -38,6 +38,8 @@ ENDS = {
     "COMPLETED": "has ended",
     "FAILED": "has ended",
 }
+#: The same of a job that starts again.
+_REQUEUED = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
 #: Reasons of a pending job that do not pass by waiting.
 _HOPELESS = {
     "PartitionConfig": "the partition does not have so many nodes, or not such ones",
@@ -204,6 +206,23 @@ class Job:
         limit, ran = (_seconds(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
         return None if limit is None or ran is None else float(limit - ran)
 
+    @property
+    def restarts(self) -> int:
+        """How often Slurm had started it again when it set the variables."""
+        count = self._environ.get("SLURM_RESTART_COUNT", "")
+        return int(count) if count.isdecimal() else 0
+
+    def is_requeued(self) -> bool:
+        """Whether it has been queued again since Slurm set the variables; false if Slurm does not tell."""
+        try:
+            return self._is_requeued(self.fields())
+        except TransportError:
+            return False
+
+    def _is_requeued(self, fields: Mapping[str, str]) -> bool:
+        count = fields.get("Restarts", "")
+        return bool(self._environ) and count.isdecimal() and int(count) > self.restarts
+
     def why_over(self, fresh: bool = True) -> str:
         """How it has ended, for the user; empty: it has not, or Slurm does not tell. Blocks.
 
@@ -213,7 +232,8 @@ class Job:
         with self._lock:
             if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH):
                 try:
-                    how = _how_ended(self.fields())
+                    fields = self.fields()
+                    how = _REQUEUED if self._is_requeued(fields) else _how_ended(fields)
                 except TransportError as error:
                     how = "has ended" if "Invalid job id" in str(error) else ""
                 self._end = f"Slurm's job {self.id} {how}" if how else ""

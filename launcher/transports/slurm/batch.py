@@ -67,8 +67,7 @@ class SlurmQueue:
 
     def times_requeued(self) -> int:
         """See `Queue.times_requeued`."""
-        count = os.environ.get("SLURM_RESTART_COUNT", "")
-        return int(count) if count.isdecimal() else 0
+        return Job("", os.environ).restarts
 
     def may_requeue(self) -> bool:
         """See `Queue.may_requeue`."""
@@ -76,6 +75,10 @@ class SlurmQueue:
             return False
         fields = Job.of(os.environ).fields()
         return fields.get("BatchFlag") == fields.get("Requeue") == "1"
+
+    def is_requeued(self) -> bool:
+        """See `Queue.is_requeued`."""
+        return self.own() is not None and Job.of(os.environ).is_requeued()
 
     def requeue(self) -> None:
         """See `Queue.requeue`."""

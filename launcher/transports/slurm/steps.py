@@ -21,6 +21,7 @@ from launcher.checking import WARNING, Finding
 from launcher.errors import AllGone, HostGone, HostsError, TransportError
 from launcher.events import Facts
 from launcher.job import Host, JobSpec, ProgramKind
+from launcher.protocol import SWAPPED
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import counted, duration, listed
@@ -28,7 +29,7 @@ from launcher.transports import bootstrap
 from launcher.transports.base import Connected, for_each
 from launcher.transports.command import CommandPipe
 from launcher.transports.dialog import Dialog, read
-from launcher.transports.link import START
+from launcher.transports.link import CONNECT, START
 from launcher.transports.slurm.allocation import Job, ask, environment, said, shown, slow
 from launcher.transports.transport import Inventory, Launch, Reaching
 
@@ -81,9 +82,16 @@ class Step(CommandPipe):
         started: Callable[[Step], object],
     ) -> None:
         self._job, self._is_agent = job, entry == _SERVE
+        #: Whether its output is as `SWAPPED` has it.
+        self.swapped = entry == CONNECT
         argv = [*srun(job.id, host), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
         super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        data = super().recv(size)
+        return data.translate(SWAPPED) if data and self.swapped else data
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
@@ -218,13 +226,17 @@ class Steps:
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
         """See `Commands.run`."""
-        if entry != START:
+        if entry not in (START, CONNECT):
+            return self._start(host, self._pythons[host], entry, arguments)
+        assert isinstance(arguments, Mapping)
+        arguments = {**arguments, "variables": self.variables, "swapped": True}
+        if entry == CONNECT:
             return self._start(host, self._pythons[host], entry, arguments)
         if host not in self._waiting:  # a new agent on a host that was lost
             self.look(host, {})
         step = self._waiting.pop(host)
-        assert isinstance(arguments, Mapping)
-        Dialog(step).send({**arguments, "variables": self.variables}, _BEGIN)
+        Dialog(step).send(arguments, _BEGIN)
+        step.swapped = True
         return step
 
     def reconnect(self, host: str) -> None:

@@ -14,7 +14,8 @@
     │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
     │   ├── ConnectionLost               the connection to a host broke: a new one may work
     │   └── HostGone                     an agent, or its host, has gone for good
-    │       └── AllGone                      ... and so have all others: their allocation is over
+    │       ├── AllGone                      ... and so have all others: their allocation is over
+    │       └── Preempted                    ... because a cluster took it for others
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
@@ -126,6 +127,10 @@ class ConnectionLost(TransportError):
 
 class HostGone(TransportError):
     """An agent, or its host (a container, a pod), has gone for good: nothing can connect to it."""
+
+
+class Preempted(HostGone):
+    """A cluster took the host for others: that is no failure of it, and its restart does not count."""
 
 
 class AllGone(HostGone):

@@ -191,6 +191,8 @@ class AgentLost(Record):
     why: str
     #: Whether no other host is left, either.
     all_gone: bool = False
+    #: Whether a cluster took the host for others.
+    preempted: bool = False
 
 
 class AgentClosed(Record):

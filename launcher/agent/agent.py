@@ -42,6 +42,7 @@ class Agent:
         selector: that the connection uses.
         watchdog: file descriptor that is at its end when the watchdog is gone.
         deadline: that the agent renews for its watchdog; ``None``: the agent has a pipe.
+        grace: seconds that tasks get if the agent is sent SIGTERM; ``None``: as if the launcher were gone.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Agent:
         selector: selectors.BaseSelector,
         watchdog: int,
         deadline: Optional[Deadline] = None,
+        grace: Optional[float] = None,
     ) -> None:
         processes.become_subreaper("launch-agent")
         self._connection = connection
@@ -59,6 +61,7 @@ class Agent:
         self._selector = selector
         self._watchdog = watchdog
         self._deadline = deadline
+        self._steps_of_sigterm = ABANDONED if grace is None else ((signal.SIGTERM, grace), ABANDONED[-1])
         self._outputs = Outputs(selector, connection, self._gone_if_done)
         self._ports = ports.PortKeeper()
         self._families = Families()
@@ -174,22 +177,22 @@ class Agent:
         self._stays = False
         self._connection.hold(False)
         self._end_all()
-        self._ending_until = time.monotonic() + ENDING
+        self._ending_until = max(self._ending_until or 0.0, time.monotonic() + ENDING)
 
-    def _end_all(self) -> None:
+    def _end_all(self, steps: events.StopSteps = ABANDONED) -> None:
         """End all tasks, then the agent."""
         if not self._closing:
             self._closing = True
-            self._ending_until = time.monotonic() + ENDING
+            self._ending_until = time.monotonic() + ENDING + steps[0][1]
             self._templates.close()
-            self._end(list(self._tasks.values()), ABANDONED)
+            self._end(list(self._tasks.values()), steps)
 
-    def _cut(self, why: str) -> None:
+    def _cut(self, why: str, steps: events.StopSteps = ABANDONED) -> None:
         """End the agent early: the launcher gets the reason, and no events of tasks after that."""
         if not self._cut_short:
             self._cut_short, self._stays = True, False
             self._connection.refuse(why)
-            self._end_all()
+            self._end_all(steps)
 
     def _on_watchdog(self) -> None:
         self._selector.unregister(self._watchdog)
@@ -271,7 +274,7 @@ class Agent:
 
     def _on_signal(self) -> None:
         if signal.SIGTERM in os.read(self._wake, 65536):
-            self._cut("the agent exited: it was sent SIGTERM")
+            self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
         self._look_at_ended()
 
     def _look_at_ended(self) -> None:

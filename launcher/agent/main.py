@@ -11,7 +11,8 @@
 
 Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
 `run` also ``token``, ``lease`` in seconds, and ``job`` if files were brought to the host: they are removed
-when the launcher is gone for good.
+when the launcher is gone for good. `serve` may get ``grace``: seconds that tasks get if the agent is sent
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def run(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) 
         selector = selectors.DefaultSelector()
         connection = Connection(selector, host, listener, token, lease, _FIRST)
         try:
-            code = Agent(number, connection, selector, watchdog, deadline).run()
+            grace = arguments.get("grace")
+            code = Agent(number, connection, selector, watchdog, deadline, grace).run()
         except Exception as error:
             connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
             raise

@@ -1,4 +1,4 @@
-"""``launch clean``: remove what ended launches have left at Docker engines and at Slurm."""
+"""``launch clean``: remove what ended launches have left at Docker engines, at Slurm and in Kubernetes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError, LaunchError
 from launcher.job_run.notices import print_notice
 
-SUMMARY = "remove containers, networks and jobs that launches have left"
+SUMMARY = "remove containers, networks, jobs and pods that launches have left"
 
 EXAMPLES = """\
 launch clean                  remove them and list them
 launch clean --dry-run        only list them
 launch clean --hosts lab.yaml the same at the engines of these hosts
+launch clean --kubernetes     Jobs in the namespace of kubectl's context
 
 Only what is labelled by a launch of yours, on this machine, that has ended;
 at Slurm, jobs that no process looks after."""
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
     parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
     add_connecting(parser)
+    for transport in transports.transports().values():
+        transport.add_cleaning(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +43,11 @@ def run(args: argparse.Namespace) -> int:
     with commands(hosts, args) as (programs, unreached):
         if unreached:
             raise HostsError(f"{host}: {why}" for host, why in unreached.items())
-        for transport in transports.transports().values():
+        made = transports.transports()
+        asked = [name for name in made if getattr(args, name, False)] or [*made]
+        for transport in map(made.__getitem__, asked):
             try:
-                for line in transport.cleanup(hosts, programs, print_notice, args.dry_run):
+                for line in transport.cleanup(args, hosts, programs, print_notice, args.dry_run):
                     print(line)
                     found = True
             except LaunchError as error:  # others may have something to remove

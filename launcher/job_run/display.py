@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from launcher.events import StopAsked, Tell, now
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import Interrupts
-from launcher.job_run.notices import MOUNTED
 from launcher.job_run.options import Options
 from launcher.output.base import Renderer
 from launcher.output.console import Console, wants_colour
@@ -133,7 +132,7 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         fold=(live or options.fold) and not options.verbose,
         timestamps=options.timestamps,
         quiet=options.quiet,
-        missing_hint=MOUNTED if options.transport.in_containers else "",
+        missing_hint=options.transport.missing_hint,
         module_hint=""
         if options.transport.in_containers or not options.other_machines
         else f"`{options.job.prepare} --name NAME` installs the same packages on all hosts for `--venv NAME`",

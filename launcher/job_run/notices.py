@@ -17,8 +17,6 @@ _MOST_WAITING = 1000
 
 _NOT_SYNCED = "--sync DIR copies a folder to every host, and runs the tasks in the copy"
 _SYNCED = "--sync leaves out files that .gitignore names"
-#: A hint for tasks in containers that do not find a file.
-MOUNTED = "a container sees only the folder that the tasks run in; --mount adds others"
 _PYTHON = "venv: or python: of a host names its Python"
 #: Exit codes of a task whose program does not exist, or can't be run.
 _NO_PROGRAM = (126, 127)
@@ -96,15 +94,15 @@ class HostHints:
         hosts: the hosts of the tasks.
         synced: whether ``--sync`` copied folders to them.
         check: whether to check the facts of the hosts for common faults.
-        in_containers: whether the tasks run in containers.
+        of_containers: see `launcher.transports.transport.Transport.missing_hint`.
     """
 
-    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, in_containers: bool) -> None:
+    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, of_containers: str) -> None:
         self._hosts = hosts
         self._names = {host.name for host in hosts}
         self._synced = synced
         self._check = check
-        self._in_containers = in_containers
+        self._of_containers = of_containers
         self._ready: dict[str, Facts] = {}
         self._advised = False
 
@@ -112,8 +110,8 @@ class HostHints:
         """A hint for the user about this event; empty: there is none."""
         if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
             self._advised = True
-            if self._in_containers:
-                return f"if it is missing in the container of {event.host}: {MOUNTED}"
+            if self._of_containers:
+                return f"if it is missing in the container of {event.host}: {self._of_containers}"
             return f"if it is missing on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
         if isinstance(event, AgentReady) and self._check and event.host in self._names:
             known = event.host in self._ready

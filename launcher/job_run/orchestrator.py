@@ -316,9 +316,9 @@ class Orchestrator:
             self._close(connection)
             self._lose(connection.host, f"its agent failed: {error}")
 
-    def _lose(self, host: str, why: str, at: float | None = None, all_gone: bool = False) -> None:
-        """A host is lost, since ``at`` (default: now)."""
-        self._handle(events.AgentLost(host, at or events.now(), host_text(why), all_gone))
+    def _lose(self, host: str, why: str) -> None:
+        """A host is lost."""
+        self._handle(events.AgentLost(host, events.now(), host_text(why)))
 
     def _take(self, connection: _Connection) -> None:
         """Take the messages of a host.
@@ -349,8 +349,10 @@ class Orchestrator:
             reason = connection.link.wait(0.0)
             if reason is not None or time.monotonic() >= connection.ask_until:
                 self._lost.remove(connection)
-                link, why = connection.link, reason or "its agent exited"
-                self._lose(connection.host, why, connection.lost_at, link.all_gone)
+                link, why = connection.link, host_text(reason or "its agent exited")
+                at = connection.lost_at or events.now()
+                lost = events.AgentLost(connection.host, at, why, link.all_gone, link.preempted)
+                self._handle(lost)
 
     def _close(self, connection: _Connection, stays: bool = False) -> None:
         if not connection.closed:

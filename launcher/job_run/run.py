@@ -278,7 +278,7 @@ def _launch(
         check = hosts.others and options.check
         hints = None
         if hosts.others or options.transport.in_containers:
-            hints = HostHints(placement.hosts(), bool(options.sync), check, options.transport.in_containers)
+            hints = HostHints(placement.hosts(), bool(options.sync), check, options.transport.missing_hint)
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()
         orchestrator = Orchestrator(

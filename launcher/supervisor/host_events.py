@@ -136,7 +136,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
             _lose_task(job, record, event, lost)
     start_again = False
     if not event.all_gone:
-        start_again, more = restarting.after_loss(job, host, restart, event.at, why)
+        start_again, more = restarting.after_loss(job, host, restart, event, why)
         text += more
     job.notify(text, urgent=True)
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more

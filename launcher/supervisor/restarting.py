@@ -41,7 +41,7 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
     lost = _lost_ps(job, record, failure.at)
     if not (lost or record.stalled) and job.restarts.permanent(record.task, record.status):
         return False
-    restart = job.restarts.after(record.task, record.status, ran, others, follows=bool(lost))
+    restart = job.restarts.after(record.task, record.status, ran, others, counted=not lost)
     if restart is None:
         return False
     restart.tasks = {
@@ -74,7 +74,7 @@ def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
 
 
 def after_loss(
-    job: JobState, host: HostRecord, moving: Restart | None, at: float, why: str
+    job: JobState, host: HostRecord, moving: Restart | None, event: events.AgentLost, why: str
 ) -> tuple[bool, str]:
     """Let the tasks of a lost host start again with all tasks of the job, if the policy allows it.
 
@@ -85,7 +85,7 @@ def after_loss(
         job: the host and its tasks are dropped.
         host: that is lost.
         moving: the restart in which tasks of other hosts moved when it was lost, to which its loss belongs.
-        at: when it was lost.
+        event: the loss.
         why: the reason.
 
     Returns:
@@ -109,7 +109,7 @@ def after_loss(
         placement = choose(job)
         if placement is None:
             return False, f"; no other host has room for {names}"
-        new = _after_loss(job, own, at)
+        new = _after_loss(job, own, event)
         if new is None:
             return False, f"; {job.restarts.why_not(own[0].task, ExitStatus())}"
         restart = new
@@ -117,9 +117,10 @@ def after_loss(
         _begin(job, restart)
         there = dict.fromkeys(placed.host.name for placed in placement.tasks if job.tasks[placed.task] in own)
         where = f" to {listed([*there])}"
-    restart.lost_hosts[host.name], restart.lost_at = why, at
+    restart.lost_hosts[host.name], restart.lost_at = why, event.at
     job.moving = restart
-    of_limit = f"attempt {own[0].attempt + 1}, restart {restart.number} of {job.restarts.limit}"
+    number = f"restart {restart.number} of {job.restarts.limit}" if restart.number else "not counted"
+    of_limit = f"attempt {own[0].attempt + 1}, {number}"
     of_limit += f" for {listed([*restart.lost_hosts])}" if restart is moving else ""
     if not job.tasks_end:
         return True, f"; a new one takes its place, all tasks start again ({of_limit})"
@@ -127,11 +128,12 @@ def after_loss(
     return True, f"; {moves}, all tasks start again in {duration(restart.wait)} ({of_limit})"
 
 
-def _after_loss(job: JobState, own: Sequence[TaskRecord], at: float) -> Restart | None:
+def _after_loss(job: JobState, own: Sequence[TaskRecord], event: events.AgentLost) -> Restart | None:
     """The restart of all tasks after the loss of a host with these ones; ``None``: no restart is left."""
     first, *others = own
+    at, others_too = event.at, [each.task for each in others]
     ran = at - (first.started_at or at) if first.ended_at == at else 0.0  # else it did not run any more
-    restart = job.restarts.after(first.task, ExitStatus(), max(0.0, ran), [each.task for each in others])
+    restart = job.restarts.after(first.task, ExitStatus(), max(0.0, ran), others_too, not event.preempted)
     if restart is not None:
         restart.tasks = {task for task, record in job.tasks.items() if _moves(record)}
         restart.tasks |= job.tasks.restarting.keys()

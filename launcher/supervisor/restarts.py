@@ -147,7 +147,7 @@ class Restarts:
         status: ExitStatus,
         ran: float,
         others: Sequence[TaskId] = (),
-        follows: bool = False,
+        counted: bool = True,
     ) -> Restart | None:
         """What starts again after the failure of a task; ``None``: nothing does.
 
@@ -156,7 +156,7 @@ class Restarts:
             status: how it ended.
             ran: seconds; 0: it never started.
             others: tasks that have failed together with it.
-            follows: it failed because of a lost ps, which has been counted.
+            counted: whether the failure is one of its own: not that of a lost ps, or a preemption.
         """
         failed = {task, *others}
         if not self.may_start(failed) or status.code in _NO_PROGRAM:
@@ -165,7 +165,7 @@ class Restarts:
             self._counted.pop(task, None)
             self._restarted.pop(task, None)
         preempted = status.code == PREEMPTED and ran >= _PREEMPTED_AFTER
-        counts = not (preempted or follows)
+        counts = counted and not preempted
         if counts and not self.left:
             return None
         self._restarted[task] = self._restarted.get(task, 0) + 1

@@ -29,8 +29,9 @@ class Link(Protocol):
     stays: bool
     #: The tasks of its host: its messages may name no other.
     tasks: set[str]
-    #: After the end of the agent: whether it ended with all others, see `AllGone`.
+    #: After the end of the agent: whether it ended with all others, see `AllGone`; see `Preempted`.
     all_gone: bool
+    preempted: bool
 
     @property
     def broken(self) -> bool:

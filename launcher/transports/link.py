@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
-from launcher.errors import AllGone, ConnectionLost, HostGone, ProtocolError, TransportError
+from launcher.errors import AllGone, ConnectionLost, HostGone, Preempted, ProtocolError, TransportError
 from launcher.events import AgentClosed, CloseAgent, Command
 from launcher.loop import Loop, Timer, await_readable
 from launcher.protocol import (
@@ -97,7 +97,7 @@ class ReconnectingLink:
         stays: see `Link`.
     """
 
-    same_clock = all_gone = False
+    same_clock = all_gone = preempted = False
 
     def __init__(
         self,
@@ -500,7 +500,7 @@ class ReconnectingLink:
         if self._closed_there:
             raise _Ended from error
         if isinstance(error, HostGone):
-            self.all_gone = isinstance(error, AllGone)
+            self.all_gone, self.preempted = isinstance(error, AllGone), isinstance(error, Preempted)
             raise _Ended(self._with_suspension(self._bare(error))) from error
         other = self._connecting or (isinstance(error, ConnectionLost) and self._attempts == 1)
         if not self._met and not other:

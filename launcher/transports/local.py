@@ -38,7 +38,7 @@ class PipeLink:
     """
 
     same_clock = True
-    stays = all_gone = False
+    stays = all_gone = preempted = False
     broken = False
 
     def __init__(self, host: str, reading: int, writing: int) -> None:

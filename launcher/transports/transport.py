@@ -126,6 +126,8 @@ class Transport:
 
     #: Whether tasks see the files of an image, not those of a host.
     in_containers = False
+    #: In containers: a hint for a task that does not find a file.
+    missing_hint = ""
     #: Whether `inventory` has other machines even if the user names none.
     brings_hosts = False
     #: Whether the hosts have the files of this machine as a rule: programs are looked for before `inventory`.
@@ -247,12 +249,21 @@ class Transport:
         """
         raise NotImplementedError
 
+    def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options of ``launch clean``."""
+
     def cleanup(
-        self, hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
+        self,
+        args: argparse.Namespace,
+        hosts: Sequence[Host],
+        commands: Commands,
+        notice: Callable[[str], None],
+        dry_run: bool,
     ) -> Iterable[str]:
         """For ``launch clean``: remove what this user's launches left that have ended.
 
         Args:
+            args: the options, with those of `add_cleaning`.
             hosts: the hosts; empty: this machine.
             commands: runs remote commands on these hosts.
             notice: gets lines for the user.

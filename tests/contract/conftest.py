@@ -40,8 +40,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
             if item.name in NOT_HERE:
                 item.add_marker(pytest.mark.skip(reason="an agent in a container has too little of the CPU"))
-        if isinstance(item, pytest.Function) and "[slurm" in item.name and "site" in item.fixturenames:
-            item.fixturenames = ["slurm", *item.fixturenames]
+        for name in ("slurm", "kubernetes"):
+            if isinstance(item, pytest.Function) and f"[{name}" in item.name and "site" in item.fixturenames:
+                item.fixturenames = [name, *item.fixturenames]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -55,7 +56,7 @@ def _is_too_much(item: pytest.Item) -> bool:
     """Whether it takes long, and nothing of it depends on the transport."""
     if _is_in_docker(item):
         return item.path.name not in {*BRIEF, "test_exits.py", "test_preload.py"}
-    return bool(re.search(r"\[(command|rooms|slurm)", item.name)) and item.path.name not in BRIEF
+    return bool(re.search(r"\[(command|rooms|slurm|kubernetes)", item.name)) and item.path.name not in BRIEF
 
 
 @pytest.fixture(params=ASKED_FOR or sorted(SITES))

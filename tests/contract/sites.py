@@ -236,6 +236,20 @@ def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     assert notices == [], notices
 
 
+@contextmanager
+def _in_a_pod(request: pytest.FixtureRequest) -> Iterator[Site]:
+    from tests.kubernetes.cluster import Cluster
+    from tests.kubernetes.site import in_a_pod
+
+    cluster: Cluster = request.getfixturevalue("kubernetes")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    folder: Path = request.getfixturevalue("tmp_path")
+    patch.setenv("KUBECONFIG", str(cluster.user))
+    patch.setenv("PATH", f"{cluster.commands(folder)}:{os.environ['PATH']}")
+    with in_a_pod(cluster) as site:
+        yield site
+
+
 #: What makes the site of each transport, for one test.
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
     "local": _here,
@@ -244,6 +258,7 @@ SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]
     "rooms": _in_a_room,
     "docker": _in_docker,
     "slurm": _on_a_node,
+    "kubernetes": _in_a_pod,
 }
 
 

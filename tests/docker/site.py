@@ -28,7 +28,7 @@ NOT_HERE = (
     "test_two_hundred_processes_that_fork_and_end[docker-obey-leave]",
 )
 #: What of a container a test is in when it looks around there.
-_ENTERED = ("--pid", "--mount", "--net", "--uts")
+_ENTERED: tuple[str, ...] = ("--pid", "--mount", "--net", "--uts")
 #: Where no process of the container is left: its pids mean nothing here.
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 
@@ -50,6 +50,7 @@ class DockerSite:
     kernel_pids = False
     watchdog_killed = both_killed = "its container was killed by SIGKILL"
     watchdog_asked = "the agent exited: it was sent SIGTERM"
+    entered = _ENTERED
 
     def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:
         self.host = Host("worker-0")
@@ -78,7 +79,7 @@ class DockerSite:
         if argv[0] == "kill":
             self._kill(int(argv[1][1:]), *map(int, argv[2:]))
             return b""
-        enter = ["nsenter", "--target", str(self._inits[0]), *_ENTERED, "--"] if self._inits else []
+        enter = ["nsenter", "--target", str(self._inits[0]), *self.entered, "--"] if self._inits else []
         done = subprocess.run([*enter, *argv], input=stdin, stdout=subprocess.PIPE, timeout=60)
         if done.returncode and self._inits and not os.path.exists(f"/proc/{self._inits[0]}/root/proc"):
             return subprocess.run([*_EMPTY, *argv], stdout=subprocess.PIPE, timeout=60, check=True).stdout

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import time
 import zlib
@@ -86,6 +88,16 @@ class Cluster:
         processes = [line for _, line in self.processes()] if self._script else []
         return [name for name in names if not name.endswith("ca.crt")] + processes  # the cluster's own
 
+    def commands(self, folder: Path) -> Path:
+        """A folder with a kubectl, for a process that does not reach the cluster otherwise."""
+        made, path = folder / "commands", self.environ.get("PATH", os.environ["PATH"])
+        made.mkdir()
+        file = made / "kubectl"
+        command = shlex.join([*self.enter, shutil.which("kubectl", path=path) or "kubectl"])
+        file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        file.chmod(0o755)
+        return made
+
     def make_namespace(self, manifests: str) -> None:
         """Make the namespace, whose pods must be restricted ones, and give launch's user rights.
 
@@ -119,6 +131,15 @@ class Cluster:
                 continue
             if line and line != "/pause" and any(pod in groups for pod in pods):
                 yield int(pid), line
+
+    def main_process(self, pod: str) -> int:
+        """The pid here of the first process in the container of a pod."""
+        (uid,) = [each["metadata"]["uid"] for each in self.objects("pods") if each["metadata"]["name"] == pod]
+        for pid, _ in self.processes():
+            status = Path(f"/proc/{pid}/status").read_text()
+            if f"pod{uid}" in Path(f"/proc/{pid}/cgroup").read_text() and re.search(r"NSpid:.*\t1\n", status):
+                return pid
+        raise LookupError(f"{pod} does not run")
 
     def link(self, node: str, state: str) -> None:
         """Cut a node off (down), or join it again (up)."""

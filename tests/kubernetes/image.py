@@ -19,6 +19,8 @@ _PROGRAMS = (
     "sh", "cat", "chmod", "echo", "env", "false", "head", "id", "kill", "ls", "mkdir", "mv", "pwd", "rm",
     "setsid", "sleep", "tail", "tee", "timeout", "touch", "true", "uname", "seq",
 )  # fmt: skip
+#: Libraries that TensorFlow needs.
+_LIBRARIES = re.compile(r"=> (/\S+/lib(?:stdc\+\+|gcc_s|pthread|dl|rt|util|m|z)\.so\.\d+)$", re.M)
 #: Folders of the standard library that no program of the tests imports.
 _LEFT_OUT = re.compile(
     r"/(site-packages|dist-packages|test|tests|idlelib|tkinter|lib2to3|ensurepip|__pycache__|config-3.*)$"
@@ -71,4 +73,6 @@ def _libraries(programs: Iterable[str]) -> set[str]:
     """The shared libraries that these programs and modules need, at real folders."""
     printed = subprocess.run(["ldd", *programs], capture_output=True, text=True).stdout
     found = re.findall(r"(?:=> |^\t)(/\S+) \(0x", printed, re.M)
+    known = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+    found += [path for path in _LIBRARIES.findall(known) if "32" not in path]
     return {os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) for path in found}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import Started
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import ROOT, Cluster, soon
+from tests.local.training import CACHE, PYTHON
 
 Start = Callable[..., Started]
 
@@ -107,3 +113,58 @@ def test_a_tfjob(start: Start, kubernetes: Cluster, tmp_path: Path):
         assert f"{task} | one on " in result.out
     assert "does not use" not in result.err
     assert sorted(map(str, labels)) == ["None", "ranking", "ranking"]
+
+
+@pytest.fixture
+def host_paths(kubernetes: Cluster) -> Iterator[None]:
+    """Pods may see folders of their nodes."""
+    level = "pod-security.kubernetes.io/enforce"
+    kubernetes.kubectl("label", "namespace", kubernetes.namespace, f"{level}-")
+    yield
+    kubernetes.kubectl("label", "namespace", kubernetes.namespace, f"{level}=restricted")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Path):
+    """TensorFlow is in folders of the nodes, which a pod template mounts; the data travels with the code."""
+    code = tmp_path / "code"
+    shutil.copytree(ROOT / "examples/mnist_dist", code, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([PYTHON, code / "data.py"], check=True, capture_output=True)
+    shutil.copytree(Path(CACHE, "tf-launcher/mnist"), code / "data", dirs_exist_ok=True)
+    folders = {"venv": sys.prefix, "python": sys.base_prefix}
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "kubernetes": {
+                    "image": kubernetes.image,
+                    "pod": {
+                        "spec": {
+                            "volumes": [
+                                {"name": name, "hostPath": {"path": path}} for name, path in folders.items()
+                            ],
+                            "containers": [
+                                {
+                                    "volumeMounts": [
+                                        {"name": name, "mountPath": path, "readOnly": True}
+                                        for name, path in folders.items()
+                                    ]
+                                }
+                            ],
+                        }
+                    },
+                },
+                "python": PYTHON,
+                "flags": True,
+                "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
+                "sync": [str(code)],
+                "command": ["mnist_dist.py"],
+                "roles": {"ps": 1, "worker": 3},
+            }
+        )
+    )
+    result = start("job.yaml", cwd=tmp_path).wait(400)
+    assert result.code == 0, result.out[-3000:] + result.err[-3000:]
+    found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
+    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)

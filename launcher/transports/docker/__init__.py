@@ -13,6 +13,7 @@ launcher.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class DockerTransport(Transport):
     """Each task in a container of its own at the engine of this machine; or a container on each host."""
 
     in_containers = True
+    missing_hint = "a container sees only the folder that the tasks run in; --mount adds others"
 
     add_options = staticmethod(docker.add_options)
     settings = staticmethod(docker.settings)
@@ -82,7 +84,12 @@ class DockerTransport(Transport):
         return docker_hosts(launch, inventory, placement, loop)
 
     def cleanup(
-        self, hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
+        self,
+        args: argparse.Namespace,
+        hosts: Sequence[Host],
+        commands: Commands,
+        notice: Callable[[str], None],
+        dry_run: bool,
     ) -> Iterable[str]:
         """See `Transport.cleanup`."""
         from launcher.transports.docker.hosts import cleanup

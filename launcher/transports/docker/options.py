@@ -220,13 +220,12 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
         settings: options and job file together.
     """
     if settings is None:
-        names = () if asked.in_containers else ("memory", "cpus", *ANYWHERE)
-        for name in ("mount", *names, *_only_docker()):
+        if asked.in_containers:  # of another transport
+            return
+        for name in ("mount", "memory", "cpus", *_SIMPLE):
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
-        if asked.in_containers:
-            return
         for role in asked.job.roles:
             limited = role.cpus is not None or role.memory is not None
             if limited or role.image:

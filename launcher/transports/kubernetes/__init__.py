@@ -17,13 +17,14 @@ the lease, end an agent whose launcher is gone; then its pod has ended, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from launcher.job import Host
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.base import Connected
+from launcher.transports.base import Commands, Connected
 from launcher.transports.docker.options import with_gpus
 from launcher.transports.kubernetes import options as kubernetes
 from launcher.transports.transport import Inventory, Launch, Reaching, Transport
@@ -37,6 +38,7 @@ class KubernetesTransport(Transport):
     """See above."""
 
     in_containers = brings_hosts = renews_hosts = True
+    missing_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
 
     add_options = staticmethod(kubernetes.add_options)
     settings = staticmethod(kubernetes.settings)
@@ -61,7 +63,8 @@ class KubernetesTransport(Transport):
         )
         gpus = sum((role.gpus or 0) * role.count for role in job.roles)
         hosts, _ = own_hosts(job, [*map(str, range(gpus))])
-        yield Inventory(hosts, job, Pods(launch, job), standby=False)
+        pods = Pods(launch, job)
+        yield Inventory(hosts, job, pods, standby=False, remarks=pods.described(hosts))
 
     def connections(
         self, hosts: Sequence[Host], settings: Pods, reaching: Reaching, notice: Callable[[str], None]
@@ -78,6 +81,28 @@ class KubernetesTransport(Transport):
     def renew(self, host: str, settings: Any) -> None:
         """See `Transport.renew`."""
         settings.renew(host)
+
+    def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_cleaning`."""
+        parser.add_argument(
+            "--kubernetes", action="store_true", help="only Jobs of Kubernetes, in one namespace"
+        )
+        kubernetes.add_reaching(parser)
+
+    def cleanup(
+        self,
+        args: argparse.Namespace,
+        hosts: Sequence[Host],
+        commands: Commands,
+        notice: Callable[[str], None],
+        dry_run: bool,
+    ) -> Iterable[str]:
+        """See `Transport.cleanup`: the Jobs of launches of this machine."""
+        if not args.kubernetes:
+            return ()
+        from launcher.transports.kubernetes.pods import cleanup
+
+        return cleanup(args.context, args.namespace, dry_run)
 
 
 TRANSPORT = KubernetesTransport()

@@ -14,7 +14,7 @@ from launcher.record import Record
 #: Seconds for an answer of the API server, and how much longer kubectl itself may take (a login).
 _ANSWER, _LONGER = 15, 15.0
 #: What kubectl says if it knows no cluster.
-_NO_CLUSTER = "localhost:8080"
+_NO_CLUSTER = re.compile("localhost:8080|current-context must exist")
 #: Beginnings of its errors, and lines that explain nothing.
 _PREFIX = re.compile(
     r'^(?:error: |Error from server(?: \(\w+\))?: |error (?:when creating|validating) "STDIN": '
@@ -90,7 +90,7 @@ def explain(stderr: str, status: int | None = None) -> str:
         status: its exit status.
     """
     lines = [line.strip() for line in stderr.splitlines() if not _NOISE.search(line)]
-    if any(_NO_CLUSTER in line for line in lines):
+    if any(map(_NO_CLUSTER.search, lines)):
         return "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG"
     said = _ADVICE.sub("", _PREFIX.sub("", lines[-1])) if lines else ""
     if not said and status is not None:

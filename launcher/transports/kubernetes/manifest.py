@@ -23,6 +23,7 @@ _TTL = 300
 _CONNECTING = 60
 #: Seconds of a pod's end beyond the time that its tasks get after SIGTERM.
 _AFTER_GRACE = 10
+_MEBIBYTE = 1 << 20
 #: The longest name of an object, and of its end that the Job's number takes.
 _LONGEST, _NUMBER = 63, 4
 #: The home of tasks, where they run if nothing else is said; folders that every user can write to.
@@ -145,7 +146,7 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
     if (cpus := limit(options.cpus, role, "cpus")) is not None:
         limits["cpu"] = f"{round(cpus * 1000)}m"
     if (memory := limit(options.memory, role, "memory")) is not None:
-        limits["memory"] = str(memory)
+        limits["memory"] = str(memory) if memory % _MEBIBYTE else f"{memory // _MEBIBYTE}Mi"
     if role.gpus:
         limits["nvidia.com/gpu"] = str(role.gpus)
     if limits:

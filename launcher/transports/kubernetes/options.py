@@ -118,12 +118,19 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> Kubernetes
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about Kubernetes; `settings` reads them, and those that Docker has, too."""
-    add = functools.partial(values.option, parser.add_argument_group("Kubernetes"))
+    group = parser.add_argument_group("Kubernetes")
+    add = functools.partial(values.option, group)
     add("--kubernetes IMAGE", "run each task in a pod of this image", any_image, nargs="?", const="")
-    add("--namespace N", "the namespace (default: that of the context)", name)
-    add("--context C", "the context of kubectl (default: the current one)", values.one_line)
+    add_reaching(group)
     text = "time limit for all pods to run (default: 5m)"
     add("--start-timeout S", text, values.positive_duration)
+
+
+def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options about the cluster."""
+    add = functools.partial(values.option, parser)
+    add("--namespace N", "the namespace (default: that of the context)", name)
+    add("--context C", "the context of kubectl (default: the current one)", values.one_line)
 
 
 def settings(asked: Asked) -> KubernetesOptions | None:

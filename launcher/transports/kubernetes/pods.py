@@ -10,16 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from launcher.errors import HostGone, HostsError, TransportError
+from launcher.errors import HostGone, HostsError, Preempted, TransportError
 from launcher.job import Host, JobSpec
 from launcher.text import duration, listed
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected
 from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import OWNER as OWNER_LABEL
+from launcher.transports.docker.container import is_dead
 from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
-from launcher.transports.kubernetes.manifest import job_manifest, job_name, selector
+from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.kubernetes.rights import check_rights, namespace_of
 from launcher.transports.kubernetes.status import (
@@ -30,7 +31,7 @@ from launcher.transports.kubernetes.status import (
     job_status,
     pod_status,
 )
-from launcher.transports.link import START, tasks_end_after
+from launcher.transports.link import KILL, START, tasks_end_after
 from launcher.transports.transport import Launch
 
 _SERVE = "launcher.agent.main:serve"
@@ -40,6 +41,11 @@ _FRESH, _PAUSE = 2.0, 0.3
 _FIRST_NOTICE = 2.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
+#: Seconds for pods to be gone when their Jobs are removed.
+_REMOVAL = 5.0
+#: How a pod ends whose agent was killed: its watchdog exits.
+_WATCHDOG = "its container exited with 1"
+_IN_BACKGROUND = ("--cascade=background", "--wait=false")
 
 
 class Pods:
@@ -93,6 +99,16 @@ class Pods:
             number,
             avoid,
         )
+
+    def described(self, hosts: Sequence[Host]) -> tuple[str, ...]:
+        """Lines about the pods, for a dry run."""
+        lines: dict[str, list[str]] = {}
+        for host in hosts:
+            (container,) = self.manifest(host)["spec"]["template"]["spec"]["containers"]
+            limits = container.get("resources", {}).get("limits", {})
+            limit = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
+            lines.setdefault(f"of the image {container['image']}, {limit}", []).append(host.name)
+        return tuple(f"pods {text}: {listed(names)}" for text, names in lines.items())
 
     def start(self, hosts: Sequence[Host]) -> None:
         """Make the Jobs of hosts, and wait until their pods run.
@@ -180,7 +196,7 @@ class Pods:
 
     def renew(self, host: str) -> None:
         """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
-        until = time.monotonic() + tasks_end_after(self.lease)
+        until = time.monotonic() + tasks_end_after(self.lease) + self.grace
         while not (ended := self._has_ended(host)) and time.monotonic() < until and not self._over:
             time.sleep(_PAUSE)
         number, node = self._numbers[host], self.status(host).node
@@ -202,11 +218,19 @@ class Pods:
             if self._numbers:
                 try:
                     self._delete("jobs", self._mine)
+                    self._await_removal()
                 except TransportError as error:
                     self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
 
+    def _await_removal(self) -> None:
+        until = time.monotonic() + _REMOVAL
+        self.look(0.0)
+        while self._found and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            self.look(0.0)
+
     def _delete(self, *what: str) -> None:
-        self.kubectl.ask("delete", *what, "--ignore-not-found", "--cascade=background", "--wait=false")
+        self.kubectl.ask("delete", *what, "--ignore-not-found", *_IN_BACKGROUND)
 
     # ------------------------------------------------------------------ pods
 
@@ -235,24 +259,27 @@ class Pods:
         if job in self._found:
             return pod_status(self._found[job], self._events or ())
         if job in self._seen:  # a pod of a Job stays until its processes have ended
-            return PodStatus(host, "", over="its pod was deleted", ended=True)
+            return PodStatus(host, "", over="its pod was deleted", taken=True, ended=True)
         if job in self._jobs:
             return job_status(self._jobs[job], self._events)
         return PodStatus(host, "", waiting="its pod is not made yet")
 
-    def gone(self, host: str, seconds: float = 0.0) -> HostGone | None:
+    def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGone | None:
         """Why nothing can connect to a host any more; ``None``: something may, or nobody knows.
 
         Args:
             host: its name.
             seconds: for which the API may not know the end yet.
+            taken: only if the cluster or a user ends the pod, see `PodStatus.taken`.
         """
         until = time.monotonic() + seconds
         while True:
             with suppress(TransportError):
                 self.look(_PAUSE if seconds else _FRESH)
-            if over := self.status(host).over:
-                return HostGone(f"{host}: {over}")
+            status = self.status(host)
+            if status.taken or (status.over and not taken):
+                why = "the agent was killed" if status.over == _WATCHDOG else status.over
+                return (Preempted if status.preempted else HostGone)(f"{host}: {why}")
             if time.monotonic() >= until:
                 return None
             time.sleep(_PAUSE)
@@ -282,7 +309,7 @@ class PodProgram(CommandPipe):
     """
 
     def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
-        self._pods = pods
+        self._pods, self._kills = pods, entry == KILL
         if entry == START:
             assert isinstance(arguments, Mapping)
             entry, arguments = _SERVE, {**arguments, "grace": pods.grace}
@@ -290,6 +317,14 @@ class PodProgram(CommandPipe):
         else:
             argv = pods.command(host, "exec", *bootstrap.loader(pods.python))
         super().__init__(host, argv, bootstrap.program(entry, arguments), pods.python)
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`: what kills the agent may end with the pod."""
+        status = super().wait(seconds)
+        if status and self._kills:
+            self._pods.gone(self._host, _KNOWN)
+            return 0 if self._pods.status(self._host).ended else status
+        return status
 
     def why_ended(self) -> TransportError | None:
         """See `RemoteCommand.why_ended`: when the agent has ended, the pod has."""
@@ -301,8 +336,9 @@ class PodProgram(CommandPipe):
 
     def why_refused(self, why: str) -> str:
         """See `RemoteCommand.why_refused`: SIGTERM is the end of the pod."""
-        gone = self._pods.gone(self._host, _KNOWN) if "SIGTERM" in why else None
-        return str(gone or why)
+        if "SIGTERM" in why and (gone := self._pods.gone(self._host, _KNOWN, taken=True)):
+            raise gone
+        return why
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
@@ -334,3 +370,23 @@ def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connected]:
         yield Connected(_PodConnections(pods))
     finally:
         pods.remove()
+
+
+def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
+    """Remove the Jobs of launches of this user on this machine that have ended.
+
+    Args:
+        context, namespace: where; ``None``: those of kubectl.
+        dry_run: remove nothing.
+
+    Yields:
+        A line for each.
+    """
+    kubectl = Kubectl(context, namespace)
+    for job in kubectl.items("jobs", selector()):
+        metadata = job["metadata"]
+        if is_dead({OWNER_LABEL: metadata.get("annotations", {}).get(OWNER, "")}):
+            if not dry_run:
+                kubectl.ask("delete", "job", metadata["name"], "--ignore-not-found", *_IN_BACKGROUND)
+            done = "would remove" if dry_run else "removed"
+            yield f"{done} Job {metadata['name']} of the namespace {metadata['namespace']}"

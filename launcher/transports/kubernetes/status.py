@@ -63,10 +63,13 @@ class PodStatus(Record):
     hopeless: bool = False
     #: Why it is over, or ends now, for the user; empty: it does not. A pod on a lost node may run on.
     over: str = ""
-    #: Whether the cluster took it for a reason of its own: preemption, eviction, a lost node.
+    #: Whether the cluster took it for a reason of its own: preemption, a drain, a lost node. A pod that its
+    #: node evicts may have used too much.
     preempted: bool = False
     #: Whether its processes have surely ended.
     ended: bool = False
+    #: Whether the cluster or a user ends it: its processes do not end by themselves.
+    taken: bool = False
 
 
 def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
@@ -96,8 +99,10 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         host_text(waiting),
         hopeless,
         host_text(over),
-        preempted=_is(pod, "DisruptionTarget", "True"),
-        ended=_text(pod, "status", "phase") in ("Failed", "Succeeded"),
+        preempted=_is(pod, "DisruptionTarget", "True") and _text(pod, "status", "reason") != "Evicted",
+        ended=_text(pod, "status", "phase") in ("Failed", "Succeeded")
+        or isinstance(_get(ours, "state", "terminated"), Mapping),
+        taken=_is_taken(pod),
     )
 
 
@@ -159,6 +164,11 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
             name = f"its init container {_text(container, 'name')}"
             return _end(pod, name, container["state"]["terminated"])
     return f"its pod has ended: {phase}"
+
+
+def _is_taken(pod: _Json) -> bool:
+    deleted = _get(pod, "metadata", "deletionTimestamp") is not None
+    return deleted or bool(_text(pod, "status", "reason")) or _is(pod, "DisruptionTarget", "True")
 
 
 def _is_silent(pod: _Json) -> bool:

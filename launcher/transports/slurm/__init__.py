@@ -235,7 +235,12 @@ class SlurmTransport(Transport):
         return findings(inventory.settings, facts)
 
     def cleanup(
-        self, hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
+        self,
+        args: argparse.Namespace,
+        hosts: Sequence[Host],
+        commands: Commands,
+        notice: Callable[[str], None],
+        dry_run: bool,
     ) -> Iterable[str]:
         """See `Transport.cleanup`: jobs that were asked for here."""
         import shutil  # it imports compression

@@ -1,0 +1,59 @@
+"""A pod as a site of the contract suite: entered from its node, by the kernel's own means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
+from launcher.loop import Loop
+from launcher.transports.base import Connections, Link
+from launcher.transports.kubernetes import TRANSPORT
+from launcher.transports.kubernetes.options import KubernetesOptions
+from launcher.transports.link import open_link
+from launcher.transports.transport import Launch, Reaching
+from tests.docker.site import DockerSite
+from tests.kubernetes.cluster import Cluster, soon
+
+
+class KubernetesSite(DockerSite):
+    """A pod, which is there before its agent."""
+
+    watchdog_killed = both_killed = "its container was killed by SIGKILL"
+    watchdog_asked = "the agent exited: it was sent SIGTERM"
+    folder = "/tmp/test"
+    entered = (*DockerSite.entered, "--setuid", "1000", "--setgid", "1000")
+
+    def __init__(self, cluster: Cluster, host: Host, hosts: Connections, notices: list[str]) -> None:
+        self.host, self._hosts, self.notices = host, hosts, notices
+        (pod,) = cluster.objects("pods")
+        self._inits = [cluster.main_process(pod["metadata"]["name"])]
+        self._is_open = False
+        self.run(["mkdir", self.folder])
+
+    def open(self, loop: Loop) -> Link:
+        """See `tests.contract.sites.Site.open`."""
+        if self._is_open:
+            pytest.skip("a pod is a machine of its own, and has one agent")
+        self._is_open = True
+        return open_link(loop, self.host.name, self._hosts, self.notices.append)
+
+
+@contextmanager
+def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
+    """A site whose pod goes with it."""
+    settings, reaching, notices = KubernetesOptions(cluster.image), Reaching(), list[str]()
+    worker = Role("worker", 1, Program(ProgramKind.EXECUTABLE, "true"))
+    job = JobSpec((worker,), policy=Policy(grace=1.0))
+    name = f"contract-{os.getpid()}-{os.urandom(2).hex()}"
+    launch = Launch(name, job, (), False, settings, reaching, (TRANSPORT, None), print, lambda: None)
+    with (
+        TRANSPORT.inventory(launch) as found,
+        TRANSPORT.connections(found.hosts, found.settings, reaching, print) as made,
+    ):
+        yield KubernetesSite(cluster, found.hosts[0], made.connections, notices)
+    assert soon(lambda: not cluster.left(), 30), cluster.left()
+    assert notices == [], notices

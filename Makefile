@@ -15,7 +15,7 @@ FAST := tests/unit tests/histories tests/local tests/test_layout.py
 LONG := test_floods.py test_kills.py test_survival.py
 comma := ,
 
-PACKAGING := pyproject.toml setup.py constraints.txt
+PACKAGING := pyproject.toml setup.py constraints.txt .ci/install.py
 # What is installed, and what builds it: one release of each package.
 PINNED    ?= PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
@@ -125,15 +125,14 @@ $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
 	@echo "making a Python environment in $(@:/bin/python=)"
 	@$(PYTHON) -m venv $(@:/bin/python=)
 
-# Pip would compile modules on one core.
-# Pip is silent while it writes what it has fetched: beside it, a line every two seconds, until their shell ends.
+# Beside it, a line every two seconds, until their shell ends.
 # $(1): what is installed, in words, $(2): the extras of setup.py.
 define install
 	@echo "installing $(1) into $(VENV) (once; some minutes)"
 	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
 	    [ $$((s % 2)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
-	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; $(PINNED) "$$@" && \
-	echo "compiling the modules that were installed" && { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
+	$(PINNED) $(BIN)/python .ci/install.py $(VENV) --editable '.[$(2)]' && \
+	echo "compiling the modules that were installed" && { $(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true; }
 endef
 
 # Editable: what is tested and shown is the source as it is now.

@@ -167,7 +167,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """What shares a process with this test: two sets of tests with engines on hosts, four modules."""
+    """What shares a process with this test: sets of tests with engines on hosts or Slurm, four modules."""
     if "tests/soak/test_survival" in nodeid:  # several TensorFlows each: one test at a time for each place
         return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
     if "tests/docker/" in nodeid:
@@ -175,7 +175,10 @@ def _shared_by(nodeid: str) -> str:
             return "tests/docker/hosts 1"
         if any(part in nodeid for part in ("hosts", "elsewhere", "exit_codes")):
             return "tests/docker/hosts 2"
-    modules = ("docker/test_engines", "docker/test_dockerfile", "local/test_installed")
+    if any(part in nodeid for part in ("tests/slurm/", "soak/test_slurm", "[slurm")):  # a cluster for each
+        part = next((part for part in ("test_inside", "test_batch", "contract") if part in nodeid), "others")
+        return f"tests/slurm/{part}"
+    modules = ("docker/test_engines", "docker/test_dockerfile", "local/test_installed", "local/test_site")
     if any(module in nodeid for module in modules):
         return nodeid.partition("::")[0]
     return nodeid

@@ -19,7 +19,7 @@ from typing import Any
 
 from launcher import InputMode, TextFiles, TFCluster
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+TENSORFLOW = {"env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, "preload": "tensorflow"}
 #: Of one slice of the table, in bytes: a table that is smaller is not worth a second ps.
 SMALLEST_SLICE = 64 << 10
 
@@ -211,7 +211,7 @@ def main() -> None:
         lines, args.test_lines = found[:-441], found[-441:]
     tasks = args.ps + args.workers
     with TFCluster.run(
-        map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts, env=QUIET
+        map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts, **TENSORFLOW
     ) as cluster:
         cluster.train(lines, num_epochs=args.epochs)
 

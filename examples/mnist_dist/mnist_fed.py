@@ -21,7 +21,7 @@ from mnist_dist import positive, session_config, softmax_regression, start_tenso
 
 from launcher import InputMode, TFCluster
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+TENSORFLOW = {"env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, "preload": "tensorflow"}
 #: Rows are tuples of an image and its label: their columns, in order, and what a batch calls them.
 COLUMNS = {"0": "images", "1": "labels"}
 
@@ -106,7 +106,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     tasks = args.ps + args.workers
     with TFCluster.run(
-        map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts, env=QUIET
+        map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts, **TENSORFLOW
     ) as cluster:
         cluster.train((raw.train_images, raw.train_labels.astype(np.int32)), num_epochs=args.epochs)
 

@@ -14,7 +14,7 @@ from typing import Any
 import data
 import numpy as np
 from mnist_dist import positive, softmax_regression, start_tensorflow
-from mnist_fed import QUIET, scaled
+from mnist_fed import TENSORFLOW, scaled
 
 from launcher import InputMode, TFCluster
 
@@ -62,7 +62,7 @@ def main() -> None:
     except data.DataError as error:
         sys.exit(f"error: {error}")
     with TFCluster.run(
-        map_fun, args, args.workers, input_mode=InputMode.FEED, hosts=args.hosts, env=QUIET
+        map_fun, args, args.workers, input_mode=InputMode.FEED, hosts=args.hosts, **TENSORFLOW
     ) as cluster:
         digits = list(cluster.inference(raw.test_images))
     accuracy = float(np.mean(np.array(digits) == raw.test_labels))

@@ -132,15 +132,15 @@ def main() -> None:
     args = parser.parse_args()
     fixed = {"steps": args.steps, "batch_size": args.batch_size, "model_dir": None}
     sets = [{"context": c, "rate": r, **fixed} for c, r in itertools.product(args.context, args.rate)]
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    where = {"hosts": args.hosts, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, "preload": "tensorflow"}
 
-    results = TFParallel.run(train, sets, at_once=args.at_once, hosts=args.hosts, env=quiet)
+    results = TFParallel.run(train, sets, at_once=args.at_once, **where)
 
     for found in results:
         print(f"context {found['context']}  rate {found['rate']:<6}  {found['bits']:.3f} bits a character")
     best = dict(min(results, key=lambda found: found["bits"]), model_dir=os.path.abspath(args.model_dir))
     print(f"best: context {best['context']}, rate {best['rate']}; now with {args.workers} workers in step")
-    with TFCluster.run(train, best, args.workers, hosts=args.hosts, env=quiet):
+    with TFCluster.run(train, best, args.workers, **where):
         pass
     print(f"model: {best['model_dir']}")
 

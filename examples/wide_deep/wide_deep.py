@@ -142,7 +142,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     print(f"{args.records} records in {len(args.train_shards)} shards to train with")
 
-    where = {"hosts": args.hosts, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}}
+    where = {"hosts": args.hosts, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, "preload": "tensorflow"}
     nodes = 1 + args.workers
     board = {"tensorboard": args.tensorboard, "log_dir": args.log_dir}
     with TFCluster.run(main_fun, args, nodes, master_node="chief", **board, **where) as cluster:

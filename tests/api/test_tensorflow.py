@@ -42,7 +42,9 @@ def add_up(args: Any, ctx: Any) -> None:
 
 
 def test_a_server_in_each_node(tmp_path: Path):
-    with TFCluster.run(add_up, str(tmp_path), 2, 1, input_mode=InputMode.FEED, quiet=True) as cluster:
+    with TFCluster.run(
+        add_up, str(tmp_path), 2, 1, input_mode=InputMode.FEED, preload="tensorflow", quiet=True
+    ) as cluster:
         cluster.train(range(101))
     assert float((tmp_path / "total").read_text()) == sum(range(101))
 
@@ -103,9 +105,8 @@ def train(args: Any, ctx: Any) -> None:
 def test_batches_of_a_dataset_equal_on_all_workers():
     labels = np.arange(2_050)
     images = np.ones((len(labels), 28, 28), np.uint8)
-    with TFCluster.run(
-        train, None, 2, input_mode=InputMode.FEED, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, quiet=True
-    ) as cluster:
+    quiet: Any = {"env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, "preload": "tensorflow", "quiet": True}
+    with TFCluster.run(train, None, 2, input_mode=InputMode.FEED, **quiet) as cluster:
         cluster.train((images, labels), equal="pad", batch_size=100)
     output = Path(cluster.run_dir) / "output"
     seen = [json.loads((output / f"worker-{index}" / "seen.json").read_text()) for index in (0, 1)]

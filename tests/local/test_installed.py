@@ -49,8 +49,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _installed(python: str, wanted: str, folder: Path) -> Path:
     """The ``bin`` of a new environment that has this, and what it requires."""
     _run(python, "-m", "venv", "--without-pip", folder)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", folder)
-    _run(*pip, "install", "--no-compile", "--constraint", ROOT / "constraints.txt", wanted)
+    install = ROOT / ".ci" / "install.py"
+    _run(sys.executable, install, folder, "--constraint", ROOT / "constraints.txt", wanted)
     return folder / "bin"
 
 

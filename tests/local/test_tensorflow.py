@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)
 
 EXAMPLES = ROOT / "examples" / "mnist_dist"
 STRATEGIES = ROOT / "examples" / "strategies"
-JOB = ["--ps", "2", "--workers", "2", "--python", PYTHON]
+#: TensorFlow is imported once for all tasks: that takes 4 s of a processor.
+TENSORFLOW = ["--python", PYTHON, "--preload", "tensorflow"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +52,8 @@ def _trained(launch: Launch, *words: str) -> Ended:
 
 
 def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
-    _trained(launch, *JOB, "--flags", str(EXAMPLES / "mnist_dist.py"))
+    words = ["--ps", "2", "--workers", "2", *TENSORFLOW]
+    _trained(launch, *words, "--flags", str(EXAMPLES / "mnist_dist.py"))
     family.gone(1.0)
 
 
@@ -61,7 +63,7 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
     roles = ["--chief", "--ps", "1", "--workers", "2", "--evaluator", "--drain", "evaluator=2m"]
     # In asynchronous training one late update may cost the last model some accuracy: 0.86 was seen.
     program = [str(STRATEGIES / "coordinated.py"), f"--folder={tmp_path}", "--min_accuracy=0.75"]
-    ended = launch(*roles, "--python", PYTHON, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE})
+    ended = launch(*roles, *TENSORFLOW, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE})
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     assert "evaluator/0 | test accuracy after step 600: 0." in ended.out
     stopped = dict.fromkeys(("worker/0", "worker/1", "ps/0"), "stopped")
@@ -81,7 +83,7 @@ def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp
         *options, name = line.split()
         (tmp_path / name).write_text(program)
         env = {"TMPDIR": str(tmp_path), "http_proxy": "http://127.0.0.1:9"}
-        started = launch.start(*options, "--python", PYTHON, name, cwd=tmp_path, env=env)
+        started = launch.start(*options, *TENSORFLOW, name, cwd=tmp_path, env=env)
         if name == "mirrored.py":
             started.until(lambda it: "worker/1 | step 300 " in it.out, timeout=150)
             os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
@@ -91,7 +93,7 @@ def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp
         assert ("restored " in ended.out) == (name == "mirrored.py")
         assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-1000.index").exists()
     # A chief with nothing left to do ends while threads of the coordinator prepare data.
-    again = launch(*options, "--python", PYTHON, name, cwd=tmp_path, timeout=150)
+    again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150)
     assert again.code == 0, again.out[-3000:] + again.err[-3000:]
     assert "restored coordinated_run/ckpt-1000" in again.out and "step" not in again.out
     assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
@@ -109,8 +111,9 @@ def test_training_survives(launch: Launch, family: Family, tmp_path: Path):
 
 def test_a_worker_that_fails_ends_the_training(launch: Launch, family: Family):
     """A ps would wait for ever, TensorFlow does not even notice SIGTERM while it hangs in C++."""
-    program = ["--flags", "--grace", "2", str(EXAMPLES / "mnist_dist.py"), "--min_accuracy=0.9999"]
-    job = ["--ps", "1", "--workers", "1", "--python", PYTHON]
+    flags = ["--train_steps=50", "--min_accuracy=0.9999"]
+    program = ["--flags", "--grace", "2", str(EXAMPLES / "mnist_dist.py"), *flags]
+    job = ["--ps", "1", "--workers", "1", *TENSORFLOW]
     ended = launch(*job, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
     assert ended.code == 1
     assert last_run(launch).report["failure"]["task"].startswith("worker/")

@@ -88,7 +88,7 @@ def here(launch: Launch, folder: Path) -> Place:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(pid, signum)
 
-    return Place(launch, WITH_TENSORFLOW, folder, kill)
+    return Place(launch, [*WITH_TENSORFLOW, "--preload", "tensorflow"], folder, kill)
 
 
 def tf_keras() -> str:

@@ -15,8 +15,7 @@ import pytest
 from launcher.agent.node import without_step
 from launcher.transports.slurm.allocation import expanded
 from tests.conftest import Launch, Started
-from tests.local.seeing import ROOT, last_run
-from tests.local.training import WITH_TENSORFLOW
+from tests.local.seeing import last_run
 from tests.slurm.cluster import Cluster, kill_tree, soon, sruns
 
 Start = Callable[..., Started]
@@ -348,18 +347,6 @@ def test_restarts(start: Start, held: dict[str, str]):
     ended = start("--workers", "2", "--restarts", "1", "--", "sh", "-c", script, env=held).wait(60)
     assert ended.code == 0, ended.err
     assert ended.out.count("attempt 2") == 2
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-def test_mnist(start: Start, held: dict[str, str], tmp_path: Path):
-    words = ("--ps", "1", "--workers", "3", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2", *WITH_TENSORFLOW)
-    program = str(ROOT / "examples/mnist_dist/mnist_dist.py")
-    ended = start(*words, program, env=held, cwd=tmp_path).wait(170)
-    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    found = re.findall(r"^n\d worker/\d +\| test accuracy: ([01]\.\d+)", ended.out, re.M)
-    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
-    assert len(re.findall(r"^n\d +\d+ +(?:ps|worker) +\d +(?:succeeded|stopped)", ended.out, re.M)) == 4
 
 
 def test_check(start: Start, held: dict[str, str], tmp_path: Path, slurm: Cluster):

@@ -275,7 +275,9 @@ def test_a_time_limit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Pat
 @pytest.mark.slow
 def test_mnist(start: Start, submit: Callable[..., str]):
     words = ("-N", "2", "--ps", "1", "--workers", "2", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
-    name = submit(*words, "--preload", "tensorflow", *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py"))
+    name = submit(
+        *words, "--preload", "tensorflow", *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py")
+    )
     ended = attached(start, name, 170)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     found = re.findall(r"^n\d worker/\d +\| test accuracy: ([01]\.\d+)", ended.out, re.M)

@@ -42,7 +42,7 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
 def add_allocating(parser: argparse.ArgumentParser) -> None:
     """Add the options of `allocation` that ask for one."""
     for transport in transports.transports().values():
-        if transport.brings_hosts:
+        if type(transport).present is not Transport.present:
             transport.add_options(parser)
 
 

@@ -220,13 +220,14 @@ class SlurmTransport(Transport):
         from launcher.transports.slurm.allocation import Job, allocated
         from launcher.transports.slurm.steps import present
 
+        python = bool(given.get("python") or given.get("venv"))
         if is_inside(os.environ):
-            yield present(Job.of(os.environ), notice)
+            yield present(Job.of(os.environ), notice, python)
             return
         words = settings.salloc()
         words += [] if settings.time else [f"--time={_CHECK}"]
         with allocated(words, name, notice, lambda: None) as job:
-            yield present(job, notice)
+            yield present(job, notice, python)
 
     def findings(self, inventory: Inventory, facts: Mapping[str, Facts]) -> Iterable[Finding]:
         """See `Transport.findings`."""

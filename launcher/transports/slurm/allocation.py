@@ -391,9 +391,10 @@ def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) 
     holder.stdout.close()
     try:
         holder.wait(_END)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:  # Slurm does not answer it, either
         holder.kill()
         holder.wait()
+        return
     if holder.returncode and not is_submitted:  # salloc is silent (-Q), or has not asked yet
         with suppress(TransportError):
             ask("scancel", "--quiet", "--me", f"--name={label}")

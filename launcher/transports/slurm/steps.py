@@ -232,7 +232,7 @@ class Steps:
         arguments = {**arguments, "variables": self.variables, "swapped": True}
         if entry == CONNECT:
             return self._start(host, self._pythons[host], entry, arguments)
-        if host not in self._waiting:  # a new agent on a host that was lost
+        if host not in self._waiting or not self._waiting[host].runs:  # it was lost
             self.look(host, {})
         step = self._waiting.pop(host)
         Dialog(step).send(arguments, _BEGIN)
@@ -299,6 +299,11 @@ class Nodes(Record):
     #: Numeric, by name, if they are others than the names.
     addresses: Mapping[str, str]
 
+    @property
+    def same_files(self) -> frozenset[str]:
+        """Those that have the files of this machine."""
+        return frozenset(node.name for node in self.nodes if node.same)
+
     def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:
         """The nodes as hosts.
 
@@ -355,8 +360,12 @@ def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fano
     return Nodes(tuple(found[name] for name in names), steps, addresses)
 
 
-def present(job: Job, notice: Callable[[str], None]) -> Inventory:
+def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inventory:
     """The nodes of a job, for commands without a launch.
+
+    Args:
+        job, notice: see `look`.
+        python_given: whether the user names the Python of the tasks.
 
     Raises:
         TransportError: see `look`.
@@ -370,8 +379,11 @@ def present(job: Job, notice: Callable[[str], None]) -> Inventory:
     allowed = "" if most == "UNLIMITED" else f" (at most {most})"
     nodes = counted(len(found.nodes), "node")
     remarks = (f"Slurm's job {job.id}: partition {partition}{allowed}, {nodes}, {limit}",)
-    same = frozenset(node.name for node in found.nodes if node.same)
-    return Inventory(found.hosts(0, False), JobSpec(()), found, same_files=same, remarks=remarks)
+    hosts = found.hosts(0, False)
+    if not python_given:
+        pairs = zip(hosts, found.nodes, strict=True)
+        hosts = tuple(host._replace(python=node.python) for host, node in pairs)
+    return Inventory(hosts, JobSpec(()), found, same_files=found.same_files, remarks=remarks)
 
 
 def findings(found: Nodes, facts: Mapping[str, Facts]) -> Iterator[Finding]:
@@ -400,12 +412,9 @@ def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
     try:
         count = sum(role.count for role in launch.job.roles if not role.sidecar)
         made = found.hosts(count, bool(launch.job.policy.restarts))
-        others = (
-            {}
-            if launch.python_given
-            else {n.name: n.python for n in found.nodes if n.python != sys.executable}
-        )
-        hosts = tuple(host._replace(python=others.get(host.name)) for host in made)
+        others = {node.name: node.python for node in found.nodes if node.python != sys.executable}
+        if not launch.python_given:
+            made = tuple(host._replace(python=others.get(host.name)) for host in made)
         names = [node.name for node in found.nodes if not node.same]
         text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly"
         if names:
@@ -414,8 +423,7 @@ def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
         if launch.settings.implied:
             text += " (--no-slurm: only this machine)"
         launch.notice(text)
-        same = frozenset(node.name for node in found.nodes if node.same)
-        yield Inventory(hosts, launch.job, found, same_files=same)
+        yield Inventory(made, launch.job, found, same_files=found.same_files)
     finally:
         found.steps.end()
 

@@ -265,7 +265,7 @@ def _from(folder: str, program: Program) -> Program:
 def _job_file(path: str, args: argparse.Namespace, program: Sequence[str]) -> JobFile:
     """The job file, with the roles of the command line; an empty path: only the roles of ``--roles-fd``."""
     from launcher.config.jobfile import parse_job, read_job_file
-    from launcher.config.tfjob import Target
+    from launcher.config.pod_template import Target
 
     roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
     if args.roles_fd is not None:

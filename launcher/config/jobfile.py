@@ -11,6 +11,7 @@ from typing import Any
 from launcher.config import hostfile, schema, values
 from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
 from launcher.config.options import JobFile as JobFile
+from launcher.config.pod_template import NO_TARGET, Target
 from launcher.config.schema import (
     Faults,
     Key,
@@ -25,7 +26,7 @@ from launcher.config.schema import (
     table,
     text_of,
 )
-from launcher.config.tfjob import NO_TARGET, Target, is_tfjob, job_of
+from launcher.config.tfjob import is_tfjob, job_of
 from launcher.errors import JobError
 from launcher.job import (
     MOST_TASKS,

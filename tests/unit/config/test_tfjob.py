@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.config.jobfile import JobFile, parse_job
-from launcher.config.tfjob import NO_TARGET, Target
+from launcher.config.pod_template import NO_TARGET, Target
 from launcher.job import Program, ProgramKind, Role
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders, literal, misspelt_placeholders
 from launcher.task_id import TaskId
@@ -273,3 +278,28 @@ def test_braces_of_a_tfjob_are_no_placeholders(text: str):
     escaped = literal(text, cluster.addresses)
     assert fill_placeholders([escaped], cluster, TaskId.of("worker", 1)) == (text,)
     assert list(misspelt_placeholders(escaped, cluster.addresses)) == []
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values of a JSON document."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield from paths(each, (*path, key))
+
+
+WHOLE = yaml.safe_load(PODS)
+ODD: list[Any] = [None, "x", "$(NODE)", -1, [], [None], [{}], {}, {"name": []}, {"name": "tensorflow"}]
+
+
+@given(
+    st.sampled_from([*paths(WHOLE)][1:]), st.sampled_from(ODD), st.sampled_from(["", "docker", "kubernetes"])
+)
+def test_any_value_anywhere_is_read_or_a_fault(path: tuple[Any, ...], odd: Any, engine: str):
+    document = json.loads(json.dumps(WHOLE))
+    where = document
+    for key in path[:-1]:
+        where = where[key]
+    where[path[-1]] = odd
+    found = parse_job(json.dumps(document), "j", {}, sections(), "", Target(("a",), engine, bool(engine)))
+    assert bool(found.faults) != bool(found.roles)

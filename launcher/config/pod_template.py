@@ -1,0 +1,289 @@
+"""The pod template of replicas of a TFJob, as a role of a job file; what is left is for Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from launcher.config import values
+from launcher.config.schema import Faults, Key, Node, Values, quoted, read_mapping, single, table, text_of
+from launcher.job import CHIEF_ROLES
+from launcher.record import Record
+from launcher.scheduler.cluster_spec import literal
+
+#: The container that runs the program.
+_CONTAINER_NAME = "tensorflow"
+_GPU = "nvidia.com/gpu"
+_QUANTITIES: Mapping[str, Callable[[str], object]] = {
+    "cpu": values.cpu_quantity,
+    "memory": values.memory_quantity,
+    _GPU: values.whole(0, values.MOST_GPUS),
+}
+#: When an image is pulled, in the words of Docker's option.
+_PULL = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
+#: Keys of templates: those that launch uses; those without which the program would do something else; those
+#: that launch sets in each pod.
+_USED = {"name", "env", "command", "args", "workingDir", "resources"}
+_NEEDED = {"envFrom", "initContainers"}
+_OF_LAUNCH = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
+#: What the command of a container has for its variables: ``$$``, ``$(NAME)``.
+_VARIABLE = r"\$(?:\$|\(([^)]*)\))"
+
+
+class Target(Record):
+    """What the command line says about a TFJob."""
+
+    #: The program of containers that have no command, and its arguments.
+    program: tuple[str, ...] = ()
+    #: What runs the tasks in containers, which have limits: ``docker``, ``kubernetes``; empty: nothing does.
+    engine: str = ""
+    #: The containers are of the images that the TFJob names.
+    images: bool = False
+    #: Names of variables that tasks get from the command line.
+    variables: frozenset[str] = frozenset()
+
+
+#: A command line that says nothing.
+NO_TARGET = Target()
+
+
+class Template(Record):
+    """What a template says."""
+
+    #: Keys of the role, and the line of the container.
+    role: dict[str, Node]
+    line: int
+    #: Whether the container has a command of its own.
+    commanded: bool
+    #: What launch does not use, a template for Kubernetes.
+    rest: Node
+    #: When the image is pulled; empty: it does not say.
+    pull: str = ""
+
+
+def _words(node: Node, label: str, faults: Faults) -> Any:
+    """Read ``command:`` or ``args:``."""
+    if not isinstance(node.value, list):
+        return faults.add_kind(node, label, "expected a list, as in [python3, train.py]")
+    found = [text_of(item, label, faults) for item in node.value]
+    return None if None in found else found
+
+
+def _resources(node: Node, label: str, faults: Faults) -> dict[str, dict[str, Node]]:
+    """Read ``limits:`` and ``requests:``; the quantities that launch knows are checked."""
+    found: dict[str, dict[str, Node]] = {}
+    for part, quantities in mapping_of(node, label, faults).items():
+        found[part] = {} if part == "claims" else mapping_of(quantities, part, faults)
+        for name, quantity in found[part].items():
+            text = text_of(quantity, name, faults) if name in _QUANTITIES else None
+            if text is not None:
+                faults.check(quantity.line, f"{name} in {part}", text, _QUANTITIES[name])
+    return found
+
+
+def mapping_of(node: Node, label: str, faults: Faults) -> dict[str, Node]:
+    """The mapping of a node; empty if it is another value, which is a fault."""
+    if not isinstance(node.value, dict):
+        faults.add_kind(node, label, "expected a mapping")
+        return {}
+    return node.value
+
+
+def any_keys(*names: str) -> list[Key]:
+    """Keys whose values may be any."""
+    return [Key(name, "") for name in names]
+
+
+_CONTAINER = table(
+    Key("command", "", _words),
+    Key("args", "", _words),
+    Key("workingDir", "", single(values.one_line)),
+    Key("image", "", single(values.image)),
+    Key("imagePullPolicy", "", single(values.choice(*_PULL))),
+    Key("resources", "", _resources),
+    *any_keys(
+        "name", "env", "envFrom", "lifecycle", "livenessProbe", "ports", "readinessProbe",
+        "resizePolicy", "restartPolicy", "securityContext", "startupProbe", "stdin", "stdinOnce",
+        "terminationMessagePath", "terminationMessagePolicy", "tty", "volumeDevices", "volumeMounts",
+    ),
+)  # fmt: skip
+
+
+def read_template(
+    name: str, written: Node, target: Target, faults: Faults, leave: Callable[[str, Node], None]
+) -> Template | None:
+    """Read the template of a type of replicas.
+
+    Args:
+        name: of the type.
+        written: the mapping with ``template:``.
+        target: what the user asks for.
+        faults: new faults are added.
+        leave: is called with the name and the node of all that launch does not use.
+
+    Returns:
+        ``None``: no container runs the program, which is a fault.
+    """
+    node = written
+    for key in ("template", "spec", "containers"):
+        if key not in (node.value if isinstance(node.value, dict) else ()):
+            expected = f"expected a container with the name {_CONTAINER_NAME}"
+            faults.add(node.line, f"{name} has no template.spec.containers", expected)
+            return None
+        node = node.value[key]
+    found = node.value if isinstance(node.value, list) else []
+    named = [each for each in found if name_of(each) == _CONTAINER_NAME]
+    if len(named) != 1:
+        problem = f"{name} has {len(named) or 'no'} containers with the name {_CONTAINER_NAME}"
+        faults.add(node.key_line, problem, "expected one, which runs the program")
+        return None
+    reader = _Reader(target, faults, leave)
+    return reader.template(written.value["template"].value, named[0], found)
+
+
+class _Reader:
+    """Reads one template."""
+
+    def __init__(self, target: Target, faults: Faults, leave: Callable[[str, Node], None]) -> None:
+        self._target, self._faults, self._leave = target, faults, leave
+        self._in_pods = target.engine == "kubernetes"
+
+    def template(self, template: Mapping[str, Node], own: Node, containers: list[Node]) -> Template:
+        """See `read_template`.
+
+        Args:
+            template: the template.
+            own: the container that runs the program.
+            containers: all containers.
+        """
+        container = read_mapping(own, _CONTAINER, self._faults, owner=f"of the container {_CONTAINER_NAME}")
+        nodes, images = container.nodes, self._target.images
+        role, rest = self._limits(container)
+        variables, late = self._variables(nodes.get("env"))
+        if variables:
+            role["env"] = Node(variables, container.line_of("env"), container.line_of("env"))
+        role.update(self._command(container, variables, late))
+        for key, ours in (("workingDir", "workdir"), *([("image", "image")] if images else [])):
+            if key in container:
+                role[ours] = nodes[key]
+        used = _USED | ({"image"} if self._target.engine else set())
+        rest.update(self._rest(nodes, used | ({"imagePullPolicy"} if images else set())))
+        rest.update({"env": Node([*late.values()])} if late else {})
+        spec = {**self._rest(template["spec"].value, {"containers"}), "containers": Node([Node(rest)])}
+        for other in containers:
+            if other is own:
+                continue
+            if self._in_pods and isinstance(other.value, dict):  # it serves the task, and ends with it
+                before = spec.get("initContainers", Node([]))
+                items = before.value if isinstance(before.value, list) else [before]
+                sidecar = other._replace(value={**other.value, "restartPolicy": Node("Always")})
+                spec["initContainers"] = Node([*items, sidecar])
+            else:
+                self._leave("other containers", other)
+        metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
+        pod = Node({**metadata, "spec": Node(spec)}, own.line, own.line)
+        pull = _PULL[container["imagePullPolicy"]] if images and "imagePullPolicy" in container else ""
+        return Template(role, own.line, "command" in nodes, pod, pull)
+
+    def _rest(self, part: Mapping[str, Node], used: Collection[str]) -> dict[str, Node]:
+        """What launch does not use of a part of a template: for Kubernetes; else it is named or refused."""
+        found = {}
+        for key, node in part.items():
+            if key not in used and self._in_pods and key not in _OF_LAUNCH:
+                found[key] = node
+            elif key in _NEEDED and not self._in_pods:
+                self._faults.add(
+                    node.key_line, f"{key}: launch can't honour it here", "expected --kubernetes"
+                )
+            elif key not in used:
+                self._leave("image without --docker or --kubernetes" if key == "image" else key, node)
+        return found
+
+    def _command(
+        self, container: Values, variables: Mapping[str, Node], late: Collection[str]
+    ) -> dict[str, Node]:
+        """The command of a container; if it has none, that of the command line with its arguments."""
+        known = {name: node.value for name, node in variables.items()}
+        at = container.nodes.get("command", Node(None, container.line, container.line))
+        words = [*container.get("command", ()), *container.get("args", ())]
+        for name in {*re.findall(_VARIABLE, " ".join(words))} & {*late}:
+            expected = f"expected a shell, as in [sh, -c, '... ${name}']"
+            self._faults.add(at.line, f"$({name}) is known only in the pod", expected)
+        found = [_expanded(word, known) for word in words]
+        if "command" not in container.nodes:
+            if not self._target.program:
+                return {}
+            found = [*self._target.program, *found]
+        return {"command": Node([Node(word, at.line) for word in found], at.line, at.key_line)}
+
+    def _limits(self, container: Values) -> tuple[dict[str, Node], dict[str, Node]]:
+        """The GPUs and limits of a role, without limits if it runs in no container; what is left of them."""
+        role: dict[str, Node] = {}
+        limits: dict[str, Node] = {}
+        left: dict[str, dict[str, Node]] = {}
+        for part, quantities in container.get("resources", {}).items():
+            for name, quantity in quantities.items():
+                if name == _GPU:
+                    role["gpus"] = quantity
+                elif part == "limits" and self._target.engine and name in _QUANTITIES:
+                    limits[name] = quantity
+                elif self._in_pods:
+                    left.setdefault(part, {})[name] = quantity
+                else:
+                    self._leave(f"{name} in {part}", quantity)
+        line = container.line_of("resources")
+        if limits:
+            role["resources"] = Node({"limits": Node(limits, line, line)}, line, line)
+        more = {part: Node(quantities) for part, quantities in left.items()}
+        return role, ({"resources": Node(more)} if more else {})
+
+    def _variables(self, env: Node | None) -> tuple[dict[str, Node], dict[str, Node]]:
+        """The variables of a container, with the values of those before them in ``$(NAME)``.
+
+        Returns:
+            Those with a value; and the items of those that only Kubernetes knows, by their names.
+        """
+        faults = self._faults
+        if env is not None and not isinstance(env.value, list):
+            faults.add_kind(env, "env", "expected a list, as in - name: NAME")
+        found: dict[str, Node] = {}
+        late: dict[str, Node] = {}
+        for item in env.value if env is not None and isinstance(env.value, list) else ():
+            name = name_of(item)
+            if not name:
+                faults.add(item.line, "a variable of env has no name", "expected name: and value:")
+            elif "valueFrom" in item.value:
+                if self._in_pods:
+                    late[name] = item
+                elif name not in self._target.variables:
+                    problem = f"variable {name} is not known here: it is a valueFrom of Kubernetes"
+                    faults.add(item.line, problem, f"expected -x {name}=VALUE, or value:")
+            else:
+                value = item.value.get("value", Node("", item.line))
+                text = text_of(value, f"variable {quoted(name)}", faults) or ""
+                if {*re.findall(_VARIABLE, text)} & late.keys():
+                    late[name] = item
+                else:
+                    known = {each: node.value for each, node in found.items()}
+                    found[name] = Node(_expanded(text, known), value.line, item.line)
+        return found, late
+
+
+def name_of(node: Node) -> str:
+    """``name:`` of an item of a list; empty: it has none."""
+    found = node.value.get("name", node).value if isinstance(node.value, dict) else ""
+    return found if isinstance(found, str) else ""
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """A word with the values of variables, as Kubernetes expands it; its braces are no placeholders.
+
+    ``$(NAME)`` is a variable if there is one of that name, ``$$`` a ``$``.
+    """
+    known = {"TF_CONFIG": "{tf_config}", **variables}
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else known.get(match[1], match[0])
+
+    return re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))

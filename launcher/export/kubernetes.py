@@ -13,7 +13,7 @@ from launcher.export.exported import MARK, Block, Exported, documents, filled, h
 from launcher.job import OnFailure, Role, TaskPlan
 from launcher.record import Record
 from launcher.text import listed
-from launcher.transports.kubernetes.manifest import HOME, merged, pod_spec
+from launcher.transports.kubernetes.manifest import HOME, pod_spec, with_templates
 from launcher.transports.kubernetes.options import KubernetesOptions
 
 #: The port of each task: each has an address of its own.
@@ -175,7 +175,7 @@ def _job(job: Exported, pods: Pods, role: Role, tasks: Sequence[TaskPlan]) -> di
     if policy.timeout is not None:
         spec["activeDeadlineSeconds"] = math.ceil(policy.timeout)
     pod = {"metadata": {"labels": _labels(job)}, "spec": _pod(job, pods, role, tasks)}
-    spec["template"] = merged(pod, pods.options.pod)
+    spec["template"] = with_templates(pod, pods.options, role)
     return {**_object("batch/v1", "Job", job, pods, role.name), "spec": spec}
 
 

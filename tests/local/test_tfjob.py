@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import Launch
 from tests.local.seeing import ROOT, last_run
@@ -101,6 +102,16 @@ def test_faults_have_their_lines_and_exit_code_2(launch: Launch, tmp_path: Path)
             "name tensorflow",
         ],
     )
+
+
+def test_it_is_exported_with_the_templates_of_its_roles(launch: Launch, tmp_path: Path):
+    (tmp_path / "tfjob.yaml").write_text(HEAD + SHOW)
+    ended = launch("export", "kubernetes", "tfjob.yaml", "--kubernetes", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    jobs = {each["metadata"]["name"]: each for each in yaml.safe_load_all(ended.out) if each["kind"] == "Job"}
+    pods = {name: job["spec"]["template"]["spec"] for name, job in jobs.items()}
+    has_data = {name: "data" in [volume["name"] for volume in pod["volumes"]] for name, pod in pods.items()}
+    assert has_data == {"tfjob-master": False, "tfjob-worker": False, "tfjob-ps": True}
 
 
 #: As Kubeflow's examples: the program is a path in the image, here in a folder of this machine.

@@ -104,8 +104,7 @@ def job_manifest(
         term = {"weight": 100, "preference": {"matchExpressions": [there]}}
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
     own = labels(run, host.name)
-    pod = merged({"metadata": {"labels": own}, "spec": spec}, options.pod)
-    pod = merged(pod, options.pods.get(role.name, {}))
+    pod = with_templates({"metadata": {"labels": own}, "spec": spec}, options, role)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -160,6 +159,11 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
         "containers": [container],
         "volumes": [{"name": name, "emptyDir": {}} for name in _WRITABLE],
     }
+
+
+def with_templates(pod: Mapping[str, Any], options: KubernetesOptions, role: Role) -> dict[str, Any]:
+    """A pod with the user's templates: that of all roles, then that of its own."""
+    return merged(merged(pod, options.pod), options.pods.get(role.name, {}))
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Loop:
         """
         wait = self._seconds_to_wait(seconds)
         ready = self._selector.select(wait)
-        self._notice_suspension(wait or 0.0)
+        self.notice_suspension(wait or 0.0)
         for key, events in ready:  # a function may end the watching of another descriptor
             read, write = self._watched.get(key.fd, (None, None))
             if read is not None and events & selectors.EVENT_READ:
@@ -195,8 +195,14 @@ class Loop:
         left = max(0.0, self._timers[0].due - time.monotonic())
         return left if seconds is None else min(left, seconds)
 
-    def _notice_suspension(self, waited: float) -> None:
-        """Compare clocks: one goes on while the machine sleeps; our own work is no suspension."""
+    def notice_suspension(self, waited: float = 0.0) -> None:
+        """Compare clocks: one goes on while the machine sleeps; our own work is no suspension.
+
+        What begins now calls it: until then perhaps nobody has turned the loop, which looks the same.
+
+        Args:
+            waited: seconds for which the loop has waited.
+        """
         (clock, cpu), self._looked_at = self._looked_at, self._clocks()
         late = self._looked_at[0] - clock - waited - (self._looked_at[1] - cpu)
         if late > _SUSPENDED:

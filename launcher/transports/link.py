@@ -138,6 +138,7 @@ class ReconnectingLink:
         #: The agent has closed; the reader needs no more; the deadline of the end.
         self._closed_there = self._hung_up = False
         self._leave_at: float | None = None
+        loop.notice_suspension()
         #: Seconds of the last suspension of this process, and when it ended (monotonic).
         self._suspended, self._resumed_at = 0.0, loop.resumed_at
         #: How the link ended; ``None``: it has not.

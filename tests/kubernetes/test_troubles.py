@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -70,6 +71,31 @@ def test_what_may_pass_is_shown_and_ends_by_the_time_limit(
     assert ended.code == 125, ended.err
     assert "not all pods run after 4.0s (--start-timeout)" in ended.err
     assert ended.err.count(text) == 2, ended.err
+
+
+def test_what_passes_is_no_trouble(start: Start, kubernetes: Cluster, clean: None, tmp_path: Path):
+    """A queue admits a pod after longer than the lease; the reason of its later loss is that of the loss."""
+    job = {
+        "command": ["sh", "-c", "echo up; sleep 100"],
+        "roles": {"worker": 1},
+        "kubernetes": {
+            "image": kubernetes.image,
+            "pod": {"spec": {"schedulingGates": [{"name": "queue/admission"}]}},
+        },
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    started = start("--lease", "6", "job.yaml", cwd=tmp_path)
+    shows(started, "not admitted yet: its scheduling gates are queue/admission")
+    time.sleep(6)
+    (pod,) = kubernetes.kubectl("get", "pods", "-o", "name").split()
+    remove = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
+    kubernetes.kubectl("patch", pod, "--type=json", f"--patch={remove}")
+    started.until(lambda it: "| up" in it.out)
+    kubernetes.kubectl("delete", pod, "--force", "--grace-period=0")
+    ended = started.wait()
+    assert ended.code == 125, ended.err
+    assert "launch: host worker-0 is lost: its pod was deleted\n" in ended.err
+    assert "suspended" not in ended.err
 
 
 def test_an_image_without_python_ends_the_launch(start: Start, clean: None):

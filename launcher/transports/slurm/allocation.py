@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import tempfile
 import threading
@@ -392,7 +393,7 @@ def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) 
     try:
         holder.wait(_END)
     except subprocess.TimeoutExpired:  # Slurm does not answer it, either
-        holder.kill()
+        os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()
         return
     if holder.returncode and not is_submitted:  # salloc is silent (-Q), or has not asked yet

@@ -37,7 +37,7 @@ _SPEC = table(
     Key("successPolicy", "", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
     Key("enableDynamicWorker", "", single(values.flag)),
     Key("runPolicy", "", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
-    *_POLICY.values(),  # of versions before 1.2 of the operator
+    *_POLICY.values(),  # where earlier versions have them
 )
 _TFJOB = table(
     Key("apiVersion", "", single(values.choice(*_VERSIONS))),

@@ -17,7 +17,7 @@ from launcher.environments.requirements import Requirements, wanted
 from launcher.errors import Fault, InputError
 from launcher.job_run.notices import print_notice
 from launcher.text import byte_size, counted, listed
-from launcher.transports.machines import this_machine
+from launcher.transports.machines import is_here, this_machine
 from launcher.transports.ssh import SshSettings
 
 if TYPE_CHECKING:  # it imports fabric
@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
         print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
     elif makes:
         there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
-        print_notice(f"ready: launch{there} --venv {args.name} PROGRAM")
+        send = "" if all(map(is_here, hosts)) else " --sync ."
+        print_notice(f"ready: launch{there} --venv {args.name}{send} PROGRAM")
     return int(bool(bad))
 
 

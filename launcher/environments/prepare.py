@@ -79,7 +79,7 @@ class Look(Record):
     #: Bytes on the disk of the folder.
     free: int
     folder: str
-    #: For a new environment; empty if the environment is ready.
+    #: For a new environment; empty if the environment is ready, or no new one is made.
     pythons: tuple[_Python, ...]
 
 
@@ -192,7 +192,7 @@ class _OneHost:
         look, settings = None, self._settings
         # A path relative to the working folder of the tasks means nothing here.
         python = "" if re.match(r"[^/~].*/", self._host.python or "") else self._host.python or ""
-        known = None if settings.days else self._resolver.known
+        known = self._resolver.known if settings.makes else None
         asked = {"name": settings.name, "known": known, "python": python, "days": settings.days}
         try:
             self._stage("asking what it has")
@@ -227,7 +227,8 @@ class _OneHost:
         That of an environment which is ready comes first.
         """
         faults = []
-        order = sorted(look.pythons, key=lambda each: (each.version != look.version, -_minor(each.version)))
+        pythons = look.pythons if self._settings.makes else (_Python(look.version, "", ""),)
+        order = sorted(pythons, key=lambda each: (each.version != look.version, -_minor(each.version)))
         for python in order[:_MOST_PYTHONS]:
             text = python.problem
             if not text:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -111,7 +110,7 @@ class Resolver:
         self._wanted, self._upgrade, self._stopped = wanted, upgrade, stopped
         self._lock, self._pool = threading.Lock(), ThreadPoolExecutor()
         self._begun: dict[object, Future[Any]] = {}
-        self._downloads: list[str] = []
+        self._downloads: list[subprocess.Popen[bytes]] = []
         cache = os.environ.get("XDG_CACHE_HOME", "")
         cache = cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
         key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:32]
@@ -123,8 +122,8 @@ class Resolver:
     def close(self) -> None:
         """Remove the wheels."""
         self._pool.shutdown()
-        for folder in self._downloads:
-            shutil.rmtree(folder, ignore_errors=True)
+        for remover in self._downloads:
+            remover.communicate()
 
     def resolve(self, target: Target, finding: Callable[[], object]) -> Resolved:
         """The versions.
@@ -188,7 +187,9 @@ class Resolver:
 
     def _download(self, target: Target, resolved: Resolved) -> str:
         folder = tempfile.mkdtemp(prefix="tf-launcher-")
-        self._downloads.append(folder)
+        # It ends when its standard input does: in `close`, or with this process, even if that is killed.
+        remove = ["sh", "-c", 'cat; exec rm -rf "$1"', "sh", folder]
+        self._downloads.append(subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True))
         argv = [*_PIP, "download", "--quiet", "--no-deps", "-d", folder, "-r", "/dev/stdin"]
         argv += ["--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"]
         argv += [f"--platform={name}" for name in target.platforms()]

@@ -133,10 +133,18 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         timestamps=options.timestamps,
         quiet=options.quiet,
         missing_hint=options.transport.missing_hint,
-        module_hint=""
-        if options.transport.in_containers or not options.other_machines
-        else f"`{options.job.prepare} --name NAME` installs the same packages on all hosts for `--venv NAME`",
+        module_hint=_module_hint(options),
         last_lines=options.last_lines,
         covered=lambda: tmux is not None and tmux.attached,
     )
     return Console(writer, settings)
+
+
+def _module_hint(options: Options) -> str:
+    """Which ``launch prepare`` gives the hosts a module that a task could not import."""
+    if options.transport.in_containers or not options.other_machines:
+        return ""
+    prepare, venv = f"{options.job.prepare} --name", options.job.venv
+    if venv and "/" not in venv:
+        return f"`{prepare} {venv} PACKAGE...` makes the environment {venv} again: name all its packages"
+    return f"`{prepare} NAME` installs the same packages on all hosts for `--venv NAME`"

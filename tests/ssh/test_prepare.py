@@ -150,8 +150,12 @@ def test_no_password_is_on_a_command_line(
 
 def test_changes_are_seen_and_mended(ssh_launch: Launch, quick: list[LabHost], index: PackageIndex):
     host = quick[0]
+    looked = quick[1].home / "looked"
+    quick[1].program("python3.99", f"#!/bin/sh\n: >{looked}\nexit 1\n")
     assert prepare(ssh_launch, "node1,node2", "--check").code == 1
-    assert prepare(ssh_launch, "node1").code == 0
+    assert not quick[1].there(looked).exists(), "no Python is started that is not needed"
+    done = prepare(ssh_launch, "node1")
+    assert done.code == 0 and "ready: launch --hosts node1 --venv default --sync . PROGRAM\n" in done.err
     first = folders(host)
     python = str(host.home / TOP / "default/bin/python")
     host.run(["uv", "pip", "uninstall", "--python", python, "tinier"])
@@ -273,8 +277,9 @@ def test_a_killed_launch_ends_what_finds_versions_here(
     until(lambda: not any("pip compile" in command_line(pid) for pid in children))
 
 
-def test_ctrl_c_removes_the_wheels_that_were_downloaded_here(
-    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_wheels_that_were_downloaded_here_are_removed(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path, number: int
 ):
     assert prepare(ssh_launch, "node2").code == 0  # versions are known
     index.open.clear()
@@ -284,9 +289,9 @@ def test_ctrl_c_removes_the_wheels_that_were_downloaded_here(
     started = ssh_launch.start(*arguments, cwd=tmp_path, env={"TMPDIR": str(tmp_path / "tmp")})
     until(lambda: any("/files/" in path for _, path in index.requests))
     assert list((tmp_path / "tmp").glob("tf-launcher-*"))
-    started.send(signal.SIGINT)
-    assert started.wait().code == 130
-    assert not list((tmp_path / "tmp").glob("tf-launcher-*"))
+    started.send(number)
+    assert started.wait().code == (130 if number == signal.SIGINT else -number)
+    until(lambda: not list((tmp_path / "tmp").glob("tf-launcher-*")))
 
 
 @pytest.mark.parametrize(

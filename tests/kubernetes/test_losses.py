@@ -1,0 +1,99 @@
+"""Connections break; pods and nodes are lost, and made anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+
+from tests.conftest import Started, command_line
+from tests.kubernetes.cluster import Cluster, soon
+
+Start = Callable[..., Started]
+#: The first attempt waits, the next one ends.
+SCRIPT = ("--", "sh", "-c", 'echo attempt $LAUNCH_ATTEMPT; test "$LAUNCH_ATTEMPT" = 1 || exit 0; sleep 600')
+
+
+def kubectls(started: Started, verb: str) -> list[int]:
+    """The kubectl processes of a launch."""
+    lines = {pid: command_line(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    run = re.findall(r"job (\S+): ", started.err)[0]
+    return [
+        pid
+        for pid, line in lines.items()
+        if line.startswith("kubectl ") and f" {verb} " in line and run in line
+    ]
+
+
+def test_kubectl_is_killed(start: Start, kubernetes: Cluster):
+    """The connection is made anew; no line is lost."""
+    script = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
+    started = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "sh", "-c", script)
+    started.until(lambda it: it.out.count("line 3\n") == 2, 60)
+    for pid in kubectls(started, "attach"):
+        os.kill(pid, signal.SIGKILL)
+    result = started.wait(60)
+    assert result.code == 0, result.err
+    assert result.err.count("connected again") == 2, result.err
+    for task in ("worker/0", "worker/1"):
+        assert re.findall(rf"{task} \| line (\d+)", result.out) == [*map(str, range(40))]
+
+
+def test_a_pod_is_deleted(start: Start, kubernetes: Cluster):
+    """Its task starts again in a new one, with another address."""
+    started = start("--kubernetes", kubernetes.image, "--workers", "2", "--restarts", "1", *SCRIPT)
+    started.until(lambda it: it.out.count("attempt 1") == 2, 60)
+    pod = next(pod for pod in kubernetes.objects("pods") if "worker-1" in pod["metadata"]["name"])
+    kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    result = started.wait(90)
+    assert result.code == 0, result.err
+    assert "host worker-1 is lost: its pod was deleted; a new one takes its place" in result.err
+    assert result.out.count("attempt 2") == 2
+
+
+def test_sigterm_of_a_pod_reaches_its_task(start: Start, kubernetes: Cluster):
+    """It has the time of --grace, and its files are there until the end."""
+    script = "trap 'sleep 3; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    words = ("--kubernetes", kubernetes.image, "--workers", "1", "--grace", "8")
+    started = start(*words, "--", "sh", "-c", script)
+    started.until(lambda it: "| up" in it.out, 60)
+    (pod,) = kubernetes.objects("pods")
+    main = kubernetes.main_process(pod["metadata"]["name"])
+    kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    result = started.wait(60)
+    assert result.code == 125 and "its pod was deleted" in result.err, result.err
+    assert soon(lambda: not command_line(main), 20)
+
+
+def test_a_pod_is_preempted(start: Start, kubernetes: Cluster):
+    """That is no failure of the job: the restart does not count."""
+    started = start("--kubernetes", kubernetes.image, "--workers", "1", "--restarts", "1", *SCRIPT)
+    started.until(lambda it: "attempt 1" in it.out, 60)
+    (pod,) = kubernetes.objects("pods")
+    metadata = {"name": pod["metadata"]["name"], "namespace": kubernetes.namespace}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{kubernetes.namespace}/pods/{metadata['name']}/eviction"
+    kubernetes.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    result = started.wait(90)
+    assert result.code == 0, result.err
+    assert "its pod was evicted" in result.err and "(attempt 2, not counted)" in result.err, result.err
+
+
+def test_a_node_is_cut_off(start: Start, kubernetes: Cluster):
+    """All pods of the node are one loss; new ones are made when the tasks there have certainly ended."""
+    words = ("--kubernetes", kubernetes.image, "--workers", "4", "--restarts", "1", "--lease", "8")
+    started = start(*words, "--grace", "1", *SCRIPT)
+    started.until(lambda it: it.out.count("attempt 1") == 4, 60)
+    nodes = [pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")]
+    assert sorted(set(nodes)) == ["n1", "n2"]
+    lost = {pod["metadata"]["name"] for pod in kubernetes.objects("pods") if pod["spec"]["nodeName"] == "n2"}
+    kubernetes.link("n2", "down")
+    try:
+        result = started.wait(150)
+    finally:
+        kubernetes.link("n2", "up")
+    assert result.code == 0, result.err
+    assert result.out.count("attempt 2") == 4
+    assert soon(lambda: lost.isdisjoint(pod["metadata"]["name"] for pod in kubernetes.objects("pods")), 90)

@@ -438,6 +438,7 @@ class TaskMoved(Record):
     detail: str
     peak_rss: Optional[int]
     cpu_s: Optional[float]
+    node: str
     #: It is to start again when it is over.
     restarting: bool
 

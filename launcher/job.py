@@ -50,6 +50,8 @@ class Host(Record):
     labels: tuple[str, ...] = ()
     #: Only tasks of a lost host run here.
     spare: bool = False
+    #: The machine that the host is on, a pod of a cluster; empty: it is a machine, or nobody knows.
+    node: str = ""
     #: ``file:line`` where the user wrote it, for messages; empty: in no file.
     source: str = ""
 
@@ -328,6 +330,8 @@ class TaskPlan(Record):
     flags: bool = False
     #: More variables, whose values may have placeholders; the agent adds them with these filled in.
     templates: Mapping[str, str] = {}
+    #: See `Host`.
+    node: str = ""
 
 
 class Plan(Record):

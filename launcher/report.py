@@ -145,6 +145,8 @@ class TaskReport(Record):
     sidecar: bool = False
     #: The attempts before the last one.
     earlier: Tuple[Attempt, ...] = ()
+    #: The machine that its host is on, a pod of a cluster; else empty.
+    node: str = ""
 
     @property
     def seconds(self) -> Optional[float]:

@@ -187,7 +187,7 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
         task["task"],
         task["state"] + (", starts again" if task["restarting"] else ""),
         str(task["attempt"]),
-        task["host"],
+        f"{task['host']} on {task['node']}" if task.get("node") else task["host"],
         str(task["pid"]) if alive else "",
         task["address"],
         byte_size(task["memory"]) if alive else "",

@@ -111,7 +111,8 @@ def _coloured(text: str, colour: str) -> str:
 
 def _row(task: TaskReport) -> list[str]:
     port = "-" if task.port is None else str(task.port)
-    name = [task.host, port, task.task.role, str(task.task.index)]
+    host = f"{task.host} on {task.node}" if task.node else task.host
+    name = [host, port, task.task.role, str(task.task.index)]
     end = [task.state.value, _exit(task), duration(task.seconds), byte_size(task.peak_rss)]
     return [*name, *end, str(task.attempt)]
 

@@ -109,6 +109,7 @@ def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
         args=program.args,
         flags=flags,
         templates=templates,
+        node=host.node,
     )
 
 

@@ -127,7 +127,7 @@ class Machine:
         job.do(events.CancelTimer("ready"))
         for task in plan.tasks:
             record = job.tasks[task.task]
-            record.address, record.port = task.address, task.port
+            record.address, record.port, record.node = task.address, task.port, task.node
             job.plans[task.task] = task
             if job.phase is Phase.STARTUP:
                 record.move(TaskState.STARTING, "the plan")

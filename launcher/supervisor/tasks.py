@@ -93,7 +93,7 @@ class TaskRecord(StateRecord):
         self.attempt = 1
         #: How the attempts before this one ended.
         self.earlier: tuple[Attempt, ...] = ()
-        self.address = ""
+        self.address = self.node = ""
         self.port: int | None = None
         self._begin_attempt()
 

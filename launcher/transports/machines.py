@@ -221,11 +221,15 @@ class Machines:
 
     def located(self, placement: Placement) -> Placement:
         """See `Hosts.located`."""
-        address = self._transport.address
-        found = {host.name: address(host, self._settings) or host.address for host in placement.hosts()}
-        hosts = (placed.host._replace(address=found[placed.host.name]) for placed in placement.tasks)
+        found = {host.name: self._located(host) for host in placement.hosts()}
+        hosts = (found[placed.host.name] for placed in placement.tasks)
         tasks = (placed._replace(host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
         return placement._replace(tasks=tuple(tasks))
+
+    def _located(self, host: Host) -> Host:
+        transport, settings = self._transport, self._settings
+        address = transport.address(host, settings) or host.address
+        return host._replace(address=address, node=transport.node(host, settings))
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `Hosts.run`: over the link to the host's agent, which survives broken connections."""

@@ -239,6 +239,10 @@ class Transport:
         For each plan it is asked for: a host that was lost may be back with another one.
         """
 
+    def node(self, host: Host, settings: Any) -> str:
+        """The machine that a host is on, for the user; empty: the host is a machine."""
+        return ""
+
     def renew(self, host: str, settings: Any) -> None:
         """Make a lost host anew, under the same name. Blocks; any thread may call it.
 

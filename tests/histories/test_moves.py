@@ -227,6 +227,14 @@ worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time u
 worker 2, hosts 2, containers, restarts 1: up; lost node2; worker/0 ends; time up restart 1; ready node2;
     lost node2; closed
     -> 125 | stopped, lost | host node2 can't be used: connection reset; no restart is left of 1
+# a cluster takes it for others: that does not count, without restarts it is a failure
+worker 2, hosts 2, containers, restarts 1: up; taken node2; worker/0 ends; time up restart 1; ready node2;
+    {AGAIN}; lost node1; worker/1 ends; time up restart 2; ready node1; {AGAIN}; worker/0,worker/1 finishes 0;
+    closed
+    -> 0 | succeeded, succeeded | host node2 is lost: connection reset; a new one takes its place, all tasks
+       start again (attempt 2, not counted)
+worker 2, hosts 2, containers: up; taken node2; worker/0 ends; closed
+    -> 125 | stopped, lost | host node2 is lost: connection reset
 # no restart; Ctrl-C meanwhile
 worker 2, hosts 2, containers: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost | host node2 is lost: connection reset

@@ -78,6 +78,11 @@ class KubernetesTransport(Transport):
         """See `Transport.address`: the IP of the pod."""
         return settings.status(host.name).address or None
 
+    def node(self, host: Host, settings: Any) -> str:
+        """See `Transport.node`: that of the pod."""
+        node: str = settings.status(host.name).node
+        return node
+
     def renew(self, host: str, settings: Any) -> None:
         """See `Transport.renew`."""
         settings.renew(host)

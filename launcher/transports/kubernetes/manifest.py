@@ -194,7 +194,7 @@ def template_faults(template: Any) -> Iterator[str]:
     if not isinstance(template, dict) or template.keys() - {"metadata", "spec"}:
         yield "expected a pod template, with metadata: or spec:"
         return
-    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         yield "expected mappings below metadata: and spec:"
         return

@@ -40,7 +40,7 @@ def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
 def moved(name: str, attempt: int, state: TaskState) -> TaskMoved:
     """A task on node1 with this state, and a process unless it starts."""
     pid = None if state is TaskState.STARTING else 7
-    ends = (ExitStatus(), None, "", None, None, False)
+    ends = (ExitStatus(), None, "", None, None, "", False)
     return TaskMoved(1.0, TaskId(name), attempt, state, "node1", "node1:2222", pid, *ends)
 
 

@@ -1,0 +1,99 @@
+"""The Jobs of a launch."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.job import Host, Program, ProgramKind, Role
+from launcher.transports.kubernetes.manifest import job_manifest, job_name, merged, template_faults
+from launcher.transports.kubernetes.options import KubernetesOptions
+
+ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))
+#: RFC 1123.
+_LABEL = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def pod(options: KubernetesOptions, role: Role = ROLE, user: str = "7:8") -> Any:
+    """The pod template of a Job."""
+    made = job_manifest(options, "run", Host("worker-0"), role, "python3", user, 10.0, "me")
+    return made["spec"]["template"]
+
+
+def test_limits_and_user():
+    options = KubernetesOptions("i", memory=(("", 3 << 20), ("ps", 9)), cpus=(("worker", 1.5),), pull="never")
+    spec = pod(options, ROLE._replace(gpus=2))["spec"]
+    (container,) = spec["containers"]
+    limits = {"cpu": "1500m", "memory": "3Mi", "nvidia.com/gpu": "2"}
+    assert container["resources"] == {"limits": limits}
+    assert (container["image"], container["imagePullPolicy"]) == ("i", "Never")
+    assert {**spec["securityContext"], "seccompProfile": 0} == {
+        "runAsUser": 7, "runAsGroup": 8, "runAsNonRoot": True, "seccompProfile": 0
+    }  # fmt: skip
+    assert "runAsNonRoot" not in pod(options, user="0")["spec"]["securityContext"]
+
+
+def test_a_template_is_passed_on():
+    template = {
+        "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}},
+        "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "securityContext": {"runAsUser": None, "fsGroup": 5},
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "containers": [{"env": [{"name": "HOME", "value": "/data"}], "volumeMounts": [{"name": "data"}]}],
+        },
+    }
+    found = pod(KubernetesOptions("i", pod=template))
+    spec = found["spec"]
+    (container,) = spec["containers"]
+    assert set(found["metadata"]["labels"]) >= {"tf-launcher/host", "kueue.x-k8s.io/queue-name"}
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    assert "runAsUser" not in spec["securityContext"] and spec["securityContext"]["fsGroup"] == 5
+    assert [volume["name"] for volume in spec["volumes"]] == ["launch-home", "launch-tmp", "data"]
+    assert container["env"] == [{"name": "HOME", "value": "/data"}]
+    assert len(container["volumeMounts"]) == 3 and container["image"] == "i"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        [],
+        {"nodeSelector": {}},
+        {"spec": []},
+        {"spec": {"containers": {}}},
+        {"spec": {"containers": [{"image": "x"}]}},
+        {"spec": {"containers": [{"command": ["x"]}]}},
+        {"spec": {"restartPolicy": "Always"}},
+        {"metadata": {"labels": {"tf-launcher/run": "x"}}},
+    ],
+)
+def test_a_template_with_faults(template: Any):
+    assert [*template_faults(template)]
+
+
+def test_a_template_without_faults():
+    spec = {"restartPolicy": "Never", "containers": [{"name": "task", "env": []}]}
+    assert not [*template_faults({"spec": spec, "metadata": {"annotations": {"a": "b"}}})]
+
+
+@given(
+    st.from_regex(r"[0-9]{8}-[0-9]{6}-[0-9a-z]{5}", fullmatch=True),
+    st.from_regex(r"[a-z][a-z0-9-]{0,63}-[0-9]{1,4}", fullmatch=True),
+    st.integers(1, 999),
+)
+def test_names_are_labels(run: str, host: str, number: int):
+    assert _LABEL.fullmatch(job_name(run, host, number))
+
+
+@given(st.from_regex(r"[a-z]{60,64}", fullmatch=True))
+def test_long_names_differ(role: str):
+    assert len({job_name("r", f"{role}-{index}", number) for index in range(9) for number in (1, 2)}) == 18
+
+
+@given(st.dictionaries(st.text("ab"), st.dictionaries(st.text("ab"), st.integers())))
+def test_merging_with_nothing_changes_nothing(mapping: dict[str, Any]):
+    assert merged(mapping, {}) == merged({}, mapping) == merged(mapping, mapping) == mapping

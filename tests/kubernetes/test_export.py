@@ -101,8 +101,8 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
     """Pods of our own cluster see TensorFlow, and the data, of this machine."""
     if not kubernetes.enter:
         pytest.skip("the nodes of this cluster do not have the files of this machine")
-    home = Path(PYTHON).parents[1]
-    seen = {"venv": str(home), "libraries": "/usr/lib/x86_64-linux-gnu", "data": f"{CACHE}/tf-launcher"}
+    homes = {"venv": str(Path(PYTHON).parents[1]), "python": str(Path(PYTHON).resolve().parents[1])}
+    seen = {**homes, "libraries": "/usr/lib/x86_64-linux-gnu", "data": f"{CACHE}/tf-launcher"}
     volumes = [{"name": name, "hostPath": {"path": path}} for name, path in seen.items()]
     mounts = [{"name": name, "mountPath": path, "readOnly": True} for name, path in seen.items()]
     name = f"{kubernetes.namespace}-tf"
@@ -122,12 +122,13 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
     kubernetes.run("kubectl", "create", "namespace", name)
     try:
         kubernetes.run("kubectl", "apply", "-f", "-", stdin=text)
-        condition = ("--for=condition=complete", "--timeout=150s", "job/job-worker")
-        kubernetes.run("kubectl", "-n", name, "wait", *condition, timeout=160)
-        said = kubernetes.run(
-            "kubectl", "-n", name, "logs", "-l", "batch.kubernetes.io/job-name=job-worker", "--tail=-1"
-        )
+        wait = ("wait", "--for=condition=complete", "--timeout=150s", "job/job-worker")
+        waited = kubernetes.run("kubectl", "-n", name, *wait, check=False, timeout=160)
+        pods = kubernetes.run("kubectl", "-n", name, "describe", "pods")
+        logs = ("logs", "--prefix", "--tail=-1", "-l", "app.kubernetes.io/name=job")
+        said = kubernetes.run("kubectl", "-n", name, *logs, check=False)
     finally:
         kubernetes.run("kubectl", "delete", "namespace", name, "--wait=false")
+    assert waited, f"{said[-3000:]}\n{pods[-3000:]}"
     found = [float(line.rpartition(" ")[2]) for line in said.splitlines() if "test accuracy: " in line]
     assert len(found) == 3 and min(found) >= 0.9, said[-3000:]

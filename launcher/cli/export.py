@@ -15,15 +15,15 @@ from launcher.cli.run import options_of
 from launcher.config.values import not_empty, option
 from launcher.errors import Fault, JobError
 from launcher.export import compose, kubernetes, slurm
-from launcher.export.exported import MARK, Exported, exported, label, settings_of, text_faults
+from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.job_run.run import check_programs_here
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.transports.docker.container import containers, own_hosts
-from launcher.transports.docker.options import DockerOptions, limit, with_gpus
+from launcher.transports.docker.container import own_hosts
+from launcher.transports.docker.options import DockerOptions, with_gpus
 from launcher.transports.kubernetes.manifest import faults_of
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.slurm import SlurmOptions
@@ -38,14 +38,13 @@ launch export compose -o compose.yaml job.yaml
 Options, program and job file are those of launch. Comments at the top of the
 file say how it is used, and what it can't do."""
 
-#: The formats: settings that they have, see `settings_of`.
-_FORMS = {"kubernetes": kubernetes.SAID, "slurm": slurm.SAID, "compose": compose.SAID}
+_FORMS = ("kubernetes", "slurm", "compose")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch export``; those of the launch come after them."""
-    cast(Parser, parser).divided_at = tuple(_FORMS)
-    parser.add_argument("form", metavar="FORM", choices=tuple(_FORMS), help=f"{', '.join(_FORMS)}")
+    cast(Parser, parser).divided_at = _FORMS
+    parser.add_argument("form", metavar="FORM", choices=_FORMS, help=", ".join(_FORMS))
     _add_output(parser)
     text = "options and program, or a job file, as for launch"
     parser.add_argument("launch", metavar="ARGS", nargs="*", help=text)
@@ -73,17 +72,12 @@ def run(args: argparse.Namespace) -> int:
         problem = f"the hosts are named, but {args.form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
     job = options.job._replace(roles=tuple(role for role in options.job.roles if role.name != TENSORBOARD))
-    if faults := list(text_faults(job)):
-        raise JobError(faults)
-    settings = {
-        **settings_of(job),
-        "sync": options.sync,
-        "collect": options.collect,
-        "tensorboard": options.tensorboard is not None,
-    }
-    left_out = [name for name, given in settings.items() if given and name not in _FORMS[args.form]]
+    arguments = [argument for role in job.roles for argument in role.program.args]
+    values = [value for name, value in job.option_env if name not in job.copied]
+    if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
+        raise JobError([Fault(COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
     make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[args.form]
-    made, text = make(options, job, _name(command), left_out)
+    made, text = make(options, job, label(job, _name(command)))
     for note in (*options.notes, *made.placement.notes):
         print_notice(note)
     if args.output is None:
@@ -104,7 +98,7 @@ def _name(command: Sequence[str]) -> str:
     return Path(command[1].rpartition(".")[2] if command[0] == "-m" else command[0]).stem
 
 
-def _slurm(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -> tuple[Exported, str]:
+def _slurm(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
     check_programs_here(options)
     asked: SlurmOptions = options.settings["slurm"]
     words = asked.for_job(job)
@@ -118,7 +112,7 @@ def _slurm(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -
     # The GPUs of a node are known when the job runs.
     roles = tuple(role._replace(gpus=None) for role in job.roles)
     job = job._replace(roles=roles, python=python, venv=None)
-    made = exported(job, [Host("node")], 1, label(job, name), left_out)
+    made = exported(job, [Host("node")], 1, name)
     return made, slurm.batch_script(made, words)
 
 
@@ -149,57 +143,40 @@ def _asked(options: Options, *transports: str) -> Any:
     return found
 
 
-def _kubernetes(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -> tuple[Exported, str]:
+def _kubernetes(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
     given = _asked(options, "kubernetes", "docker")
     if isinstance(given, DockerOptions):
-        left = ("mounts", "engine_options")
-        left_out = [*left_out, *(f"docker: {name}" for name in left if getattr(given, name))]
         shared = ("image", "memory", "cpus", "user", "pull", "gpus")
-        given = KubernetesOptions(**{name: getattr(given, name) for name in shared})
+        given = KubernetesOptions(**{field: getattr(given, field) for field in shared})
         if faults := list(faults_of(given)):
             raise JobError(faults)
-    its, has_folder = label(job, name), bool(options.sources.workdir)
-    files = {} if has_folder else _files(job)
-    job, hosts = _in_images(job, options, given.gpus, has_folder)
-    named = [
-        host._replace(address=kubernetes.host_name(its, host.roles[0], host.name.rpartition("-")[2]))
-        for host in hosts
-    ]
-    made = exported(job, named, kubernetes.PORT, its, left_out)
-    return made, kubernetes.manifest(made, kubernetes.Pods(given, user_of(given), files))
+    files = {} if options.sources.workdir else _files(job)
+    job, hosts = _in_images(job, options, given.gpus, bool(options.sources.workdir))
+    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in hosts]
+    named = [host._replace(address=kubernetes.host_name(name, role, index)) for host, role, index in places]
+    made = exported(job, named, kubernetes.PORT, name)
+    return made, kubernetes.manifests(made, given, user_of(given), files)
 
 
-def _files(job: JobSpec) -> Mapping[str, bytes]:
+def _files(job: JobSpec) -> Mapping[str, str]:
     """The scripts below the working folder, each with the modules beside it; none if they are too large."""
     base = Path(os.path.expanduser(job.workdir or ".")).resolve()
-    found: dict[str, bytes] = {}
-    for role in job.roles:
-        script = base / role.program.name
-        if role.program.kind is ProgramKind.SCRIPT and script.is_file() and base in script.resolve().parents:
-            for path in sorted({script.resolve(), *script.resolve().parent.glob("*.py")}):
-                found[str(path.relative_to(base))] = path.read_bytes()
-                if sum(map(len, found.values())) > kubernetes.MOST_BYTES:
-                    return {}
-    return found
+    scripts = [base / role.program.name for role in job.roles if role.program.kind is ProgramKind.SCRIPT]
+    beside = [
+        [script, *script.parent.glob("*.py")] for script in map(Path.resolve, scripts) if script.is_file()
+    ]
+    paths = sorted({path for paths in beside for path in paths if path.is_file() and base in path.parents})
+    if sum(path.stat().st_size for path in paths) > kubernetes.MOST_BYTES:
+        return {}
+    try:
+        return {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}
+    except UnicodeDecodeError:
+        return {}
 
 
-def _compose(options: Options, job: JobSpec, name: str, left_out: Sequence[str]) -> tuple[Exported, str]:
+def _compose(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
-    left = [f"docker: options: {name}" for name, _ in given.engine_options]
     has_folder = not given.no_mount or bool(options.sources.workdir)
     job, hosts = _in_images(job, options, given.gpus, has_folder)
-    made = exported(job, hosts, compose.PORT, label(job, name), [*left_out, *left])
-    tasks = {placed.host.name: placed for placed in made.placement.tasks}
-    none: dict[str, Sequence[str]] = dict.fromkeys(tasks, ())
-    services = {
-        each.host: compose.Service(
-            each.image,
-            each.mounts,
-            each.memory,
-            limit(given.cpus, tasks[each.host].role, "cpus"),
-            len(tasks[each.host].gpus or ()),
-            given.pull,
-        )
-        for each in containers(given, job, made.placement, none, here=True)
-    }
-    return made, compose.compose_file(made, services, given.user or f"{os.getuid()}:{os.getgid()}")
+    made = exported(job, hosts, compose.PORT, name)
+    return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.export.exported import Exported, documents, heading
-from launcher.job import TaskPlan
-from launcher.record import Record
+from launcher.job import Placed, TaskPlan
 from launcher.text import listed
-from launcher.transports.docker.container import Mount
+from launcher.transports.docker.container import Container, containers
+from launcher.transports.docker.options import DockerOptions, limit
 
 #: The port of each task: each has an address of its own.
 PORT = 2222
-#: What it says, by `launcher.export.exported.settings_of`.
-SAID = ("grace",)
+_LEFT_OUT = "--timeout, --restarts, --on-failure, docker: options, "
 
 
-class Service(Record):
-    """What a service has besides its task."""
-
-    image: str
-    mounts: tuple[Mount, ...]
-    #: Limits: bytes, CPUs.
-    memory: int | None = None
-    cpus: float | None = None
-    gpus: int = 0
-    #: When its image is pulled: ``missing``, ``always`` or ``never``.
-    pull: str = "missing"
-
-
-def compose_file(job: Exported, services: Mapping[str, Service], user: str) -> str:
+def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
     """The file, as YAML.
 
     Args:
         job: each task is on a host of its own, whose name is that of its service.
-        services: by the name of the host.
+        options: of its containers.
         user: ``UID:GID`` of the tasks.
     """
-    made = {task.host: _service(job, task, services[task.host], user) for task in job.plan.tasks}
-    return heading(job, "compose", _lines(job)) + documents({"services": made})
+    none: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
+    made = containers(options, job.job, job.placement, none, here=True)
+    services = {
+        container.host: _service(job, placed, task, container, options, user)
+        for container, placed, task in zip(made, job.placement.tasks, job.plan.tasks, strict=True)
+    }
+    return heading(job, "compose", _LEFT_OUT, _lines(job)) + documents({"services": services})
 
 
 def _lines(job: Exported) -> Iterator[str]:
@@ -67,40 +58,38 @@ def _lines(job: Exported) -> Iterator[str]:
     if job.copied:
         copied = listed(job.copied)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."
-    yield "No task starts again. All run on one machine, which has the images and the folders below."
+    yield "All tasks run on one machine, which has the images and the folders below."
 
 
-def _service(job: Exported, task: TaskPlan, service: Service, user: str) -> dict[str, Any]:
+def _service(
+    job: Exported, placed: Placed, task: TaskPlan, container: Container, options: DockerOptions, user: str
+) -> dict[str, Any]:
     made = job.completed(task)
 
     def text(value: str) -> str:
         return value.replace("$", "$$")
 
-    environment: dict[str, str | None] = {name: text(value) for name, value in made.env.items()}
-    environment.update(dict.fromkeys(job.copied))
+    gpus = [{"driver": "nvidia", "count": len(placed.gpus or ()), "capabilities": ["gpu"]}]
     found: dict[str, Any] = {
-        "image": text(service.image),
+        "image": text(container.image),
+        "pull_policy": None if options.pull == "missing" else options.pull,
         "entrypoint": [text(made.argv[0])],
         "command": list(map(text, made.argv[1:])),
-        "environment": environment,
+        "environment": {
+            **{name: text(value) for name, value in made.env.items()},
+            **dict.fromkeys(job.copied),
+        },
         "user": user,
         "init": True,  # as process 1 a program ignores SIGTERM
         "restart": "no",
         "stop_grace_period": f"{math.ceil(job.job.policy.grace)}s",
+        "working_dir": made.workdir and text(made.workdir),
+        "volumes": [
+            {"type": "bind", "source": text(source), "target": text(target), "read_only": read_only}
+            for source, target, read_only in container.mounts
+        ],
+        "mem_limit": container.memory,
+        "cpus": limit(options.cpus, placed.role, "cpus"),
+        "deploy": {"resources": {"reservations": {"devices": gpus}}} if placed.gpus else None,
     }
-    if made.workdir is not None:
-        found["working_dir"] = text(made.workdir)
-    found["volumes"] = [
-        {"type": "bind", "source": text(source), "target": text(target), "read_only": read_only}
-        for source, target, read_only in service.mounts
-    ]
-    if service.pull != "missing":
-        found["pull_policy"] = service.pull
-    if service.memory is not None:
-        found["mem_limit"] = service.memory
-    if service.cpus is not None:
-        found["cpus"] = service.cpus
-    if service.gpus:
-        devices = [{"driver": "nvidia", "count": service.gpus, "capabilities": ["gpu"]}]
-        found["deploy"] = {"resources": {"reservations": {"devices": devices}}}
-    return found
+    return {name: value for name, value in found.items() if value is not None}

@@ -6,30 +6,44 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import yaml
 
-from launcher.errors import Fault
-from launcher.job import Host, JobSpec, Placement, Plan, Policy, Role, TaskPlan, deciding_roles
+from launcher.job import Host, JobSpec, Placement, Plan, Role, TaskPlan, deciding_roles
 from launcher.record import Record
 from launcher.scheduler.cluster_spec import ClusterSpec
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import completed, make_plan
 from launcher.task_id import TaskId
-from launcher.text import counted, printable
+from launcher.text import counted_roles, printable
 
 #: The beginning and the end of a name in a text: of a value that is known when the task starts. No argument
 #: and no variable contains it.
 MARK = "\0"
 #: Variables that launch gives each task unless the user sets them: output comes line by line.
 _DEFAULTS = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
+#: What only a launcher can do.
+_NOWHERE = (
+    "held ports", "restarts by the strategy", "--stall", "--drain", "--preload", "--sync", "--collect",
+    "--tensorboard", "--output-dirs", "logs and a report of the tasks", "the first failure and its traceback",
+)  # fmt: skip
 #: Characters of a line of comments.
 _WIDTH = 100
 #: Texts that every reader of YAML takes for the same text without quotes.
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*[A-Za-z0-9]")
+
+
+class Part(Record):
+    """A role of an exported job."""
+
+    role: Role
+    tasks: Sequence[TaskPlan]
+    #: The rank of its first task, and the first one after its last task.
+    first: int
+    end: int
 
 
 class Exported(Record):
@@ -40,18 +54,20 @@ class Exported(Record):
     job: JobSpec
     placement: Placement
     plan: Plan
-    #: What is not exported, as names of keys of a job file.
-    left_out: tuple[str, ...] = ()
     #: Names of variables that are copies of launch's own: their values may be secret.
     copied: tuple[str, ...] = ()
 
-    def roles(self) -> list[tuple[Role, list[TaskPlan]]]:
-        """The roles in the order of the table, each with its tasks."""
+    def parts(self) -> list[Part]:
+        """The roles in the order of the table, with their tasks."""
         roles = {role.name: role for role in self.job.roles}
         tasks: dict[str, list[TaskPlan]] = {}
         for task in self.plan.tasks:
             tasks.setdefault(task.task.role, []).append(task)
-        return [(roles[name], found) for name, found in tasks.items()]
+        ends = accumulate(map(len, tasks.values()))
+        return [
+            Part(roles[name], found, end - len(found), end)
+            for (name, found), end in zip(tasks.items(), ends, strict=True)
+        ]
 
     def deciding(self) -> list[TaskId]:
         """The tasks whose ends end the job."""
@@ -89,9 +105,7 @@ def label(job: JobSpec, name: str) -> str:
     return (made if made[0].isalpha() else f"job-{made}")[:most].rstrip("-")
 
 
-def exported(
-    job: JobSpec, hosts: Sequence[Host], port: int, name: str, left_out: Iterable[str] = ()
-) -> Exported:
+def exported(job: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Exported:
     """Place and plan a job.
 
     Args:
@@ -99,33 +113,13 @@ def exported(
         hosts: of its tasks.
         port: of all tasks.
         name: by `label`.
-        left_out: see `Exported`.
 
     Raises:
         InputError: with all faults.
     """
     placement = place(job, tuple(hosts))
     plan = make_plan(job, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
-    return Exported(name, job, placement, plan, tuple(left_out), tuple(sorted(job.copied)))
-
-
-def text_faults(job: JobSpec) -> Iterator[Fault]:
-    """Faults of arguments and variables that are not text: files in these formats can't have them."""
-    for role in job.roles:
-        values = [*role.program.args, role.program.name, *(value for _, value in role.env)]
-        if not _is_text(values):
-            yield Fault(role.source, f"{role.name}: an argument or variable is not UTF-8", "expected text")
-    for name, value in job.env + tuple(pair for pair in job.option_env if pair[0] not in job.copied):
-        if not _is_text([value]):
-            yield Fault("", f"variable {name}: its value is not UTF-8", f"expected text, or -x {name}")
-
-
-def _is_text(values: Iterable[str]) -> bool:
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return Exported(name, job, placement, plan, tuple(sorted(job.copied)))
 
 
 # ---------------------------------------------------------------------- values that are known later
@@ -181,34 +175,18 @@ def filled(text: str, known: Callable[[str], str], value: Callable[[str], str]) 
 # ---------------------------------------------------------------------- comments
 
 
-def settings_of(job: JobSpec) -> dict[str, object]:
-    """The settings of a job that a format may not have, by the names of their keys; false: not given."""
-    policy, usual = job.policy, Policy()
-    return {
-        "on_failure: continue": policy.on_failure is not usual.on_failure,
-        "timeout": policy.timeout,
-        "grace": policy.grace != usual.grace,
-        "restarts": policy.restarts,
-        "stall": policy.stall,
-        "drain": any(role.drain for role in job.roles),
-        "preload": job.preload,
-        "output_dirs": job.output_dirs,
-    }
-
-
-def heading(job: Exported, form: str, lines: Iterable[str]) -> str:
+def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> str:
     """The comments at the top of a file.
 
     Args:
         job: of the file.
         form: the argument of ``launch export``.
-        lines: how it is used, and what it can't say.
+        left_out: what the file does not say, though other forms may.
+        lines: how it is used.
     """
-    tasks = ", ".join(counted(role.count, role.name) for role, _ in job.roles())
+    tasks = counted_roles({part.role.name: len(part.tasks) for part in job.parts()})
     found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]
-    if job.left_out:
-        found.append(f"Not exported: {', '.join(job.left_out)}.")
-    found.append("There are no logs and no report of launch, and none of its checks.")
+    found.append(f"Not in this file: {left_out}{', '.join(_NOWHERE)}.")
     wrapped = (textwrap.wrap(printable(line), _WIDTH, drop_whitespace=line[:1] != " ") for line in found)
     return "".join(f"# {line}\n" for line in chain.from_iterable(wrapped))
 

@@ -8,27 +8,15 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-from launcher.export.exported import Exported, filled, heading
-from launcher.job import OnFailure, Role, TaskPlan
-from launcher.record import Record
+from launcher.export.exported import Exported, Part, filled, heading
+from launcher.job import OnFailure, Role
 from launcher.scheduler.cluster_spec import JOB_PLACEHOLDERS, TASK_PLACEHOLDERS, TF_CONFIG_ROLES
 
-#: What it says, by `launcher.export.exported.settings_of`.
-SAID = ("on_failure: continue", "timeout", "grace")
+_LEFT_OUT = "--restarts, shares of GPUs, "
 #: Ports below those that Linux gives connections by default: of them each job has its own, by its number.
 _FIRST_PORT, _PORTS = 20_000, 12_000
 #: Placeholders whose values are known before.
 _KNOWN = {"world_size", "job_name", "attempt", "tf_config"}
-#: Other placeholder -> how bash finds its value.
-_FOUND = {
-    "task_host": "${hosts[rank]}",
-    "task_port": "$((port + rank))",
-    "first_host": "${hosts[0]}",
-    "first_port": "$port",
-    "first_address": "${hosts[0]}:$port",
-    "local_rank": "$SLURM_LOCALID",
-    "node_rank": "$SLURM_NODEID",
-}
 _SCRIPT = r"""
 set -u
 exec 2>&1
@@ -59,6 +47,11 @@ list() {{
 task() {{
   local rank=$SLURM_PROCID folder
   [[ ${{hosts[rank]}} == "$SLURMD_NODENAME" ]] || exit 125  # Slurm has placed it elsewhere this time
+  local local_rank=$SLURM_LOCALID node_rank=$SLURM_NODEID local_size=0 other
+  local task_index task_host=${{hosts[rank]}} task_port=$((port + rank))
+  local first_host=${{hosts[0]}} first_port=$port
+  local task_address=$task_host:$task_port first_address=$first_host:$first_port
+  for other in "${{hosts[@]:0:{world_size}}}"; do [[ $other != "$task_host" ]] || ((local_size += 1)); done
 {variables}
   {roles}
   fi
@@ -98,95 +91,55 @@ def batch_script(job: Exported, options: Sequence[str]) -> str:
         job: its hosts and ports are not known, so those in its plan have no meaning.
         options: of sbatch.
     """
-    ranges = _ranges(job)
-    world_size = sum(last - first for role, _, first, last in ranges if not role.sidecar)
-    roles = [_role(job, ranges, mine) for mine in ranges]
+    parts, policy, count, deciding = job.parts(), job.job.policy, len(job.plan.tasks), job.deciding()
     words = [f"--job-name={job.name}", *options]
-    if job.job.policy.timeout is not None and not any(re.match("--time$|--time=|-t", word) for word in words):
-        words.append(f"--time={math.ceil(job.job.policy.timeout / 60)}")
-    count, deciding = len(job.plan.tasks), job.deciding()
-    tests = [
-        f"rank >= {first} && rank < {first + decide}"
-        for role, _, first, last in ranges
-        if (decide := sum(task.role == role.name for task in deciding))
-    ]
+    if policy.timeout is not None and not any(re.match("--time$|--time=|-t", word) for word in words):
+        words.append(f"--time={math.ceil(policy.timeout / 60)}")
+    numbers = [(part.first, sum(task.role == part.role.name for task in deciding)) for part in parts]
     script = _SCRIPT.format(
         first_port=_FIRST_PORT,
         blocks=max(1, _PORTS // count),
         count=count,
-        variables="\n".join(f"  local {line}" for line in _variables(ranges, "".join(roles), world_size)),
-        roles="\n  el".join(roles),
+        variables="\n".join(f"  local {line}" for line in _variables(parts)),
+        roles="\n  el".join(_role(job, part) for part in parts),
         waiting=len(deciding),
-        grace=math.ceil(job.job.policy.grace),
-        world_size=world_size,
-        deciding=" || ".join(tests),
-        on_failure="" if job.job.policy.on_failure is OnFailure.CONTINUE else "      over=yes\n",
+        grace=math.ceil(policy.grace),
+        world_size=sum(len(part.tasks) for part in parts if not part.role.sidecar),
+        deciding=" || ".join(f"rank >= {first} && rank < {first + n}" for first, n in numbers if n),
+        on_failure="" if policy.on_failure is OnFailure.CONTINUE else "      over=yes\n",
     )
     needed = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
-    top = f"#!/bin/bash\n{heading(job, 'slurm', _lines(job, ranges))}#SBATCH {shlex.join(words)}\n"
+    top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT, _lines(job))}#SBATCH {shlex.join(words)}\n"
     return top + needed + script
 
 
-class _Range(Record):
-    """The ranks of a role."""
-
-    role: Role
-    #: Its first task.
-    task: TaskPlan
-    first: int
-    #: The first rank after them.
-    end: int
-
-
-def _ranges(job: Exported) -> list[_Range]:
-    found, first = [], 0
-    for role, tasks in job.roles():
-        found.append(_Range(role, tasks[0], first, first + len(tasks)))
-        first += len(tasks)
-    return found
-
-
-def _lines(job: Exported, ranges: Sequence[_Range]) -> Iterator[str]:
-    """How the file is used, and what it can't say."""
+def _lines(job: Exported) -> Iterator[str]:
+    """How the file is used."""
+    ranks = ", ".join(f"{part.role.name} from {part.first}" for part in job.parts())
     yield "    sbatch FILE"
-    ranks = [
-        f"{first}{f'-{end - 1}' if end - first > 1 else ''} {role.name}" for role, _, first, end in ranges
-    ]
-    yield f"srun labels each line with the rank of its task: {', '.join(ranks)}."
+    yield f"srun labels each line with the rank of its task: {ranks}."
     yield (
         "The exit code is that of the first task that fails. Then, or when the job is done, the other tasks "
-        f"get SIGTERM, and SIGKILL after {math.ceil(job.job.policy.grace)} s. No task starts again. Ports "
-        "are not held: a task fails if another program has taken its port. Each task but a ps sees all GPUs "
-        "that Slurm gives it on its node."
+        f"get SIGTERM, and SIGKILL after {math.ceil(job.job.policy.grace)} s. Each task but a ps sees all "
+        "GPUs that Slurm gives it on its node. All nodes must have bash, and the folders and programs below."
     )
-    yield "All nodes must have bash, and the folders and programs below."
 
 
-def _variables(ranges: Sequence[_Range], used: str, world_size: int) -> Iterator[str]:
-    """The variables of the function that starts a task.
-
-    Args:
-        ranges: of all roles.
-        used: the text that may use them.
-        world_size: the number of tasks that are no sidecars.
-    """
+def _variables(parts: Sequence[Part]) -> Iterator[str]:
+    """The variables with the addresses of all tasks of roles."""
 
     def cluster(names: Collection[str]) -> str:
-        pairs = [
-            f"{json.dumps(role.name)}:'$(list \"$(addresses {first} {end})\")'"
-            for role, _, first, end in ranges
-            if role.name in names
+        lists = [
+            f"{json.dumps(part.role.name)}:'$(list \"$(addresses {part.first} {part.end})\")'"
+            for part in parts
+            if part.role.name in names
         ]
-        return f"'{{{','.join(pairs)}}}'"
+        return f"'{{{','.join(lists)}}}'"
 
-    yield "task_index task_address=${hosts[rank]}:$((port + rank))"
+    for part in parts:
+        yield f"{_hosts(part.role)}=$(addresses {part.first} {part.end})"
     yield f"cluster={cluster(TF_CONFIG_ROLES)}"
-    yield f"cluster_spec={cluster([role.name for role, *_ in ranges])}"
-    same = f'printf "%s\\n" "${{hosts[@]:0:{world_size}}}" | grep -cxF "$SLURMD_NODENAME"'
-    found = {_hosts(role): f"$(addresses {first} {end})" for role, _, first, end in ranges}
-    for name, value in {**_FOUND, "local_size": f"$({same})", **found}.items():
-        if f"${name}" in used:
-            yield f"{name}={value}"
+    yield f"cluster_spec={cluster([part.role.name for part in parts])}"
 
 
 def _hosts(role: Role) -> str:
@@ -194,15 +147,15 @@ def _hosts(role: Role) -> str:
     return re.sub(r"\W", "_", role.name) + "_hosts"
 
 
-def _role(job: Exported, ranges: Sequence[_Range], mine: _Range) -> str:
+def _role(job: Exported, part: Part) -> str:
     """The branch of a role."""
-    later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role, *_ in ranges)}
-    task = job.of_role(mine.task, later - _KNOWN)
+    later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role in job.job.roles)}
+    task = job.of_role(part.tasks[0], later - _KNOWN)
     folder = task.workdir or "."
     at_home = folder == "~" or folder.startswith("~/")
     lines = [
-        f"if ((rank < {mine.end})); then  # {mine.role.name}",
-        f"task_index=$((rank - {mine.first}))",
+        f"if ((rank < {part.end})); then  # {part.role.name}",
+        f"task_index=$((rank - {part.first}))",
         *(f"export {name}={_word(value)}" for name, value in task.env.items()),
         f"folder={'~/' + shlex.quote(folder[2:]) if at_home else shlex.quote(folder)}",
         f"set -- {' '.join(map(_word, task.argv))}",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,8 @@ _LINES = f"yes 0123456789012345678901234567890123456789012345678901234567890 | h
 #: Seconds between two looks at the memory of a client.
 _LOOK = 0.2
 _LAUNCH, _SRUN = "launch", "srun"
+#: What no agent can do without: a Python on each node; output to a pipe, not to /dev/null.
+_PYTHON, _PIPE = "srun python", "srun | cat"
 
 
 def measure(setting: Setting) -> None:
@@ -78,11 +82,13 @@ def _start_up(
     environ: Mapping[str, str],
     nodes: Sequence[str],
 ) -> None:
-    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: []}
+    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: [], _PYTHON: []}
+    python = [sys.executable, "-E", "-s", "-S", "-c", "pass"]
     for _ in range(setting.rounds):
         one = [*launch, "--workers", str(len(nodes)), "--no-check", "true"]
         each = [_step(environ["SLURM_JOB_ID"], node, "true") for node in nodes]
-        for name, commands in ((_LAUNCH, [one]), (_SRUN, each)):
+        floor = [_step(environ["SLURM_JOB_ID"], node, *python) for node in nodes]
+        for name, commands in ((_LAUNCH, [one]), (_SRUN, each), (_PYTHON, floor)):
             run = _run(cluster, commands, environ)
             runs[name].append(run)
             if run.code != 0:
@@ -98,11 +104,13 @@ def _start_up(
 
 
 def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str]) -> None:
-    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: []}
+    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: [], _PIPE: []}
     for _ in range(setting.rounds):
         runs[_LAUNCH].append(_run(cluster, [[*launch, "--", "sh", "-c", _LINES]], environ))
         step = _step(environ["SLURM_JOB_ID"], "n1", "sh", "-c", _LINES)
         runs[_SRUN].append(_run(cluster, [step], environ))
+        piped = ["sh", "-c", f"{shlex.join(step)} | cat"]
+        runs[_PIPE].append(_run(cluster, [piped], environ))
     base = [run.seconds for run in runs[_SRUN]]
     rows = []
     for name, own in runs.items():

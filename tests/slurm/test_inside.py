@@ -342,6 +342,22 @@ def test_a_node_is_lost(start: Start, slurm: Cluster):
     assert set(re.findall(r"again on (n\d)", ended.out)) == {"n1", "n2"}
 
 
+def test_a_node_is_cut_off_from_the_beginning(start: Start, slurm: Cluster):
+    """It is waited for, in sight, and Ctrl-C does not wait for its srun."""
+    with slurm.allocation("-N3", "--overcommit") as job:
+        slurm.link("n3", "down")
+        try:
+            started = start("--workers", "3", "true", env=job)
+            started.until(lambda it: "waiting for n3: its first step" in it.err, 30)
+            since = time.monotonic()
+            started.send(signal.SIGINT)
+            ended = started.wait(30)
+            assert ended.code == 130 and time.monotonic() - since < 20, ended.err
+        finally:
+            slurm.link("n3", "up")
+    assert soon(lambda: slurm.run("sinfo", "-h", "-t", "idle,mix,alloc", "-o", "%D") == "3", 60)
+
+
 def test_restarts(start: Start, held: dict[str, str]):
     script = 'test "$LAUNCH_ATTEMPT" = 2 || exit 3; echo attempt 2'
     ended = start("--workers", "2", "--restarts", "1", "--", "sh", "-c", script, env=held).wait(60)

@@ -131,10 +131,10 @@ def test_a_process_is_killed_while_the_job_is_pending(
 ):
     """The job does not stay in the queue. Without the holder it goes on waiting, until launch ends."""
     with slurm.allocation("-N3", "--ntasks-per-node=7"):
-        others, options = slurm.jobs(), ("--slurm-options=-Q",) if quiet else ()
+        options = ("--slurm-options=-Q",) if quiet else ()
         started = start("--slurm", *options, "-N", "3", "--workers", "24", "true")
-        assert soon(lambda: len(slurm.jobs()) > len(others), 30)
-        (job,) = set(slurm.jobs()) - set(others)
+        started.until(lambda it: "is pending: Resources" in it.err, 30)
+        (job,) = re.findall(r"job (\d+) is pending", started.err)
         pids = processes(started)
         for each in who.split():
             os.kill(pids[each], signal.SIGKILL)

@@ -215,14 +215,7 @@ class Job:
 
     def is_requeued(self) -> bool:
         """Whether it has been queued again since Slurm set the variables; false if Slurm does not tell."""
-        try:
-            return self._is_requeued(self.fields())
-        except TransportError:
-            return False
-
-    def _is_requeued(self, fields: Mapping[str, str]) -> bool:
-        count = fields.get("Restarts", "")
-        return bool(self._environ) and count.isdecimal() and int(count) > self.restarts
+        return self.why_over().endswith(_REQUEUED)
 
     def why_over(self, fresh: bool = True) -> str:
         """How it has ended, for the user; empty: it has not, or Slurm does not tell. Blocks.
@@ -234,7 +227,9 @@ class Job:
             if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH):
                 try:
                     fields = self.fields()
-                    how = _REQUEUED if self._is_requeued(fields) else _how_ended(fields)
+                    count = fields.get("Restarts", "") if self._environ else ""
+                    is_requeued = count.isdecimal() and int(count) > self.restarts
+                    how = _REQUEUED if is_requeued else _how_ended(fields)
                 except TransportError as error:
                     how = "has ended" if "Invalid job id" in str(error) else ""
                 self._end = f"Slurm's job {self.id} {how}" if how else ""
@@ -299,7 +294,8 @@ def allocated(
     label = f"launch-{name}"
     # Lost nodes do not end the job: launch decides.
     ours = (f"--job-name={label}", f"--comment={asked_on()}", "--no-kill")
-    argv = ["/bin/sh", "-c", _HOLDER, "launch", label, *words, *ours]
+    loud = [word for word in words if word not in ("-Q", "--quiet")]  # what salloc says is read here
+    argv = ["/bin/sh", "-c", _HOLDER, "launch", label, *loud, *ours]
     with tempfile.TemporaryFile() as stderr:
         holder = subprocess.Popen(
             argv,

@@ -58,7 +58,6 @@ class Peer(Record):
 
 _LEAVE_OUT = "leave it out: "
 _RENDEZVOUS = _LEAVE_OUT + "launch chooses the addresses and ports, and each task has them in TF_CONFIG"
-_KUBERNETES = _LEAVE_OUT + "it is an option of Kubernetes; launch runs on the hosts of --hosts"
 _SLURM = "it is an option of Slurm: use --slurm-options='{written}'"
 _MPI = _LEAVE_OUT + "it is an option of Open MPI"
 _PER_HOST = "--workers N is the number in all; the tasks of a host are its slots: --hosts node1:{0},node2:{0}"
@@ -136,7 +135,7 @@ _TABLE: tuple[tuple[str, Peer], ...] = (
         Peer(1, _SLURM),
     ),
     ("--exclusive --requeue --hold", Peer(0, _SLURM)),
-    ("--namespace --kubeconfig", Peer(1, _KUBERNETES)),
+    ("--kubeconfig", Peer(1, "set the variable KUBECONFIG={}")),
     ("-f --file --filename --config --job", Peer(1, "write the job file as an argument: launch {}")),
     ("--script --program --command --cmd --entrypoint", Peer(1, "write the program last: launch {}")),
     ("--module", Peer(1, "use -m {}")),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from launcher.errors import InputError, JobFailed, LaunchError, TaskFailed
-from launcher.job_run.itself import launch_command
+from launcher.itself import launch_command
 from launcher.report import Report, report_from_json
 from launcher.runs.logs import last_lines
 from launcher.text import printable

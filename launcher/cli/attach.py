@@ -10,7 +10,7 @@ import time
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
-from launcher.cli.queued import going, relayed, withdrawn
+from launcher.cli.queued import LEFT, going, relayed, shown_there, withdrawn
 from launcher.cli.stop import launcher_of
 from launcher.config.values import option, whole
 from launcher.output.failure import failure_report
@@ -32,7 +32,6 @@ terminal it leaves it running.
 Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the
 job runs on."""
 
-_LEFT = 130
 #: The command that asks the launcher on another machine, and does not wait.
 _STOP = ("stop", "--timeout", "0")
 
@@ -56,18 +55,25 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: a log or the report can't be read, or the job can't be stopped from here.
     """
     found = find(args.run_id) if args.run_id else (going() or [find()])[-1]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = shown_there(found, "attach", "--lines", str(args.lines), found.paths.root, follow=True)
+    except KeyboardInterrupt:
+        code = LEFT
+        print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
+    if code is not None:
+        return code
     if found.state is RunState.ENDED:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)
         print(f"launch: {found.job} ended {ago} ago with exit code {report.exit_code}", file=sys.stderr)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
     out = sys.stdout.buffer
     messages = GrowingLog(found.paths.messages, terminal=sys.stdout.isatty())
     for _ in follow(found, lambda: logs_of(found, (), args.lines, True), out, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
             print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
-            return _LEFT
+            return LEFT
     report = report_of(found)
     if not os.path.exists(found.paths.messages):  # started without --detach
         print(failure_report(report, found.paths), end="", file=sys.stderr)

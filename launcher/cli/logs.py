@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
-from launcher.cli.queued import Watch, states
+from launcher.cli.queued import Watch, shown_there, states
 from launcher.config.values import option, whole
 from launcher.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.job_run.questions import Events
@@ -59,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: a log can't be read. With ``--follow``: the run has no report.
     """
     found, names = _run_and_tasks(args.selected)
+    lines = [] if args.lines is None else ["--lines", str(args.lines)]
+    words = ("logs", *(["--follow"] if args.follow else []), *lines, found.paths.root, *names)
+    if (code := shown_there(found, *words, follow=args.follow)) is not None:
+        return code
     out = sys.stdout.buffer
     if args.follow:
         for _ in follow(found, lambda: logs_of(found, names, args.lines), out):

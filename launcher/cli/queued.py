@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from launcher import transports
 from launcher.errors import LaunchError, TransportError
-from launcher.job_run.itself import launch_command
 from launcher.job_run.notices import print_notice
-from launcher.runs.run import Run, RunState, all_runs
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 from launcher.text import printable
 from launcher.transports.queue import OVER, PENDING, RUNNING, Queue, Queued
 
@@ -17,6 +16,8 @@ from launcher.transports.queue import OVER, PENDING, RUNNING, Queue, Queued
 _PERIOD = 10.0
 #: The same when the report is written; seconds from then on in which its launcher may print its last lines.
 _SOON, _LATE = 0.3, 5.0
+#: The exit code of ``launch attach`` that leaves a run.
+LEFT = 130
 
 
 def queue_of(run: Run) -> Queue | None:
@@ -61,16 +62,16 @@ def _queue_of_unfinished(run: Run) -> Queue | None:
     return None if run.state is RunState.ENDED else queue_of(run)
 
 
-def relayed(run: Run, *argv: str, quiet: bool = False) -> int | None:
+def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     """Let the machine of the launcher of a run answer a command.
 
     Args:
         run: which.
-        argv: the command of `launch`.
+        words: the command of `launch`.
         quiet: do not show what it prints.
 
     Returns:
-        The exit code; ``None``: the launcher is not in a queue.
+        The exit code; ``None``: the launcher is not in a queue, or has ended, and its files are here.
 
     Raises:
         LaunchError: it is pending, or has ended.
@@ -78,12 +79,46 @@ def relayed(run: Run, *argv: str, quiet: bool = False) -> int | None:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return None
-    now = queue.look([run])[run.job]
+    now = queue.look([run]).get(run.job)
+    if now is None:
+        return None
     if now.state != RUNNING:
         raise LaunchError(f"{run.job}: {printable(now.text)}")
     if not run.batch.node:
         raise LaunchError(f"{run.job}: {printable(now.text)}, and its launcher has not begun yet")
-    return queue.run_there(run.batch, launch_command(*argv), quiet)
+    return queue.run_there(run, words, quiet)
+
+
+def shares_files(run: Run) -> bool:
+    """Whether the files of a run that its launcher writes are here now."""
+    queue = _queue_of_unfinished(run)
+    return queue is None or queue.shares_files
+
+
+def shown_there(run: Run, *words: str, follow: bool) -> int | None:
+    """Let the machine of the launcher show a run whose files are not here.
+
+    Args:
+        run: which.
+        words: the command of `launch`.
+        follow: whether the command ends when the run has ended; then its files are fetched.
+
+    Returns:
+        The exit code; ``None``: the files are here, perhaps since now.
+
+    Raises:
+        LaunchError: the launcher is pending, has ended without a report, or its connection is lost.
+    """
+    if shares_files(run) or (code := relayed(run, *words)) is None:
+        return None
+    if not follow or code == LEFT:
+        return code
+    found = states([run])  # it fetches the files
+    if run.state is RunState.ENDED:
+        return exit_code_of(run.report())
+    now = found.get(run.job)
+    why = "the cluster does not answer" if now is None else printable(now.text)
+    raise LaunchError(f"{run.job} is not shown any more: {why}")
 
 
 def withdrawn(run: Run) -> str:
@@ -95,7 +130,9 @@ def withdrawn(run: Run) -> str:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return ""
-    now = queue.look([run])[run.job]
+    now = queue.look([run]).get(run.job)
+    if now is None:
+        return ""
     if now.state == OVER:
         return f"{run.job} had already ended: {printable(now.text)}"
     if now.state == RUNNING and run.batch.node:

@@ -86,6 +86,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: the job could not be started.
     """
+    if args.submitted is not None:
+        from launcher.job_run.detach import run_submitted
+
+        return run_submitted(args.submitted)
     if args.until_eof_fd is not None:
         stop_at_end_of_file(args.until_eof_fd)
     options = options_of(args)
@@ -195,6 +199,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option(parser, "--help-all", "show every option, and exit", action=_HelpAll, nargs=0)
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     option(parser, "--version", "show the version, and exit", action="version", version=version)
+    output("--submitted FILE", argparse.SUPPRESS)  # for a launcher in a cluster: launcher.job_run.detach
     # For programs that start `launch`: launcher.output.jsonl, launcher.config.jobfile,
     # launcher.job_run.interrupts.
     for name in ("--events-fd", "--commands-fd", "--roles-fd", "--until-eof-fd"):

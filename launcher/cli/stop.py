@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from launcher.cli.completion import completes, unfinished_runs
-from launcher.cli.queued import Watch, going, relayed, withdrawn
+from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
 from launcher.config.values import duration, option
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
@@ -61,9 +61,11 @@ def run(args: argparse.Namespace) -> int:
         print(text)
         return 0
     now = ["--now"] if args.now else []
-    code = relayed(found, "stop", *now, "--timeout", f"{_RELAYED:g}", found.paths.root, quiet=True)
+    shared = shares_files(found)
+    seconds = _RELAYED if shared else args.timeout
+    code = relayed(found, "stop", *now, "--timeout", f"{seconds:g}", found.paths.root, quiet=True)
     if code is not None:
-        return _await_report(found, code, args)
+        return _await_report(found, code, args, args.timeout if shared else _AGENTS_LIMIT)
     pidfd = launcher_of(found)
     if pidfd is None:
         return _sweep(found, args)
@@ -100,8 +102,8 @@ def _only_one() -> Run:
     raise InputError([Fault("", f"{len(runs)} runs are running", f"expected one of{listing(runs)}")])
 
 
-def _await_report(run: Run, code: int, args: argparse.Namespace) -> int:
-    """Wait for the end of a run on another machine that was asked to end; `code` is of the command there.
+def _await_report(run: Run, code: int, args: argparse.Namespace, seconds: float) -> int:
+    """Wait for the end of a run on another machine that was asked to end, by a command that gave `code`.
 
     Raises:
         LaunchError: it could not be asked.
@@ -110,7 +112,7 @@ def _await_report(run: Run, code: int, args: argparse.Namespace) -> int:
     while run.state is not RunState.ENDED:
         if code not in (0, _TIMED_OUT) and waiting.seconds >= _AGENTS_LIMIT:
             raise LaunchError(f"the launcher of {run.job} could not be asked to stop ({code})")
-        if waiting.seconds >= args.timeout:
+        if waiting.seconds >= seconds:
             print(f"launch: {run.job} has not ended within {args.timeout:g}s", file=sys.stderr)
             return _TIMED_OUT
         if watch.over():

@@ -9,27 +9,30 @@ one more zero byte when all tasks run. The end of the pipe means that the launch
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from typing import Any
 
 from launcher.agent.processes import nothing_on
 from launcher.errors import LaunchError
 from launcher.events import TaskMoved
+from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER, RunPaths
-from launcher.job_run.interrupts import STOP_SIGNALS
-from launcher.job_run.itself import launch_command
+from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
-from launcher.job_run.run import check_programs_here, new_job_id, run_job
+from launcher.job_run.run import check_programs_here, launch_of, new_job_id, run_job
 from launcher.output.base import Opening, Shown
 from launcher.report import Report
 from launcher.runs.folder import create, discard
 from launcher.runs.logs import GrowingLog
-from launcher.runs.run import Batch, load
+from launcher.runs.run import Batch, Run, load
 from launcher.text import signal_name
-from launcher.transports.queue import Queue
+from launcher.transports.queue import Parcel, Queue
 
 #: Seconds between two looks at the launcher's messages.
 _PERIOD = 0.05
@@ -127,25 +130,108 @@ def run_detached(options: Options) -> int:
 def _submit(options: Options, queue: Queue) -> int:
     """Let the queue of a cluster start the launcher, and print the name of the run.
 
+    Returns:
+        0, or the exit code of a job that has ended before all of its tasks started.
+
     Raises:
         InputError: the options are wrong.
         LaunchError: the queue does not take it; its folder can't be made.
     """
-    check_programs_here(options)
+    if options.transport.shares_files:
+        check_programs_here(options)
+    parcel = _parcel(options)
     paths = create(options.run_dir, new_job_id(), (), Batch(options.transport_name))
     run = load(paths.root)
     assert run is not None
     try:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        text = queue.submit(
-            options.job, options.settings[options.transport_name], run, launch_command(*sys.argv[1:])
-        )
+        interrupts = Interrupts()
+        with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
+            launch = launch_of(options._replace(submitted=run), interrupts.ignore, print_notice)
+            submitted = queue.submit(launch, run, sys.argv[1:], parcel)
     except BaseException:
         discard(run)
         raise
-    print_notice(f"{text}; launch attach {run.job} shows it")
-    print(run.job)
-    return 0
+    if submitted.code is not None and not run.report():
+        discard(run)
+        return submitted.code
+    if submitted.code is None:
+        print_notice(f"{submitted.text}; launch attach {run.job} shows it")
+    if not submitted.code:
+        print(run.job)
+    return submitted.code or 0
+
+
+def _parcel(options: Options) -> Parcel:
+    """What a launcher of these options needs on a machine that does not see the files of this one.
+
+    Raises:
+        JobError: ``--sync`` or ``--collect`` are wrong.
+    """
+    syncs = parse_syncs(options.sync, options.sources.sync)
+    counts = {role.name: role.count for role in options.job.roles}
+    collects = parse_collects(options.collect, counts, options.sources.collect)
+    report = options.report and os.path.abspath(options.report)
+    results = {os.path.abspath(request.into) for request in collects if request.into is not None}
+    results |= {os.path.dirname(report)} if report else set()
+
+    def pack(places: Mapping[str, str], settings: Any) -> bytes:
+        def moved(path: str) -> str:
+            for sync in syncs if os.path.isabs(path) else ():
+                inside = sync.inside(path)
+                if inside is not None:
+                    return f"{places[sync.text]}/{inside}".rstrip("/")
+            return path
+
+        roles = (
+            role._replace(
+                workdir=role.workdir and moved(role.workdir),
+                program=role.program._replace(name=moved(role.program.name)),
+            )
+            for role in options.job.roles
+        )
+        collected = (
+            text if request.into is None
+            else text.removesuffix(request.into) + places[os.path.abspath(request.into)]
+            for text, request in zip(options.collect, collects, strict=True)
+        )  # fmt: skip
+        job = options.job._replace(
+            roles=tuple(roles), workdir=options.job.workdir and moved(options.job.workdir)
+        )
+        there = options._replace(
+            settings={**options.settings, options.transport_name: settings},
+            job=job,
+            sync=tuple(
+                places[sync.text] + (f":{sync.remote}" if sync.remote is not None else "") for sync in syncs
+            ),
+            collect=tuple(collected),
+            report=report and f"{places[os.path.dirname(report)]}/{os.path.basename(report)}",
+            run_dir=None,
+        )
+        return pickle.dumps((there, moved(os.getcwd()), sys.argv[1:]))
+
+    return Parcel(tuple(sync.text for sync in syncs), tuple(sorted(results)), pack)
+
+
+def run_submitted(path: str) -> int:
+    """Run a job whose options a launch on another machine has read.
+
+    Args:
+        path: of the file that a `Parcel` has made.
+
+    Returns:
+        The exit code of the job.
+
+    Raises:
+        LaunchError: as `run_job`.
+    """
+    with open(path, "rb") as file:
+        name, packed = pickle.load(file)
+    options, folder, sys.argv[1:] = pickle.loads(packed)
+    with suppress(FileNotFoundError):
+        os.chdir(folder)
+    run = Run(name, RunPaths(os.environ.pop(RUN_FOLDER)), None, 0.0)
+    return run_job(options._replace(submitted=run))
 
 
 def _wait(pipe: int) -> tuple[str, bool]:

@@ -84,7 +84,7 @@ def _with_inventory(
     detached: Background | None,
 ) -> int:
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
-    launch = _launch_of(options, interrupts, notices)
+    launch = launch_of(options, interrupts.ignore, notices)
     if options.transport.shares_files:
         check_programs_here(options)
     with options.transport.inventory(launch) as inventory:
@@ -142,7 +142,13 @@ def _after_earlier(job: JobSpec, run: Run | None, requeued: int) -> JobSpec:
     return job._replace(policy=policy)
 
 
-def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> Launch:
+def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[str], None]) -> Launch:
+    """The launch, as its transport gets it.
+
+    Args:
+        options: of the launch.
+        ignore, notice: see `Launch.ignore_signals` and `Launch.notice`.
+    """
     usual = transports.default()
     return Launch(
         options.submitted.job if options.submitted else "dry-run" if options.dry_run else new_job_id(),
@@ -152,8 +158,8 @@ def _launch_of(options: Options, interrupts: Interrupts, notices: Notices) -> La
         options.settings[options.transport_name],
         options.reaching,
         (transports.transports()[usual], options.settings[usual]),
-        notices,
-        interrupts.ignore,
+        notice,
+        ignore,
         options.dry_run,
         python_given=bool(options.sources.python),
         workdir_given=bool(options.sources.workdir),

@@ -12,7 +12,7 @@ from launcher.errors import Fault, JobError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.runs.owner import this_process
-from launcher.runs.run import AGENTS, Batch, Run, RunState, load, runs_folder
+from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, runs_folder
 from launcher.text import listed
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
@@ -92,6 +92,20 @@ def _own(paths: RunPaths, job: str, agents: Sequence[int], batch: Batch | None) 
     if batch is not None:
         record["batch"] = list(batch)
     write_json(paths.owner, record)
+
+
+def batched(run: Run, batch: Batch) -> Run:
+    """Write down the batch job of a run whose launcher is elsewhere, and does not write its record.
+
+    Raises:
+        LaunchError: its folder can't be written.
+    """
+    record = {**read_record(run.paths)[0], "batch": list(batch)}
+    try:
+        write_json(run.paths.owner, record)
+    except OSError as error:
+        raise _cannot_make(run.paths.root, error) from error
+    return run._replace(batch=batch)
 
 
 def discard(run: Run) -> None:

@@ -50,8 +50,10 @@ class Batch(Record):
     transport: str
     #: Its number there; empty: not known yet.
     number: str = ""
-    #: The node of the launcher.
+    #: The node of the launcher, or its pod; empty: it has not begun yet.
     node: str = ""
+    #: How its cluster is reached: the context of kubectl.
+    where: str = ""
 
 
 class Run(Record):
@@ -310,7 +312,7 @@ def _object(data: bytes) -> Mapping[str, Any] | None:
 
 def _batch(value: object) -> Batch | None:
     words = [printable(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
-    return Batch(*words[:3]) if words else None
+    return Batch(*words[:4]) if words else None
 
 
 def _owner(record: Mapping[str, Any]) -> Owner | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.job import JobSpec
 from launcher.record import Record
 
 if TYPE_CHECKING:
     from launcher.runs.run import Batch, Run
+    from launcher.transports.transport import Launch
 
 #: States of a batch job.
 PENDING, RUNNING, OVER = "pending", "running", "over"
@@ -24,23 +24,46 @@ class Queued(Record):
     text: str
 
 
+class Parcel(Record):
+    """What a launcher needs that does not see the files of this machine."""
+
+    #: The values of ``--sync``; and the absolute paths of folders that get files when the job is over.
+    folders: tuple[str, ...]
+    results: tuple[str, ...]
+    #: Gets the place of each on the other machine, and the settings of the transport there: the content of
+    #: the file for ``--submitted``.
+    pack: Callable[[Mapping[str, str], Any], bytes]
+
+
+class Submitted(Record):
+    """A launcher that was submitted."""
+
+    #: For the user: ``Slurm's job 12 is submitted``.
+    text: str = ""
+    #: The exit code of a job that has ended meanwhile; ``None``: it goes on.
+    code: int | None = None
+
+
 class Queue(Protocol):
-    """The queue of a cluster. All methods may raise `TransportError`; they block for seconds at most."""
+    """The queue of a cluster. All methods may raise `TransportError`; they block for seconds at most.
+
+    Of a queue that does not share files, `submit` waits until the launcher has begun, `look` may copy files.
+    """
+
+    #: Whether the launcher writes the folder of the run that this machine sees.
+    shares_files: bool
 
     def submits(self) -> bool:
         """Whether ``--detach`` submits a launcher; else it starts one in the background."""
 
-    def submit(self, job: JobSpec, settings: Any, run: Run, argv: Sequence[str]) -> str:
+    def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
         """Submit a launcher with the variable `RUN_FOLDER`. Its output is added to the messages of the run.
 
         Args:
-            job: of the launch.
-            settings: of the transport.
+            launch: its name is that of the run.
             run: whose folder is made.
-            argv: the command line.
-
-        Returns:
-            What was made, for the user.
+            words: the command line of `launch`, without its name.
+            parcel: for a launcher that does not share files.
         """
 
     def own(self) -> Batch | None:
@@ -59,14 +82,18 @@ class Queue(Protocol):
         """Let it start again. The queue may kill this process at once."""
 
     def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
-        """The batch jobs of runs, by the names of the runs."""
+        """The batch jobs of runs, by the names of the runs.
 
-    def run_there(self, batch: Batch, argv: Sequence[str], quiet: bool = False) -> int:
-        """Run a command line on the node of a batch job, and return its exit code.
+        If files are not shared, and a launcher has ended, its files are copied to here, its batch job is
+        removed, and the run is left out.
+        """
+
+    def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
+        """Run a command of `launch` on the node of a batch job, and return its exit code.
 
         Args:
-            batch: the batch job.
-            argv: the command line.
+            run: of the batch job.
+            words: the command; the path of the run's folder may be among them.
             quiet: do not show what it prints.
         """
 

@@ -7,6 +7,8 @@
     kubectl      how the cluster is reached: only by the command kubectl
     status       what the API says about a pod
     pods         the pods of a launch: made, connected to, made again, removed
+    batch        --detach: a launcher in a pod, found from other machines
+    keeper       the main process of that pod
 
     here         orchestrator ══ link ══ kubectl attach ══ API server ══ agent (main process) ──> task
                           after a break: kubectl exec ══ pump ═══════════╝
@@ -31,6 +33,7 @@ from launcher.transports.transport import Inventory, Launch, Reaching, Transport
 
 if TYPE_CHECKING:
     from launcher.config.schema import Section
+    from launcher.transports.kubernetes.batch import KubernetesQueue
     from launcher.transports.kubernetes.pods import Pods
 
 
@@ -50,6 +53,12 @@ class KubernetesTransport(Transport):
 
         text = "An image, or a mapping: each task runs in a pod of Kubernetes."
         return {"kubernetes": Section(text, kubernetes.read_section)}
+
+    def queue(self) -> KubernetesQueue:
+        """See `Transport.queue`."""
+        from launcher.transports.kubernetes.batch import KubernetesQueue
+
+        return KubernetesQueue()
 
     @contextmanager
     def inventory(self, launch: Launch) -> Iterator[Inventory]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ class Kubectl(Record):
         Raises:
             TransportError: it fails, or does not answer.
         """
-        argv = self.argv(f"--request-timeout={seconds}s", *words)
+        limit = [] if _in_pod() else [f"--request-timeout={seconds}s"]
+        argv = self.argv(*limit, *words)
         try:
             done = subprocess.run(
                 argv,
@@ -80,6 +82,12 @@ class Kubectl(Record):
             "items"
         ]
         return found
+
+
+def _in_pod() -> bool:
+    """Whether kubectl uses the service account of the pod around it: not if it gets ``--request-timeout``."""
+    given = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
+    return "KUBERNETES_SERVICE_HOST" in os.environ and not given
 
 
 def explain(stderr: str, status: int | None = None) -> str:

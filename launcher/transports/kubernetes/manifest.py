@@ -17,6 +17,8 @@ from launcher.transports.kubernetes.status import CONTAINER, HOST
 #: Labels of all Jobs and pods: who made them, the run, the host. The annotation names the launcher process.
 MANAGED_BY, NAME = "app.kubernetes.io/managed-by", "tf-launcher"
 RUN, OWNER = "tf-launcher/run", "tf-launcher/owner"
+#: The label of a launcher's Job and pod, in place of `RUN`: a launch removes what has that one.
+LAUNCHER = "tf-launcher/launcher"
 #: Seconds until a Job that has ended is removed by the cluster, if launch did not remove it.
 _TTL = 300
 #: Seconds, beyond the start of all pods, that one waits for launch to connect.
@@ -29,6 +31,13 @@ _LONGEST, _NUMBER = 63, 4
 #: The home of tasks, where they run if nothing else is said; folders that every user can write to.
 HOME = "/launch"
 _WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
+#: Limit of a launcher in a pod, if tasks have limits, in MiB; and how much more for each task: a kubectl.
+_LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
+#: Seconds of its end, beyond that of the tasks.
+_LAUNCHER_GRACE = 20
+#: What of the user's template is not for a launcher: its container keeps the variables.
+_OF_TASKS = ("initContainers", "volumes", "containers")
+_OF_LAUNCHER = ("env", "envFrom", "securityContext")
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 #: What the pods of the user's template can't have: launch sets it.
 _RESERVED = ("restartPolicy", "hostname", "subdomain")
@@ -60,10 +69,9 @@ def labels(run: str, host: str = "") -> dict[str, str]:
     return {MANAGED_BY: NAME, RUN: run, **({HOST: _short(host, _LONGEST)} if host else {})}
 
 
-def selector(run: str = "") -> str:
-    """Selects the objects of a launch, or of all launches."""
-    found = {MANAGED_BY: NAME, **({RUN: run} if run else {})}
-    return ",".join(f"{name}={value}" for name, value in found.items())
+def selector(run: str = "", label: str = RUN) -> str:
+    """Selects the objects of a launch, or of all launches; or those of launchers, by `LAUNCHER`."""
+    return f"{MANAGED_BY}={NAME},{label}={run}" if run else f"{MANAGED_BY}={NAME},{label}"
 
 
 def job_manifest(
@@ -120,6 +128,39 @@ def job_manifest(
             "template": pod,
         },
     }
+
+
+def launcher_manifest(
+    options: KubernetesOptions,
+    run: str,
+    host: Host,
+    role: Role,
+    python: str,
+    user: str,
+    grace: float,
+    tasks: int,
+) -> dict[str, Any]:
+    """The Job of a launcher, whose pod has the token of its service account.
+
+    Args:
+        options, run, python, user, grace: see `job_manifest`.
+        host, role: of the launcher.
+        tasks: how many the job has.
+    """
+    memory = f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi" if options.memory else None
+    limits = {"memory": memory, "cpu": "1" if options.cpus else None}
+    resources = {"limits": {name: value for name, value in limits.items() if value}}
+    spec = {name: value for name, value in options.pod.get("spec", {}).items() if name not in _OF_TASKS}
+    (container,) = options.pod.get("spec", {}).get("containers", [{}])
+    kept = {name: container[name] for name in _OF_LAUNCHER if name in container}
+    spec = {"automountServiceAccountToken": True, **spec, "containers": [{**kept, "resources": resources}]}
+    template = {**options.pod, "spec": spec}
+    options = options._replace(memory=(), cpus=(), pod=template)
+    found = job_manifest(options, run, host, role, python, user, grace + _LAUNCHER_GRACE, "")
+    del found["metadata"]["annotations"]
+    own = found["metadata"]["labels"]
+    own[LAUNCHER] = own.pop(RUN)
+    return found
 
 
 def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:

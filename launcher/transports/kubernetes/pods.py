@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ _REMOVAL = 5.0
 #: How a pod ends whose agent was killed: its watchdog exits.
 _WATCHDOG = "its container exited with 1"
 _IN_BACKGROUND = ("--cascade=background", "--wait=false")
+#: The variable of a launcher in a pod: name and uid of that pod.
+OWNER_POD = "LAUNCH_POD"
 
 
 class Pods:
@@ -67,7 +70,7 @@ class Pods:
         self._owner = owner_labels(launch.name, keep=False)[OWNER_LABEL]
         self._hosts: dict[str, Host] = {}
         #: Selects the objects of the launch.
-        self._mine = f"--selector={selector(launch.name)}"
+        self.selects = f"--selector={selector(launch.name)}"
         #: Of each host: the number of Jobs that were made for it.
         self._numbers: dict[str, int] = {}
         #: Jobs whose pod was seen; the pods by Job, as the last look has found them, and when that was.
@@ -87,7 +90,7 @@ class Pods:
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """The Job of a host, see `job_manifest`."""
         role = self._roles[host.roles[0]]
-        return job_manifest(
+        found = job_manifest(
             self.options,
             self._launch.name,
             host,
@@ -99,6 +102,11 @@ class Pods:
             number,
             avoid,
         )
+        if launcher := os.environ.get(OWNER_POD):  # with the pod of this launcher the cluster removes the Job
+            name, uid = launcher.split()
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+            found["metadata"]["ownerReferences"] = [owner]
+        return found
 
     def described(self, hosts: Sequence[Host]) -> tuple[str, ...]:
         """Lines about the pods, for a dry run."""
@@ -185,7 +193,7 @@ class Pods:
         pods = [self._found.get(self._of(host)) for host in hosts]
         if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
             return
-        self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self._mine)}
+        self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self.selects)}
         try:
             reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
             self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
@@ -217,7 +225,7 @@ class Pods:
             self._over = True
             if self._numbers:
                 try:
-                    self._delete("jobs", self._mine)
+                    self._delete("jobs", self.selects)
                     self._await_removal()
                 except TransportError as error:
                     self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
@@ -244,7 +252,7 @@ class Pods:
             if time.monotonic() < self._looked_at + age:
                 return
             found = {}
-            for pod in self.kubectl.items("pods", self._mine):
+            for pod in self.kubectl.items("pods", self.selects):
                 for owner in pod["metadata"].get("ownerReferences", ()):
                     found[owner["name"]] = pod
             self._found, self._looked_at = found, time.monotonic()

@@ -11,19 +11,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGUSR1
-from typing import TYPE_CHECKING
 
 from launcher.agent.processes import all_pids, look_at
 from launcher.errors import TransportError
-from launcher.job import RUN_FOLDER, JobSpec
+from launcher.itself import launch_command
+from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
-from launcher.transports.queue import OVER, PENDING, RUNNING, Queued
+from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queued, Submitted
 from launcher.transports.slurm import in_step, is_inside
 from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
 from launcher.transports.slurm.steps import srun, without_noise
-
-if TYPE_CHECKING:
-    from launcher.transports.slurm import SlurmOptions
+from launcher.transports.transport import Launch
 
 #: The states of a job that waits.
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -44,21 +42,32 @@ def job_name(run: str) -> str:
 class SlurmQueue:
     """See `launcher.transports.queue.Queue`."""
 
+    shares_files = True
+
     def submits(self) -> bool:
         """See `Queue.submits`."""
         return not is_inside(os.environ)
 
-    def submit(self, job: JobSpec, settings: SlurmOptions, run: Run, argv: Sequence[str]) -> str:
+    def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
         """See `Queue.submit`."""
-        script = f"#!/bin/sh\nexec {shlex.join(argv)}\n"
-        again = "--requeue" if job.policy.restarts else "--no-requeue"
+        script = f"#!/bin/sh\nexec {shlex.join(launch_command(*words))}\n"
+        again = "--requeue" if launch.job.policy.restarts else "--no-requeue"
         # Slurm sends SIGUSR1 before a preemption only: `notice_of_limit` knows the time limit better.
-        words = ("--parsable", "--export=ALL", "--open-mode=append", "--signal=B:USR1@0", "--no-kill", again)
+        options = (
+            "--parsable",
+            "--export=ALL",
+            "--open-mode=append",
+            "--signal=B:USR1@0",
+            "--no-kill",
+            again,
+        )
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.job)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER: run.paths.root}
-        number = ask("sbatch", *words, *names, *settings.for_job(job), stdin=script, environ=environ)
-        return f"Slurm's job {number.partition(';')[0]} is submitted"
+        number = ask(
+            "sbatch", *options, *names, *launch.settings.for_job(launch.job), stdin=script, environ=environ
+        )
+        return Submitted(f"Slurm's job {number.partition(';')[0]} is submitted")
 
     def own(self) -> Batch | None:
         """See `Queue.own`."""
@@ -98,9 +107,10 @@ class SlurmQueue:
             if run.batch is not None
         }
 
-    def run_there(self, batch: Batch, argv: Sequence[str], quiet: bool = False) -> int:
+    def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
         """See `Queue.run_there`."""
-        step = [*srun(batch.number, batch.node), "--input=none", *argv]
+        assert run.batch is not None
+        step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
         done = subprocess.run(
             step,
             stdin=subprocess.DEVNULL,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-#: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it handles
-#: Ctrl-C and the other stop signals even where this process ignores them.
-_START = """\
+#: Runs the launcher of the folder that is its first argument. The current folder is not on its ``sys.path``,
+#: and it handles Ctrl-C and the other stop signals even where this process ignores them.
+START = """\
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]
@@ -20,9 +20,10 @@ for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
 from launcher.__main__ import main
 main()
 """
-_FOLDER = str(Path(__file__).resolve().parents[2])
+#: The folder of the package, for the path of a Python.
+FOLDER = str(Path(__file__).resolve().parents[1])
 
 
 def launch_command(*argv: str) -> list[str]:
     """The command line that runs ``launch`` with these arguments."""
-    return [sys.executable, "-c", _START, _FOLDER, *argv]
+    return [sys.executable, "-c", START, FOLDER, *argv]

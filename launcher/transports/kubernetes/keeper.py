@@ -1,0 +1,99 @@
+"""The main process of a launcher's pod: it runs the launcher, and keeps its files until they are fetched.
+
+It travels to the pod, and runs there by Python 3.8 or later, with the standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+#: Lines of its output, which has the messages of the launcher, too: its tasks start; the job has ended.
+BEGUN = b"launch: the tasks start"
+ENDED = b"launch: the launcher has ended with exit code "
+_AFTER = ENDED + b"%d; its files wait here for %d h, until launch ps, logs or attach fetches them"
+#: Seconds between two looks at whether the tasks start.
+_LOOK = 0.1
+_PIECE = 64 * 1024
+
+
+def keep(arguments: dict[str, Any]) -> int:
+    """Run a launcher, and wait.
+
+    Args:
+        arguments: ``launcher``: the command line. ``environ``: variables for it. ``path``: a folder for its
+            ``PATH``. ``run``: the folder of the run. ``script``: the text of the first word of the command
+            line, a program. ``file``, ``content``: another file. ``ended``: a file that is made when the
+            launcher has ended. ``hours``: to wait then.
+
+    Returns:
+        The exit code of the launcher.
+    """
+    os.umask(0o077)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    argv, run = arguments["launcher"], arguments["run"]
+    for path, content, mode in (
+        (argv[0], ("#!" + sys.executable + "\n" + arguments["script"]).encode(), 0o700),
+        (arguments["file"], base64.b64decode(arguments["content"]), 0o600),
+    ):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    os.symlink(sys.executable, os.path.join(os.path.dirname(argv[0]), "python"))
+    os.makedirs(run)
+    path = os.environ.get("PATH", os.defpath) + ":" + arguments["path"]
+    environ = {**os.environ, "PATH": path, **arguments["environ"]}
+    launcher = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ
+    )
+    deleted = []
+
+    def pass_on(*_: object) -> None:
+        deleted.append(1)
+        launcher.terminate()
+
+    signal.signal(signal.SIGTERM, pass_on)  # the first process of a container ignores it otherwise
+    with open(os.path.join(run, "launcher.log"), "wb", buffering=0) as messages:
+        _copy(launcher, messages, os.path.join(run, "plan.json"))
+    code = launcher.wait()
+    code = code if code >= 0 else 128 - code
+    with open(arguments["ended"], "w", encoding="ascii") as mark:
+        mark.write(str(code))
+    _write(1, _AFTER % (code, arguments["hours"]) + b"\n")
+    until = time.monotonic() + arguments["hours"] * 3600
+    while not deleted and time.monotonic() < until:
+        time.sleep(1.0)  # a signal's handler does not end it
+    return code
+
+
+def _copy(launcher: Any, messages: Any, plan: str) -> None:
+    """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan."""
+    fd, begun = launcher.stdout.fileno(), False
+    while True:
+        readable = select.select([fd], [], [], _LOOK)[0]
+        if readable:
+            data = os.read(fd, _PIECE)
+            if not data:
+                return
+            messages.write(data)
+            _write(1, data)
+        elif launcher.poll() is not None:  # another process has its output, too
+            return
+        elif not begun and os.path.exists(plan):
+            begun = True
+            _write(1, BEGUN + b"\n")
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all; who reads it may be gone."""
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError:
+        return

@@ -1,0 +1,166 @@
+"""The launcher runs in a pod: ``--kubernetes --detach``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.job import Host, Program, ProgramKind, Role
+from launcher.transports.kubernetes.batch import why_not
+from launcher.transports.kubernetes.manifest import launcher_manifest
+from launcher.transports.kubernetes.options import KubernetesOptions
+from tests.conftest import Launch, Started
+from tests.kubernetes.cluster import Cluster, soon
+from tests.local.seeing import last_run
+
+Start = Callable[..., Started]
+Submit = Callable[..., str]
+
+#: Ends in its second attempt.
+AGAIN = """
+import os, time
+print("up", os.environ["SECRET"], flush=True)
+with open("result", "w") as file: file.write("saved")
+for _ in range(1200):
+    if os.environ["LAUNCH_ATTEMPT"] == "2": os._exit(7)
+    time.sleep(0.1)
+"""
+WAITS = ("sh", "-c", "echo up; exec sleep 300")
+
+
+@pytest.fixture
+def job(kubernetes: Cluster, tmp_path: Path) -> Path:
+    """A job file, whose launcher's pod reaches the API server: a cluster of ours has no kube-proxy."""
+    server = kubernetes.kubectl("config", "view", "--minify", "--output=jsonpath={..server}")
+    host, _, port = server.removeprefix("https://").partition(":")
+    variables = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port or "443"}
+    container = {"env": [{"name": name, "value": value} for name, value in variables.items()]}
+    pod = {"spec": {"containers": [container]}}
+    file = tmp_path / "job.yaml"
+    settings = {"image": kubernetes.image, "pod": pod}
+    file.write_text(json.dumps({"kubernetes": settings, "roles": {"worker": 1}, "command": ["true"]}))
+    return file
+
+
+@pytest.fixture
+def account(kubernetes: Cluster) -> None:
+    """The service account of the launcher's pod has the rights of docs/kubernetes.md."""
+    user = f"--serviceaccount={kubernetes.namespace}:default"
+    if not kubernetes.kubectl("get", "rolebinding", "launch-detached", "--ignore-not-found"):
+        kubernetes.kubectl("create", "rolebinding", "launch-detached", "--role=launch", user)
+
+
+@pytest.fixture
+def submit(start: Start, job: Path, account: None) -> Submit:
+    """Submits a launcher: the name of the run."""
+
+    def submitted(*words: str, command: tuple[str, ...] = WAITS, **more) -> str:
+        content = json.loads(job.read_text())
+        job.write_text(json.dumps({**content, "command": [*command]}))
+        ended = start("-d", job.name, *words, cwd=job.parent, **more).wait(90)
+        assert ended.code == 0, ended.err
+        assert "its launcher runs in the pod launch-" in ended.err
+        return ended.out.strip()
+
+    return submitted
+
+
+def test_the_job_goes_on_without_this_machine(
+    start: Start, launch: Launch, submit: Submit, kubernetes: Cluster, tmp_path: Path
+):
+    """It is shown and changed through its pod; at its end its files come to here, and nothing is left."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text(AGAIN)
+    files = ("--sync", str(tmp_path / "code"), "--collect", "worker/0=result:results")
+    name = submit("--workers", "2", "-x", "SECRET", *files, command=("train.py",), env={"SECRET": "hunter2"})
+    (row,) = json.loads(start("ps", "--json").wait(30).out)
+    assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
+    assert "hunter2" not in kubernetes.kubectl("get", "pods,jobs", "-o", "json")
+    logs = start("logs", "-f", "worker/0")
+    logs.until(lambda it: "up hunter2" in it.out, 30)
+    tasks = start("ps", name).wait(30).out
+    assert re.findall(r"^(worker/\d) +running +1 ", tasks, re.M) == ["worker/0", "worker/1"], tasks
+    attach = start("attach")
+    again = start("restart", name, "worker/1").wait(60)
+    assert again.code == 0 and "worker/1: attempt 2" in again.out, again.err
+    ended = attach.wait(60)
+    assert ended.code == 7 and "first to fail: worker/1" in ended.out, ended
+    assert logs.wait(30).code == 7
+    assert (tmp_path / "results/result").read_text() == "saved"
+    assert json.loads((last_run(launch).path / "report.json").read_text())["exit_code"] == 7
+    assert "up hunter2" in start("logs", name, "worker/0").wait().out
+    assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
+
+
+def test_it_is_stopped(start: Start, submit: Submit):
+    name = submit("--workers", "2")
+    ended = start("stop", name).wait(60)
+    assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
+    assert "stopped by launch stop" in start("attach", name).wait(30).out
+
+
+def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: Cluster):
+    name = submit(command=("sh", "-c", "echo out; sleep 3; exit 3"))
+    tasks = lambda: [j for j in kubernetes.objects("jobs") if "tf-launcher/run" in j["metadata"]["labels"]]  # noqa: E731
+    assert soon(lambda: not tasks(), 30)
+    assert kubernetes.objects("pods")
+    assert start("ps").wait(60).out == ""
+    assert start("logs", name).wait().out == "out\n"
+    assert re.search(rf"^{name} +ended \(3\)", start("ps", "--all").wait().out, re.M)
+
+
+def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kubernetes: Cluster):
+    """Its tasks end within the lease, and the cluster removes their Jobs with it."""
+    name = submit("--workers", "2", "--lease", "10")
+    (pod,) = [p for p in kubernetes.objects("pods") if "-launcher-" in p["metadata"]["name"]]
+    kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+    assert soon(lambda: not kubernetes.objects("pods"), 40), kubernetes.kubectl("get", "pods")
+    ended = start("attach", name).wait(30)
+    assert ended.code == 125 and "the pod of its launcher is not there any more" in ended.err
+    assert start("ps").wait(30).out == ""
+    kubernetes.kubectl("delete", "jobs", "--all")  # the launcher's own stays for some minutes
+
+
+def test_its_account_has_no_rights(start: Start, launch: Launch, job: Path, kubernetes: Cluster):
+    kubernetes.kubectl("delete", "rolebinding", "launch-detached", "--ignore-not-found")
+    ended = start("-d", str(job)).wait(90)
+    assert ended.code == 125, ended.err
+    assert "may not do all that launch needs" in ended.err and "create, delete, list jobs.batch" in ended.err
+    assert not list(launch.state.iterdir())
+
+
+def test_ctrl_c_while_it_is_submitted(start: Start, launch: Launch, job: Path):
+    started = start("-d", str(job), "--kubernetes", "localhost/nosuch:1")
+    started.until(lambda it: "can't pull the image localhost/nosuch:1" in it.err, 60)
+    started.send(signal.SIGINT)
+    assert started.wait(30).code == 130
+    assert not list(launch.state.iterdir())
+
+
+def test_its_manifest_has_no_resources_of_tasks():
+    """What the user gives tasks beside variables, it does not need."""
+    container = {"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"containers": [container], "volumes": [{"name": "data"}], "nodeSelector": {"disk": "ssd"}}
+    options = KubernetesOptions("image", memory=(("", 64 << 30),), pod={"spec": spec})
+    role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, "launch"))
+    made = launcher_manifest(options, "run", Host("launcher"), role, "python3", "1000", 10.0, tasks=4)
+    pod = made["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"limits": {"memory": "512Mi"}}
+    assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
+    assert "data" not in {volume["name"] for volume in pod["volumes"]}
+    assert pod["automountServiceAccountToken"] is True and pod["nodeSelector"] == {"disk": "ssd"}
+
+
+def test_the_kubectl_that_is_sent(kubernetes: Cluster, tmp_path: Path):
+    static = str(shutil.which("kubectl", path=kubernetes.environ.get("PATH")))
+    assert why_not(static, "x86_64") == ""
+    assert why_not(static, "aarch64") == "is for x86_64, not for aarch64"
+    assert why_not("/bin/sh", "x86_64") == "needs libraries"
+    (tmp_path / "kubectl").write_text("#!/bin/sh\n")
+    assert why_not(str(tmp_path / "kubectl"), "x86_64") == "is no program by itself"

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from launcher.checking import Finding
     from launcher.config.schema import Section
     from launcher.events import Facts
-    from launcher.transports.slurm.allocation import Job
     from launcher.transports.slurm.batch import SlurmQueue
 
 #: Our options -> those of salloc.
@@ -217,13 +216,10 @@ class SlurmTransport(Transport):
         if settings is None:
             yield None
             return
-        from launcher.transports.slurm.allocation import Job, allocated
+        from launcher.transports.slurm.allocation import allocated
         from launcher.transports.slurm.steps import present
 
         python = bool(given.get("python") or given.get("venv"))
-        if is_inside(os.environ):
-            yield present(Job.of(os.environ), notice, python)
-            return
         words = settings.salloc()
         words += [] if settings.time else [f"--time={_CHECK}"]
         with allocated(words, name, notice, lambda: None) as job:
@@ -255,15 +251,13 @@ class SlurmTransport(Transport):
     @contextmanager
     def inventory(self, launch: Launch) -> Iterator[Inventory]:
         """See `Transport.inventory`."""
-        from launcher.transports.slurm.allocation import Job, allocated
+        from launcher.transports.slurm.allocation import allocated
+        from launcher.transports.slurm.batch import notice_of_limit
+        from launcher.transports.slurm.steps import inventory
 
         options: SlurmOptions = launch.settings
-        if is_inside(os.environ):
-            with self._watched(launch, Job.of(os.environ)) as found:
-                yield found
-            return
         words = options.for_job(launch.job)
-        if launch.dry_run:
+        if launch.dry_run and not is_inside(os.environ):
             count, nodes = _tasks(launch.job), options.nodes or 1
             least, most = max(1, count // nodes), -(-count // nodes)
             hosts = [Host(f"node{n}", slots=least, max_slots=most) for n in range(1, nodes + 1)]
@@ -271,25 +265,14 @@ class SlurmTransport(Transport):
             yield Inventory(tuple(hosts), launch.job, same_files=frozenset(h.name for h in hosts),
                             remarks=remarks)  # fmt: skip
             return
+        notice = max(options.notice, launch.job.policy.grace + _AFTER_GRACE)
         with (
             allocated(words, launch.name, launch.notice, launch.ignore_signals) as job,
-            self._watched(launch, job) as found,
-        ):
-            yield found
-
-    @contextmanager
-    def _watched(self, launch: Launch, job: Job) -> Iterator[Inventory]:
-        """The nodes of a job, whose time limit is watched."""
-        from launcher.transports.slurm.batch import notice_of_limit
-        from launcher.transports.slurm.steps import inventory
-
-        limit, end = f"the time limit of Slurm's job {job.id} (--time)", "SIGTERM, as scancel sends it"
-        notice = max(launch.settings.notice, launch.job.policy.grace + _AFTER_GRACE)
-        with (
             inventory(launch, job) as found,
             nullcontext() if launch.dry_run else notice_of_limit(job, notice),
         ):
-            yield found._replace(limit=limit, end=end)
+            limit = f"the time limit of Slurm's job {job.id} (--time)"
+            yield found._replace(limit=limit, end="SIGTERM, as scancel sends it")
 
     def queue(self) -> SlurmQueue:
         """See `Transport.queue`."""

@@ -16,7 +16,7 @@ from typing import IO
 
 from launcher.agent.node import job_variables
 from launcher.errors import Fault, JobError, TransportError
-from launcher.transports.slurm import MOST_NODES, in_step
+from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 
 #: Seconds for an answer of Slurm's controller, which may be busy; for the end of a holder.
 _ANSWER, _END = 30.0, 10.0
@@ -280,7 +280,7 @@ def asked_on() -> str:
 def allocated(
     words: Sequence[str], name: str, notice: Callable[[str], None], ignore_signals: Callable[[], None]
 ) -> Iterator[Job]:
-    """A job of our own, from when Slurm grants it.
+    """The job around this process, else one of our own, from when Slurm grants it.
 
     Args:
         words: options of salloc.
@@ -291,6 +291,9 @@ def allocated(
     Raises:
         TransportError: Slurm does not grant it.
     """
+    if is_inside(os.environ):
+        yield Job.of(os.environ)
+        return
     label = f"launch-{name}"
     # Lost nodes do not end the job: launch decides.
     ours = (f"--job-name={label}", f"--comment={asked_on()}", "--no-kill")

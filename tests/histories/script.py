@@ -4,7 +4,8 @@
 
     up                          every agent is ready and holds its ports, every task has started
     reaches node1 | reaches node1 all but node2:4001
-    ready node1 | held node1 | refused node1 | lacks node1 | lost node1 | taken node1 | closed node1
+    ready node1 | held node1 | refused node1 | lacks node1 | closed node1
+    lost node1 | taken node1 | over node1
     closed                      every agent that is not lost
     worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
     worker/0 finishes 0         exits, and is gone
@@ -306,10 +307,10 @@ class Script:
             return events.PortsRefused(host, now(), "there is no environment 'tf'", 127)
         if verb == "closed":
             return events.AgentClosed(host, now())
-        assert verb in ("lost", "taken"), verb  # taken: by a cluster, for others
+        assert verb in ("lost", "taken", "over"), verb  # by a cluster: for others, with all others
         self._lost.add(host)
         self._back.discard(host)
-        return events.AgentLost(host, now(), "connection reset", preempted=verb == "taken")
+        return events.AgentLost(host, now(), "connection reset", verb == "over", verb == "taken")
 
     def _task(self, task: TaskId, text: str, now: Callable[[], float]) -> Iterator[Event]:
         verb = (re.match(r"[a-z ]*[a-z]", text) or [text])[0].removesuffix(" oom")

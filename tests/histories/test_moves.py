@@ -37,6 +37,9 @@ worker 2, hosts 2, restarts 1: up; worker/0 dies 9; worker/0 gone; lost node2; c
     -> 125 | failed: signal, lost | host node2 is lost: connection reset; no restart is left of 1
 worker 2 restart never, hosts 2, spares s1, restarts 1: up; lost node2; worker/0 ends; closed
     -> 125 | stopped, lost
+# the allocation is over: nothing moves, even before the other hosts are lost
+worker 2, hosts 2, spares s1, restarts 1: up; over node2; over node1; over s1; closed
+    -> 125 | lost, lost | host node2 is lost: connection reset
 # a host whose tasks do not move does not use up a restart
 reader 2, other 2 restart never, hosts 2, restarts 1, continue: up; lost node2; reader/0 dies 9;
     reader/0 gone; time up restart 1; reader/0 starts; reader/0,other/0 finishes 0; closed

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         InputError: the job has faults, or the format can't have it; nothing is written.
         ProgramError: a program for Slurm does not exist.
     """
+    os.environ.pop("SLURM_JOB_ID", None)  # the file is not for the job around this process
     parser = command_parser("run")
     _add_output(parser)
     parser.parse_args(args.rest, args)

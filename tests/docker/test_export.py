@@ -13,7 +13,9 @@ import pytest
 
 from tests.conftest import Launch
 from tests.docker.engine import Engine
+from tests.local.seeing import ROOT
 from tests.local.test_export import by_task
+from tests.local.training import CACHE, PYTHON, WITH_TENSORFLOW
 from tests.slurm.test_export import HOSTILE
 
 #: Tells what it has, and waits for all others at their addresses.
@@ -90,3 +92,21 @@ def test_several_tasks_decide(compose: Compose, image: str, launch: Launch, weir
         assert env["COPIED"] == HOSTILE, "the value is that of the machine where it runs"
         tasks[by_task(env)[0]] = end
     assert tasks == {"worker/0": "0", "worker/1": "7"}
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_mnist(compose: Compose, image: str, launch: Launch, weird_path: Path, docker: Engine):
+    """Containers see TensorFlow, and the data, of this machine."""
+    homes = (Path(PYTHON).parents[1], Path(PYTHON).resolve().parents[1], Path(CACHE))
+    seen = [f"--mount={path}:{path}:ro" for path in (*map(str, homes), "/usr/lib/x86_64-linux-gnu")]
+    for file in (ROOT / "examples/mnist_dist").glob("*.py"):
+        (weird_path / file.name).write_text(file.read_text())
+    words = (*seen, *WITH_TENSORFLOW, "--flags", "--workers", "3")
+    export(launch, weird_path, image, *words, "mnist_dist.py")
+    compose("up", "--detach", check=True)
+    workers = compose("ps", "--all", "--quiet", "worker-0", "worker-1", "worker-2", check=True).stdout.split()
+    assert docker.docker("wait", *workers, timeout=170).split() == ["0", "0", "0"]
+    said = compose("logs", "--no-color", check=True).stdout
+    found = re.findall(r"test accuracy: ([01]\.\d+)", said)
+    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found), said[-3000:]

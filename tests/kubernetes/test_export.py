@@ -97,6 +97,7 @@ def test_tasks_find_each_other(
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_path: Path):
     """Pods of our own cluster see TensorFlow, and the data, of this machine."""
     if not kubernetes.enter:
@@ -122,8 +123,8 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
     kubernetes.run("kubectl", "create", "namespace", name)
     try:
         kubernetes.run("kubectl", "apply", "-f", "-", stdin=text)
-        wait = ("wait", "--for=condition=complete", "--timeout=150s", "job/job-worker")
-        waited = kubernetes.run("kubectl", "-n", name, *wait, check=False, timeout=160)
+        wait = ("wait", "--for=condition=complete", "--timeout=300s", "job/job-worker")
+        waited = kubernetes.run("kubectl", "-n", name, *wait, check=False, timeout=310)
         pods = kubernetes.run("kubectl", "-n", name, "describe", "pods")
         logs = ("logs", "--prefix", "--tail=-1", "-l", "app.kubernetes.io/name=job")
         said = kubernetes.run("kubectl", "-n", name, *logs, check=False)

@@ -81,6 +81,11 @@ def test_values_of_variables_of_this_machine_are_not_written(launch: Launch, tmp
     assert "TOKEN" in text and "SECRET_A" in text and "yes" in text
 
 
+def test_the_job_of_slurm_around_it_does_not_matter(launch: Launch, tmp_path: Path):
+    ended = launch("export", "slurm", "-N", "2", "true", cwd=tmp_path, env={"SLURM_JOB_ID": "5"})
+    assert (ended.code, ended.err) == (0, "") and "#SBATCH --job-name=true --nodes=2" in ended.out
+
+
 def test_limits_images_and_gpus(launch: Launch, tmp_path: Path):
     (tmp_path / "job.yaml").write_text(
         "command: [true]\nroles:\n"

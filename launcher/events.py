@@ -217,6 +217,16 @@ class RestartAsked(Record):
     tasks: Tuple[TaskId, ...]
 
 
+class Grown(Record):
+    """The answer to `Grow`: a line for the user; empty: its memory had its last size."""
+
+    host: str
+    at: float
+    text: str
+    #: Whether its memory has another size now.
+    larger: bool = False
+
+
 class OutputDelayed(Record):
     """Output of tasks may be on its way: its reader is slow, or the connection to a host is broken."""
 
@@ -248,7 +258,7 @@ AgentEvent = Union[
     HostNotice,
     AgentClosed,
 ]
-Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
+Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, Grown, OutputDelayed, TimeUp]
 
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process
@@ -379,6 +389,12 @@ class StartAgent(Record):
     host: str
 
 
+class Grow(Record):
+    """To the launcher: give a host, whose memory ran out, the next size of it; `Grown` is the answer."""
+
+    host: str
+
+
 class CheckNetwork(Record):
     """To the launcher: every port is held, so let hosts try to connect to those of others (`TryPeers`)."""
 
@@ -477,6 +493,7 @@ Command = Union[
     AgentCommand,
     HangUp,
     StartAgent,
+    Grow,
     CheckNetwork,
     MakePlan,
     MoveTasks,

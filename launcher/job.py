@@ -162,9 +162,10 @@ class Role(Record):
     flags: bool | None = None
     #: The image of the containers of its tasks; ``None``: as for the job.
     image: str | None = None
-    #: Limits of each task, for containers: CPUs, and memory in bytes; ``None``: as for the job.
+    #: Limits of each task, for containers; ``None``: as for the job. CPUs, and sizes of memory in bytes: the
+    #: first attempt has the first one, and an attempt after one that was out of memory has the next.
     cpus: float | None = None
-    memory: int | None = None
+    memory: tuple[int, ...] | None = None
     #: ``file:line`` of the role and of its program, for messages.
     source: str = ""
     program_source: str = ""

@@ -270,6 +270,19 @@ def single(read: Callable[[str], Any]) -> Read:
     return value
 
 
+def joined(read: Callable[[str], Any]) -> Read:
+    """A reader of a list of values, or of one: ``read`` gets their texts with commas between them."""
+
+    def value(node: Node, label: str, faults: Faults) -> Any:
+        if not isinstance(node.value, list):
+            return single(read)(node, label, faults)
+        texts = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
+        whole = len(texts) == len(node.value)
+        return faults.check(node.line, label, ",".join(texts), read) if whole else None
+
+    return value
+
+
 def alone(text: str) -> Sequence[str]:
     """A text as the only item of a list: a path may contain commas and blanks."""
     return (text,)
@@ -322,16 +335,14 @@ def named(read: Callable[[str], str]) -> Read:
     return texts
 
 
-def by_role(read: Callable[[str], Any]) -> Read:
+def by_role(read: Read) -> Read:
     """A reader of one value for every role (its name is empty), or of a mapping of roles to values."""
 
     def limits(node: Node, label: str, faults: Faults) -> Any:
         if not isinstance(node.value, dict):
-            found = single(read)(node, label, faults)
+            found = read(node, label, faults)
             return None if found is None else (("", found),)
-        pairs = [
-            (name, single(read)(value, f"{label} of {name}", faults)) for name, value in node.value.items()
-        ]
+        pairs = [(name, read(value, f"{label} of {name}", faults)) for name, value in node.value.items()]
         return tuple((name, value) for name, value in pairs if value is not None)
 
     return limits

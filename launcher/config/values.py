@@ -12,6 +12,8 @@ from launcher.job import RESERVED_VARIABLES
 
 MOST_GPUS = 256
 MOST_SLOTS = 1_000_000
+#: Sizes of memory that attempts get one after the other.
+MOST_SIZES = 8
 #: The longest duration in days: timers of the system end at about 292 years.
 MOST_DAYS = 10_000
 
@@ -207,6 +209,21 @@ def memory(text: str) -> int:
     return size
 
 
+def _ascending(read: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
+    """A reader of sizes with commas between them, each larger than the one before."""
+
+    def sizes(text: str) -> tuple[int, ...]:
+        found = tuple(map(read, comma_separated(text)))
+        if len(found) > MOST_SIZES or [*found] != sorted({*found}):
+            raise ValueError(f"expected at most {MOST_SIZES} sizes, each larger than the one before")
+        return found
+
+    return sizes
+
+
+memory_sizes = _ascending(memory)
+
+
 def cpus(text: str) -> float:
     """A number of CPUs."""
     try:
@@ -231,6 +248,9 @@ def memory_quantity(text: str) -> int:
     unit = match[2] or " "
     power = " KMGT".index(unit[0].upper())
     return memory(str(int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)))
+
+
+memory_quantities = _ascending(memory_quantity)
 
 
 def exit_codes(text: str) -> range:

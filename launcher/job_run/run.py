@@ -301,6 +301,7 @@ def _launch(
             options.commands_fd,
             moves,
             board,
+            hosts.grow,
         )
         report = orchestrator.run()
         complete = written = True

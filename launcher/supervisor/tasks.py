@@ -105,6 +105,8 @@ class TaskRecord(StateRecord):
         self.detail = ""
         #: Whether a command to stop it was given; whether a signal of a stop sequence was sent to it.
         self.stop_sent = self.signalled = False
+        #: Whether memory ran out, and its host did not get more since.
+        self.out_of_memory = False
         #: Whether it is ended because of its silence; the looks (`stalls`) at its start and last output.
         self.stalled = False
         self.first_look = 0

@@ -13,7 +13,7 @@ from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.protocol import Message
 from launcher.record import Record
-from launcher.text import listed
+from launcher.text import byte_size, listed
 
 _T = TypeVar("_T")
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.
@@ -225,11 +225,27 @@ class Hosts(Protocol):
             TransportError: it can't be used now.
         """
 
+    def grow(self, host: str) -> str:
+        """Give a host, on which no task runs, the next size of its memory. Blocks; any thread may call it.
+
+        Returns:
+            A line for the user, see `outgrown`; empty: it has the last size.
+
+        Raises:
+            TransportError: that is not possible now.
+        """
+
     def located(self, placement: Placement) -> Placement:
         """The placement with the present addresses of its hosts; for each plan, after `started`."""
 
     def kept(self) -> Sequence[str]:
         """Lines about containers or files that stay after the job, at the user's request."""
+
+
+def outgrown(host: str, before: int, now: int) -> str:
+    """The line for the user about the sizes of a host's memory, in bytes."""
+    old, new = byte_size(before, binary=True), byte_size(now, binary=True)
+    return f"{host} was out of memory at {old}: its next attempt gets {new}"
 
 
 def with_tilde(path: str) -> str:

@@ -147,7 +147,7 @@ def test_its_manifest_has_no_resources_of_tasks():
     """What the user gives tasks beside variables, it does not need."""
     container = {"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     spec = {"containers": [container], "volumes": [{"name": "data"}], "nodeSelector": {"disk": "ssd"}}
-    options = KubernetesOptions("image", memory=(("", 64 << 30),), pod={"spec": spec})
+    options = KubernetesOptions("image", memory=(("", (64 << 30,)),), pod={"spec": spec})
     role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, "launch"))
     made = launcher_manifest(options, "run", Host("launcher"), role, "python3", "1000", 10.0, tasks=4)
     pod = made["spec"]["template"]["spec"]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import Started
+from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import ROOT, Cluster, soon
+from tests.local.seeing import last_run
 from tests.local.training import CACHE, PYTHON
 
 Start = Callable[..., Started]
@@ -47,6 +48,31 @@ def test_tasks_run_in_pods(start: Start, kubernetes: Cluster, tmp_path: Path):
 def test_the_exit_code_is_that_of_the_task(start: Start, kubernetes: Cluster):
     result = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "sh", "-c", "exit 42").wait(60)
     assert result.code == 42, result.err
+
+
+#: Needs 200 MB in worker/1: its process is killed for memory; or all of its pod, as cgroups of version 2 do.
+LARGE = """\
+import os
+if os.environ["TASK_INDEX"] == "1":
+    if os.environ.get("WHOLE"):
+        open("/proc/1/oom_score_adj", "w").write("1000")
+    print(len(bytearray(200 << 20)))
+"""
+
+
+@pytest.mark.parametrize(("whole", "again"), [((), 1), (("-x", "WHOLE=1"), 2)])
+def test_a_pod_gets_more_memory_after_it_was_out_of_it(
+    start: Start, launch: Launch, kubernetes: Cluster, whole: tuple[str, ...], again: int
+):
+    """The same pod, if its agent lives; else a new one, and all tasks start again."""
+    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--memory", "worker=64m,400m", *whole)
+    # With limits of both the kubelet makes no process of the pod more likely to be killed.
+    more = ("--cpus", "0.5", "--restarts", "1", "--restart", "task")
+    result = start(*words, *more, "--", "python3", "-c", LARGE).wait(90)
+    assert result.code == 0, result.err
+    assert "worker-1 was out of memory at 64 MiB: its next attempt gets 400 MiB\n" in result.err
+    attempts = [task["attempt"] for task in last_run(launch).report["tasks"]]
+    assert attempts == [again, 2]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

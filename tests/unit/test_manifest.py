@@ -25,7 +25,8 @@ def pod(options: KubernetesOptions, role: Role = ROLE, user: str = "7:8") -> Any
 
 
 def test_limits_and_user():
-    options = KubernetesOptions("i", memory=(("", 3 << 20), ("ps", 9)), cpus=(("worker", 1.5),), pull="never")
+    memory = (("", (3 << 20, 4 << 20)), ("ps", (9,)))
+    options = KubernetesOptions("i", memory=memory, cpus=(("worker", 1.5),), pull="never")
     spec = pod(options, ROLE._replace(gpus=2))["spec"]
     (container,) = spec["containers"]
     limits = {"cpu": "1500m", "memory": "3Mi", "nvidia.com/gpu": "2"}

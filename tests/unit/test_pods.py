@@ -182,6 +182,7 @@ _SILENT = {"Ready": "False", "ContainersReady": "True"}
         (pod(terminated(137, "OOMKilled"), limit="67108864", phase="Failed"), "OOMKilled: its limit is 64 MiB", True, False),
         (pod(terminated(137, "OOMKilled"), limit="1.5Gi", phase="Failed"), "OOMKilled: its limit is 1.5Gi", True, False),
         (pod(terminated(137, "OOMKilled"), phase="Failed"), "OOMKilled: its node had no memory left", True, False),
+        (pod(terminated(1, "OOMKilled"), limit="1Gi", phase="Failed"), "its container exited with 1", True, False),
         (
             pod(terminated(137), phase="Failed", reason="Evicted", message='EmptyDir "v" exceeds the limit "20Mi". '),
             'its pod was evicted: EmptyDir "v" exceeds the limit "20Mi".', True, False,

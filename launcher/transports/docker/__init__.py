@@ -61,7 +61,7 @@ class DockerTransport(Transport):
         from launcher.transports.docker.container import own_hosts, seen_inside
 
         options: docker.DockerOptions = launch.settings
-        job = docker.with_gpus(launch.job, options.gpus)._replace(
+        job = docker.with_limits(launch.job, options)._replace(
             python=launch.job.python if launch.python_given else DEFAULT_PYTHON,
             workdir=None if options.no_mount and not launch.workdir_given else launch.job.workdir,
         )

@@ -14,7 +14,7 @@ from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
 from launcher.text import counted, listed
 from launcher.transports.docker.options import DockerOptions, image_faults, limit
 
-_N = TypeVar("_N", int, float)
+_N = TypeVar("_N")
 
 #: Labels of everything a launch creates: its job, its launcher process, ``--keep``.
 JOB, OWNER, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "kept"))
@@ -45,8 +45,9 @@ class Container(Record):
     mounts: tuple[Mount, ...] = ()
     #: ``UID:GID`` or names the image knows; empty: the image's own user.
     user: str = ""
-    #: Its limit in bytes; ``None``: no limit.
+    #: Its limit in bytes (``None``: no limit), and those that it may have later, each after out of memory.
     memory: int | None = None
+    larger: tuple[int, ...] = ()
     #: Further options of ``docker run``.
     options: tuple[str, ...] = ()
 
@@ -129,14 +130,15 @@ def containers(
             )
             raise PlacementError([Fault(tasks[0].host.source, problem, "expected hosts: in the roles")])
         options = []
-        if (cpus := _limit(docker.cpus, tasks, "cpus")) is not None:
-            options.append(f"--cpus={cpus:g}")
+        if cpus := _limits(docker.cpus, tasks, "cpus"):
+            options.append(f"--cpus={sum(cpus):g}")
         if any(placed.gpus for placed in tasks):
             options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
             options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
-        memory = _limit(docker.memory, tasks, "memory")
-        made.append(same._replace(host=host, image=image, memory=memory, options=tuple(options)))
+        memory, *larger = _sums(_limits(docker.memory, tasks, "memory")) or (None,)
+        mine = same._replace(host=host, image=image, options=tuple(options))
+        made.append(mine._replace(memory=memory, larger=tuple(larger)))
     return made
 
 
@@ -191,11 +193,16 @@ def _mount(text: str, here: bool) -> Mount | None:
     return Mount(source, os.path.normpath(target), mode == "ro")
 
 
-def _limit(limits: Sequence[tuple[str, _N]], tasks: Sequence[Placed], field: str) -> _N | None:
-    """The sum of the limits of a container's tasks; ``None``: a task has none."""
-    found = [limit(limits, placed.role, field) for placed in tasks]
-    each = [one for one in found if one is not None]
-    return sum(each[1:], each[0]) if each and len(each) == len(found) else None
+def _limits(limits: Sequence[tuple[str, _N]], tasks: Sequence[Placed], field: str) -> list[_N]:
+    """The limit of each of a container's tasks; empty: a task has none."""
+    found = [one for placed in tasks if (one := limit(limits, placed.role, field)) is not None]
+    return found if len(found) == len(tasks) else []
+
+
+def _sums(tasks: Sequence[Sequence[int]]) -> list[int]:
+    """The first sizes of all tasks together, then the second ones, and so on; a task keeps its last size."""
+    steps = range(max(map(len, tasks), default=0))
+    return [sum(sizes[min(step, len(sizes) - 1)] for sizes in tasks) for step in steps]
 
 
 # ---------------------------------------------------------------------- names and labels

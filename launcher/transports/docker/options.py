@@ -18,7 +18,7 @@ from launcher.transports.transport import Asked
 if TYPE_CHECKING:  # only a launch with a job file needs it
     from launcher.config.schema import Faults, Key, Keys, Node, Values
 
-_N = TypeVar("_N", int, float)
+_N = TypeVar("_N")
 _T = TypeVar("_T", bound=Record)
 
 #: Options of ``docker run`` that launch sets itself.
@@ -42,8 +42,8 @@ class DockerOptions(Record):
     mounts: tuple[str, ...] = ()
     no_mount: bool = False
     read_only: bool = False
-    #: Limits: role -> bytes, role -> CPUs; an empty role is every role.
-    memory: tuple[tuple[str, int], ...] = ()
+    #: Limits: role -> sizes of memory, as of `Role`; role -> CPUs; an empty role is every role.
+    memory: tuple[tuple[str, tuple[int, ...]], ...] = ()
     cpus: tuple[tuple[str, float], ...] = ()
     user: str | None = None
     #: ``missing``, ``always`` or ``never``.
@@ -61,13 +61,13 @@ class DockerOptions(Record):
 
 def shared_keys() -> Sequence[Key]:
     """The keys about containers wherever they run; `read_shared` reads them."""
-    from launcher.config.schema import Key, by_role, single
+    from launcher.config.schema import Key, by_role, joined, single
 
-    gpus = single(values.whole(0, values.MOST_GPUS))
+    gpus, sizes = single(values.whole(0, values.MOST_GPUS)), by_role(joined(values.memory_sizes))
     return (
         Key("image", "The image of roles that have none of their own.", single(values.image)),
-        Key("memory", "The memory limit of each container: 512m, 2g.", by_role(values.memory)),
-        Key("cpus", "The CPU limit of each container.", by_role(values.cpus)),
+        Key("memory", "Memory of each container: 2g; or [2g, 4g]: the next after out of memory.", sizes),
+        Key("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
         Key("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
         Key("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
         Key("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
@@ -149,8 +149,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
     add("--no-mount", "do not mount the working folder")
     add("--read-only", "mount the working folder read-only")
-    text = "limit for each container: 512m, 2g; repeatable"
-    add("--memory [ROLE=]SIZE", text, _of_role(values.memory), **values.REPEATABLE)
+    text = "limit for each container: 2g; 2g,4g: the next size after out of memory; repeatable"
+    add("--memory [ROLE=]SIZE", text, _of_role(values.memory_sizes), **values.REPEATABLE)
     text = "limit for each container: 1.5; repeatable"
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
     add("--user UID[:GID]", "user of the tasks (default: you)", values.one_line)
@@ -268,11 +268,16 @@ def limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None
     return found
 
 
-def with_gpus(job: JobSpec, gpus: int | None) -> JobSpec:
-    """The job with GPUs for each task of a role without its own number; ps and sidecars get none."""
-    return job._replace(
-        roles=tuple(
-            role._replace(gpus=gpus) if role.gpus is None and role.name != "ps" and not role.sidecar else role
-            for role in job.roles
-        )
-    )
+def with_limits(job: JobSpec, settings: Any) -> JobSpec:
+    """The job with the memory of each role, and GPUs for each task of a role without its own number.
+
+    Args:
+        job: the job; ps and sidecars get no GPUs.
+        settings: with the fields of `shared_keys`.
+    """
+    roles = []
+    for role in job.roles:
+        own = role.gpus is not None or role.name == "ps" or role.sidecar
+        memory = limit(settings.memory, role, "memory")
+        roles.append(role._replace(gpus=role.gpus if own else settings.gpus, memory=memory))
+    return job._replace(roles=tuple(roles))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.job import Host
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Commands, Connected
-from launcher.transports.docker.options import with_gpus
+from launcher.transports.docker.options import with_limits
 from launcher.transports.kubernetes import options as kubernetes
 from launcher.transports.transport import Inventory, Launch, Reaching, Transport
 
@@ -66,7 +66,7 @@ class KubernetesTransport(Transport):
         from launcher.transports.docker.container import own_hosts
         from launcher.transports.kubernetes.pods import Pods
 
-        job = with_gpus(launch.job, launch.settings.gpus)._replace(
+        job = with_limits(launch.job, launch.settings)._replace(
             python=launch.job.python if launch.python_given else DEFAULT_PYTHON,
             workdir=launch.job.workdir if launch.workdir_given else None,
         )
@@ -95,6 +95,10 @@ class KubernetesTransport(Transport):
     def renew(self, host: str, settings: Any) -> None:
         """See `Transport.renew`."""
         settings.renew(host)
+
+    def grow(self, host: str, settings: Pods) -> str:
+        """See `Transport.grow`."""
+        return settings.grow(host)
 
     def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
         """See `Transport.add_cleaning`."""

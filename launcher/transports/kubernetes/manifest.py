@@ -185,8 +185,8 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
     limits: dict[str, str] = {}
     if (cpus := limit(options.cpus, role, "cpus")) is not None:
         limits["cpu"] = f"{round(cpus * 1000)}m"
-    if (memory := limit(options.memory, role, "memory")) is not None:
-        limits["memory"] = str(memory) if memory % _MEBIBYTE else f"{memory // _MEBIBYTE}Mi"
+    if memory := limit(options.memory, role, "memory"):
+        limits["memory"] = quantity(memory[0])
     if role.gpus:
         limits["nvidia.com/gpu"] = str(role.gpus)
     if limits:
@@ -205,6 +205,11 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
 def with_templates(pod: Mapping[str, Any], options: KubernetesOptions, role: Role) -> dict[str, Any]:
     """A pod with the user's templates: that of all roles, then that of its own."""
     return merged(merged(pod, options.pod), options.pods.get(role.name, {}))
+
+
+def quantity(size: int) -> str:
+    """Bytes of memory as Kubernetes has them."""
+    return str(size) if size % _MEBIBYTE else f"{size // _MEBIBYTE}Mi"
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:

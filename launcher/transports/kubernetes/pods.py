@@ -15,18 +15,19 @@ from launcher.errors import HostGone, HostsError, Preempted, TransportError
 from launcher.job import Host, JobSpec
 from launcher.text import duration, listed
 from launcher.transports import bootstrap
-from launcher.transports.base import Connected
+from launcher.transports.base import Connected, outgrown
 from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import OWNER as OWNER_LABEL
 from launcher.transports.docker.container import is_dead
 from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
-from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, selector
+from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, quantity, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
-from launcher.transports.kubernetes.rights import check_rights, namespace_of
+from launcher.transports.kubernetes.rights import GROWING, RIGHTS, check_rights, namespace_of
 from launcher.transports.kubernetes.status import (
     CONTAINER,
     JOB_EVENT,
+    OOM_KILLED,
     POD_EVENT,
     PodStatus,
     job_status,
@@ -49,6 +50,8 @@ _WATCHDOG = "its container exited with 1"
 _IN_BACKGROUND = ("--cascade=background", "--wait=false")
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD = "LAUNCH_POD"
+#: Seconds for a node to change the limit of a pod.
+_RESIZED = 15.0
 
 
 class Pods:
@@ -69,6 +72,8 @@ class Pods:
         self._user = user_of(self.options)
         self._owner = owner_labels(launch.name, keep=False)[OWNER_LABEL]
         self._hosts: dict[str, Host] = {}
+        #: Of each host: the sizes of its memory from the present one on, see `Role`.
+        self._sizes: dict[str, tuple[int, ...]] = {}
         #: Selects the objects of the launch.
         self.selects = f"--selector={selector(launch.name)}"
         #: Of each host: the number of Jobs that were made for it.
@@ -90,8 +95,9 @@ class Pods:
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """The Job of a host, see `job_manifest`."""
         role = self._roles[host.roles[0]]
+        sizes = self._sizes.setdefault(host.name, role.memory or ())
         found = job_manifest(
-            self.options,
+            self.options._replace(memory=((role.name, sizes),)),
             self._launch.name,
             host,
             role,
@@ -124,7 +130,9 @@ class Pods:
         Raises:
             TransportError: they can't be made, or a pod does not run in time.
         """
-        check_rights(self.kubectl.ask, self.options.namespace or namespace_of(self.kubectl.ask))
+        namespace = self.options.namespace or namespace_of(self.kubectl.ask)
+        grows = any(len(role.memory or ()) > 1 for role in self._job.roles)
+        check_rights(self.kubectl.ask, namespace, GROWING if grows else RIGHTS)
         self._hosts.update({host.name: host for host in hosts})
         with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
             pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
@@ -207,10 +215,40 @@ class Pods:
         until = time.monotonic() + tasks_end_after(self.lease) + self.grace
         while not (ended := self._has_ended(host)) and time.monotonic() < until and not self._over:
             time.sleep(_PAUSE)
-        number, node = self._numbers[host], self.status(host).node
+        number, status = self._numbers[host], self.status(host)
         self._delete("job", job_name(self._launch.name, host, number))
-        self._make([(self._hosts[host], number + 1, "" if ended else node)])
+        if self._outgrew(host, status):
+            self._launch.notice(self._outgrown(host))
+        self._make([(self._hosts[host], number + 1, "" if ended else status.node)])
         self._await_running([host])
+
+    def _outgrew(self, host: str, status: PodStatus) -> bool:
+        """Whether its pod is over because memory ran out, and there is a larger size of it."""
+        return status.over.startswith(OOM_KILLED) and len(self._sizes[host]) > 1
+
+    def grow(self, host: str) -> str:
+        """See `Transport.grow`: the pod runs on with a larger limit."""
+        if len(self._sizes[host]) < 2:
+            return ""
+        size = self._sizes[host][1]
+        amount = {"memory": quantity(size)}
+        container = {"name": CONTAINER, "resources": {"limits": amount, "requests": amount}}
+        patch = json.dumps({"spec": {"containers": [container]}})
+        pod = f"pod/{self._found[self._of(host)]['metadata']['name']}"
+        self.kubectl.ask("patch", pod, "--subresource=resize", f"--patch={patch}")
+        until = time.monotonic() + _RESIZED
+        while (status := self.status(host)).memory != size:
+            if status.over or time.monotonic() > until:
+                raise TransportError(status.over or status.not_resized or f"not within {_RESIZED:g}s")
+            time.sleep(_PAUSE)
+            self.look(_PAUSE)
+        return self._outgrown(host)
+
+    def _outgrown(self, host: str) -> str:
+        """Go on to the next size of its memory; the line about it."""
+        before, *larger = self._sizes[host]
+        self._sizes[host] = tuple(larger)
+        return outgrown(host, before, larger[0])
 
     def _has_ended(self, host: str) -> bool:
         try:
@@ -287,6 +325,8 @@ class Pods:
             status = self.status(host)
             if status.taken or (status.over and not taken):
                 why = "the agent was killed" if status.over == _WATCHDOG else status.over
+                if self._outgrew(host, status) and not self._job.policy.restarts:
+                    why += "; `--restarts 1` would give it the next size"
                 return (Preempted if status.preempted else HostGone)(f"{host}: {why}")
             if time.monotonic() >= until:
                 return None

@@ -7,27 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import TransportError
 
+_Rights = Mapping[str, Sequence[str]]
 #: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
-RIGHTS: Mapping[str, Sequence[str]] = {
+RIGHTS: _Rights = {
     "jobs.batch": ("create", "delete", "list"),
     "pods": ("get", "list", "watch"),
     "pods/attach": ("create",),
     "pods/exec": ("create",),
 }
+#: The same if the memory of pods may become larger.
+GROWING: _Rights = {**RIGHTS, "pods/resize": ("get", "patch")}
 _API = "authorization.k8s.io/v1"
 
 
-def check_rights(ask: Callable[..., str], namespace: str) -> None:
-    """Ask the API server for all `RIGHTS`, by one command.
+def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGHTS) -> None:
+    """Ask the API server for all rights, by one command.
 
     Args:
         ask: runs kubectl with these words, and ``stdin``: what it prints.
         namespace: of the pods.
+        needed: `RIGHTS` or `GROWING`.
 
     Raises:
         TransportError: some are missing, or the API server does not answer.
     """
-    rights = [(verb, resource) for resource, verbs in RIGHTS.items() for verb in verbs]
+    rights = [(verb, resource) for resource, verbs in needed.items() for verb in verbs]
     reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
     request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     # The schema of the API server is large, and not needed for this.

@@ -10,10 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from launcher.config.values import memory_quantity
 from launcher.errors import TransportError
 from launcher.record import Record
 from launcher.text import byte_size, host_text, signal_name
 
+#: Begins the reason of a pod that is over because its memory ran out. The exit code of a killed container.
+OOM_KILLED, _KILLED = "OOMKilled", 137
 #: The container of a pod that launch runs, and the label of a pod with the name of its host.
 CONTAINER, HOST = "task", "tf-launcher/host"
 _Json = Mapping[str, Any]
@@ -70,6 +73,9 @@ class PodStatus(Record):
     ended: bool = False
     #: Whether the cluster or a user ends it: its processes do not end by themselves.
     taken: bool = False
+    #: The limit of its memory in bytes (0: not known), and why it does not get the one that was asked for.
+    memory: int = 0
+    not_resized: str = ""
 
 
 def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
@@ -103,6 +109,8 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         ended=_text(pod, "status", "phase") in ("Failed", "Succeeded")
         or isinstance(_get(ours, "state", "terminated"), Mapping),
         taken=_is_taken(pod),
+        memory=_bytes(_text(ours, "resources", "limits", "memory")),
+        not_resized=next(map(_said, _conditions(pod, "PodResizePending", "True")), ""),
     )
 
 
@@ -141,10 +149,11 @@ def _host(found: _Json) -> str:
 def _over(pod: _Json, ours: _Json, node: str) -> str:
     ended = _get(ours, "state", "terminated")
     reason = _text(pod, "status", "reason")
-    if _text(ended, "reason") == "OOMKilled":
+    # If a process was killed for memory before, this is the reason, however the container ends.
+    if _text(ended, "reason") == OOM_KILLED and _get(ended, "exitCode") == _KILLED:
         limit = _text(_container(pod, CONTAINER), "resources", "limits", "memory")
         limit = byte_size(int(limit), binary=True) if re.fullmatch("[0-9]{1,18}", limit) else limit
-        return f"OOMKilled: its limit is {limit}" if limit else "OOMKilled: its node had no memory left"
+        return f"{OOM_KILLED}: its {f'limit is {limit}' if limit else 'node had no memory left'}"
     if reason == "NodeLost" or _is_silent(pod):
         return f"its node {node} is lost"
     if reason:
@@ -248,6 +257,13 @@ def _text(value: object, *path: str) -> str:
 def _list(value: object, *path: str) -> list[_Json]:
     found = _get(value, *path)
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def _bytes(quantity: str) -> int:
+    try:
+        return memory_quantity(quantity)
+    except ValueError:
+        return 0
 
 
 def _conditions(pod: _Json, type: str, status: str) -> Iterator[_Json]:

@@ -33,7 +33,7 @@ KEYS = table(
     Key("one", "", single(str)),
     Key("list", "", several(str, str.split)),
     Key("pairs", "", named(str)),
-    Key("limit", "", by_role(int)),
+    Key("limit", "", by_role(single(int))),
 )
 
 

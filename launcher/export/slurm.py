@@ -20,7 +20,7 @@ _KNOWN = {"world_size", "job_name", "attempt", "tf_config"}
 _SCRIPT = r"""
 set -u
 exec 2>&1
-# Jobs on the same nodes at the same time have different ports, unless their numbers are far apart.
+# Jobs on the same nodes have different ports, unless their numbers differ by a multiple of {blocks}.
 port=$(({first_port} + SLURM_JOB_ID % {blocks} * {count}))
 # An even number of tasks on each node, whatever was asked of sbatch.
 unset SLURM_NTASKS_PER_NODE

@@ -38,8 +38,11 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
 test: packages oldest  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types docs
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target collected lint types docs
+	@echo "the tests that fork run beside the others, and write to $(VENV)/forks.log"
+	@$(MAKE) --no-print-directory forks >$(VENV)/forks.log 2>&1 & \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS); \
+	code=$$?; wait $$! || { cat $(VENV)/forks.log; code=1; }; exit $$code
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (two minutes)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)

@@ -42,8 +42,8 @@ def test_a_launcher_that_is_killed_and_copied_files(
 def test_a_launcher_that_is_killed_early(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
-    """In steps of 0.3 s: while it looks at the engines, containers are created, agents and tasks start."""
-    for step in range(4, 40, 3):
+    """In steps of 0.5 s: while it looks at the engines, containers are created, agents and tasks start."""
+    for step in range(4, 40, 5):
         options = ["--workers", "4", "--no-mount", "--", "sh", "-c", "echo up; exec sleep 600"]
         started = launch.start(*docker_on(hostfile, *options), cwd=tmp_path)
         time.sleep(step * 0.1)  # the moment is what is tried

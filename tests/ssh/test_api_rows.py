@@ -1,21 +1,16 @@
-"""What the Python API promises of rows, on other machines: a million rows, MNIST."""
+"""What the Python API promises of rows, on other machines."""
 
 from __future__ import annotations
 
-import argparse
 import array
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from launcher import InputMode, TFCluster
-from tests.local.seeing import ROOT
-from tests.ssh.host import LabHost
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("caller", "hosts")]
 #: The same minor version of Python as ours.
@@ -60,29 +55,3 @@ def test_each_of_a_million_rows_arrives_exactly_once():
     first, second = noted(cluster)
     assert len(first) and len(second)
     assert sorted([*first, *second]) == list(range(ROWS))
-
-
-def program(path: Path) -> ModuleType:
-    """A program of the examples, imported."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-def test_the_program_that_came_from_tensorflowonspark(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], hosts: list[LabHost]
-):
-    folder = ROOT / "examples" / "tfos_migration"
-    monkeypatch.syspath_prepend(str(folder))
-    after = program(folder / "after.py")
-    args = argparse.Namespace(batch_size=100)
-    for host in hosts:
-        host.expected.append(".keras")  # Keras's own
-    with TFCluster.run(after.main_fun, args, 3, 1, hosts="node1,node2,node3", **HERE) as cluster:
-        cluster.train(after.mnist_rows(8000), 1)
-    message = capfd.readouterr().out
-    assert message.count("done at step") == 2, message

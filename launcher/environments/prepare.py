@@ -315,8 +315,8 @@ class _OneHost:
 def _target(version: str, look: Look) -> Target:
     """What a host's wheels must run on; its texts become words of command lines here."""
     target = Target(version, look.machine, look.libc)
-    if not re.fullmatch(r"3\.[0-9]{1,2} [a-z0-9_]{1,20} (glibc 2\.[0-9]{1,3})?", " ".join(target)):
-        raise TransportError(f"it has no platform that is known: {', '.join(target)}")
+    if not re.fullmatch(r"3\.[0-9]{1,2} [a-z0-9_]{1,20} glibc 2\.[0-9]{1,3}", " ".join(target)):
+        raise TransportError(f"it has no glibc, for which wheels are made: {', '.join(target[1:])}")
     return target
 
 

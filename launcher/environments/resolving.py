@@ -64,24 +64,22 @@ class Target(Record):
     python: str
     #: ``x86_64``
     machine: str
-    #: ``glibc 2.36``; empty: musl.
+    #: ``glibc 2.36``
     libc: str
 
     @property
     def _glibc(self) -> int:
-        """The minor version of glibc; 0: it has musl."""
-        return int(self.libc.partition(".")[2] or 0)
+        """The minor version of glibc."""
+        return int(self.libc.partition(".")[2])
 
     def platforms(self) -> list[str]:
         """The tags of wheels for it, the newest first."""
         names = [f"manylinux_2_{minor}" for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1)]
-        names = [*names, *_OTHER_NAMES] if names else ["musllinux_1_2", "musllinux_1_1"]
-        return [f"{name}_{self.machine}" for name in [*names, "linux"]]
+        return [f"{name}_{self.machine}" for name in [*names, *_OTHER_NAMES, "linux"]]
 
     def uv_platform(self) -> str:
         """Its name for uv."""
-        old = 28 if self._glibc >= 28 else 17
-        return f"{self.machine}-manylinux_2_{old}" if self._glibc else f"{self.machine}-unknown-linux-musl"
+        return f"{self.machine}-manylinux_2_{28 if self._glibc >= 28 else 17}"
 
 
 class Resolved(Record):

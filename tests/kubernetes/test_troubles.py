@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,7 +170,7 @@ def test_a_pod_killed_for_memory(start: Start, kubernetes: Cluster, clean: None)
     words = ("--memory", "64m", "--cpus", "0.5", "--workers", "1", "--", "sh", "-c", eat)
     ended = start("--kubernetes", kubernetes.image, *words).wait()
     assert ended.code == 125, ended.err
-    assert ended.err.count("OOMKilled: its limit is 64 MiB") == 1, ended.err
+    assert ended.err.count("OOMKilled: its limit is 64Mi") == 1, ended.err
 
 
 def test_a_task_killed_for_memory(start: Start, kubernetes: Cluster, clean: None):
@@ -176,3 +178,18 @@ def test_a_task_killed_for_memory(start: Start, kubernetes: Cluster, clean: None
     ended = start("--kubernetes", kubernetes.image, *words).wait()
     assert ended.code == 137, ended.err
     assert "out of memory" in ended.err
+
+
+def test_the_end_does_not_wait_for_a_kubectl(start: Start, kubernetes: Cluster, clean: None, tmp_path: Path):
+    """One that connects to a pod of a lost node gets no answer for a minute."""
+    path = kubernetes.environ.get("PATH", os.environ["PATH"])
+    real = shutil.which("kubectl", path=path)
+    (tmp_path / "kubectl").write_text(
+        f'#!/bin/sh\ncase " $* " in *" exec "*) exec sleep 100;;\n'
+        f'*" attach "*) exec timeout -s KILL 5 {real} "$@";; *) exec {real} "$@"; esac\n'
+    )
+    (tmp_path / "kubectl").chmod(0o755)
+    words = ("--kubernetes", kubernetes.image, "--lease", "8", "--workers", "1", "--", "sleep", "100")
+    ended = start(*words, env={"PATH": f"{tmp_path}:{path}"}).wait(45)
+    assert ended.code == 125, ended.err
+    assert "launch: host worker-0 is lost: " in ended.err

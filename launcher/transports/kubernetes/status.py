@@ -13,7 +13,7 @@ from typing import Any
 from launcher.config.values import memory_quantity
 from launcher.errors import TransportError
 from launcher.record import Record
-from launcher.text import byte_size, host_text, signal_name
+from launcher.text import host_text, signal_name
 
 #: Begins the reason of a pod that is over because its memory ran out. The exit code of a killed container.
 OOM_KILLED, _KILLED = "OOMKilled", 137
@@ -152,7 +152,6 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
     # If a process was killed for memory before, this is the reason, however the container ends.
     if _text(ended, "reason") == OOM_KILLED and _get(ended, "exitCode") == _KILLED:
         limit = _text(_container(pod, CONTAINER), "resources", "limits", "memory")
-        limit = byte_size(int(limit), binary=True) if re.fullmatch("[0-9]{1,18}", limit) else limit
         return f"{OOM_KILLED}: its {f'limit is {limit}' if limit else 'node had no memory left'}"
     if reason == "NodeLost" or _is_silent(pod):
         return f"its node {node} is lost"

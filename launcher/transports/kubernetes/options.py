@@ -149,14 +149,14 @@ def settings(asked: Asked) -> KubernetesOptions | None:
 
 def faults(asked: Asked, settings: KubernetesOptions | None) -> Iterator[Fault]:
     """Faults of the options about Kubernetes."""
-    from launcher.transports.kubernetes.manifest import faults_of
-
     if settings is None:
         for name in _SIMPLE:
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about Kubernetes", "expected --kubernetes IMAGE, too")
         return
+    from launcher.transports.kubernetes.manifest import faults_of
+
     yield from image_faults(asked.job, settings, "kubernetes")
     yield from faults_of(settings)
     if asked.named:

@@ -34,6 +34,7 @@ EXAMPLES = """\
 launch check                         this machine, or those of an allocation
 launch check hostfiles/lab.yaml      its hosts, and connections between them
 launch check --slurm -N 2            two nodes that Slurm allocates meanwhile
+launch check --kubernetes IMAGE      two pods, made meanwhile
 launch check --json node1,node2      the same for programs
 launch check lab.yaml && launch --hosts lab.yaml train.py
 
@@ -85,6 +86,10 @@ def run(args: argparse.Namespace) -> int:
         hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
         hosts = within[1].hosts if within else hosts
         programs, unreached = stack.enter_context(commands(hosts, args, within))
+        if within:  # some addresses are known only now
+            transport, settings = within[0], within[1].settings
+            at = {host.name: transport.address(host, settings) or host.address for host in hosts}
+            hosts = tuple(host._replace(address=at[host.name]) for host in hosts)
         asked = _ask(hosts, programs, unreached, args, stack)
     more: Iterable[Finding] = ()
     if within is not None:

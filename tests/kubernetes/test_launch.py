@@ -194,3 +194,70 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
     assert result.code == 0, result.out[-3000:] + result.err[-3000:]
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
     assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
+
+
+def test_check(start: Start, kubernetes: Cluster):
+    """Two pods are made, looked at, and removed."""
+    result = start("check", "--kubernetes", kubernetes.image).wait(60)
+    assert result.code == 0, result.err + result.out
+    assert len(re.findall(r"^pod-[01] +10\.244\.", result.out, re.M)) == 2
+    assert "4 of 4 connections between the hosts work" in result.out
+
+
+def test_clean(start: Start, kubernetes: Cluster):
+    """Only Jobs of launches that have ended are removed."""
+    words = ("--kubernetes", kubernetes.image, "--quiet", "--", *WAITS)
+    killed, lives = start(*words), start(*words)
+    assert soon(lambda: len(kubernetes.objects("jobs")) == 2, 30)
+    killed.kill()
+    (one,) = re.findall(
+        r"would remove (Job launch-\S+)", start("clean", "--kubernetes", "--dry-run").wait().out
+    )
+    assert start("clean", "--kubernetes").wait().out.count(f"removed {one} ") == 1
+    assert start("clean", "--kubernetes").wait().out == "nothing to remove\n"
+    lives.until(lambda it: "| up" in it.out, 60)
+    lives.send(signal.SIGINT)
+    assert lives.wait(30).code == 130
+
+
+def test_a_dry_run_connects_to_nothing(start: Start, tmp_path: Path):
+    words = "--kubernetes reg/tf:1 --ps 1 --workers 2 --memory 2g --gpus 1 --dry-run train.py"
+    result = start(*words.split(), env={"KUBECONFIG": "/nosuch"}, cwd=tmp_path).wait()
+    assert result.code == 0, result.err
+    assert "# pods of the image reg/tf:1, memory 2048Mi, nvidia.com/gpu 1: worker-0, worker-1" in result.out
+    assert "# pods of the image reg/tf:1, memory 2048Mi: ps-0" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("--kubernetes x --context nope true", 125, "kubectl: "),
+        ("--kubernetes x --namespace nope true", 125, "in the namespace nope; missing: "),
+        ("--kubernetes x --namespace No true", 2, "'No': expected a namespace"),
+        ("--kubernetes x --hosts a true", 2, "--kubernetes: the hosts are named, too"),
+        ("--kubernetes x --docker y true", 2, "docker and kubernetes can't start the same tasks"),
+        ("--kubernetes x --user me true", 2, "--user: 'me' is a name; expected UID or UID:GID"),
+        ("--kubernetes x --mount /data true", 2, "--mount: the option is not for pods"),
+        ("--kubernetes x --memory chief=1g true", 2, "--memory chief=: there is no role 'chief'"),
+        ("--start-timeout 5m true", 2, "--start-timeout: the option is about Kubernetes"),
+    ],
+)
+def test_mistakes(start: Start, words: str, code: int, expected: str):
+    result = start(*words.split()).wait(30)
+    assert (result.code, expected in result.err) == (code, True), result.err
+    assert len(result.err.splitlines()) == 1, result.err
+
+
+def test_no_cluster(start: Start):
+    result = start("--kubernetes", "x", "true", env={"KUBECONFIG": "/nosuch"}).wait()
+    assert (result.code, result.err) == (
+        125,
+        "launch: kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG\n",
+    )
+
+
+def test_the_cluster_does_not_answer(start: Start, kubernetes: Cluster, tmp_path: Path):
+    config = kubernetes.user.read_text()
+    (tmp_path / "config").write_text(re.sub("https://[0-9.]+:", "https://10.99.0.200:", config))
+    result = start("--kubernetes", "x", "true", env={"KUBECONFIG": f"{tmp_path}/config"}).wait(60)
+    assert result.code == 125 and len(result.err.splitlines()) == 1, result.err

@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from launcher.job import Host
+from launcher.errors import JobError
+from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Commands, Connected
 from launcher.transports.docker.options import with_limits
 from launcher.transports.kubernetes import options as kubernetes
-from launcher.transports.transport import Inventory, Launch, Reaching, Transport
+from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
 
 if TYPE_CHECKING:
     from launcher.config.schema import Section
@@ -59,6 +60,28 @@ class KubernetesTransport(Transport):
         from launcher.transports.kubernetes.batch import KubernetesQueue
 
         return KubernetesQueue()
+
+    @contextmanager
+    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Inventory | None]:
+        """See `Transport.present`: two pods for ``launch check --kubernetes IMAGE``."""
+        given = {**kubernetes.NOT_GIVEN, **vars(asked.args)}
+        python = given.get("python")
+        role = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
+        job = JobSpec((role,), python=python)
+        asked = asked._replace(args=argparse.Namespace(**given), job=job)
+        settings = self.settings(asked)
+        if faults := list(self.faults(asked, settings)):
+            raise JobError(faults)
+        if settings is None:
+            yield None
+            return
+        from launcher.transports.kubernetes.manifest import HOME
+
+        usual, reaching = (self, settings), Reaching()
+        launch = Launch(name, job, (), False, settings, reaching, usual, notice, lambda: None)
+        with self.inventory(launch._replace(python_given=bool(python))) as found:
+            hosts = tuple(host._replace(workdir=HOME) for host in found.hosts)  # where --sync copies to
+            yield found._replace(hosts=hosts)
 
     @contextmanager
     def inventory(self, launch: Launch) -> Iterator[Inventory]:

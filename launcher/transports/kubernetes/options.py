@@ -12,7 +12,14 @@ from launcher.config import values
 from launcher.errors import Fault
 from launcher.record import Record
 from launcher.text import did_you_mean
-from launcher.transports.docker.options import any_image, image_faults, read_shared, shared_keys, with_shared
+from launcher.transports.docker.options import (
+    ANYWHERE,
+    any_image,
+    image_faults,
+    read_shared,
+    shared_keys,
+    with_shared,
+)
 from launcher.transports.transport import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
@@ -29,6 +36,11 @@ _NOT_HERE = {
     "read_only": "no option: pods see no folder of this machine",
     "keep": "no option: pods end with the job",
 }
+
+#: Options that other commands than ``launch run`` do not have.
+NOT_GIVEN: Mapping[str, Any] = {
+    "kubernetes": None, "memory": (), "cpus": (), **dict.fromkeys((*_SIMPLE, *ANYWHERE, *_NOT_HERE)),
+}  # fmt: skip
 
 name = values.matching(
     r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "expected a namespace: lower-case letters, digits and -"

@@ -261,6 +261,7 @@ class Pods:
 
     def remove(self) -> None:
         """Remove all Jobs, and with them the pods; kill commands that wait for a lost node."""
+        self._launch.ignore_signals()
         with self._making:
             self._over = True
             for program in [*self._starting]:
@@ -453,7 +454,7 @@ def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterat
         A line for each.
     """
     kubectl = Kubectl(context, namespace)
-    for job in kubectl.items("jobs", selector()):
+    for job in kubectl.items("jobs", f"--selector={selector()}"):
         metadata = job["metadata"]
         if is_dead({OWNER_LABEL: metadata.get("annotations", {}).get(OWNER, "")}):
             if not dry_run:

@@ -206,7 +206,7 @@ def test_check(start: Start, kubernetes: Cluster):
 
 def test_clean(start: Start, kubernetes: Cluster):
     """Only Jobs of launches that have ended are removed."""
-    words = ("--kubernetes", kubernetes.image, "--quiet", "--", *WAITS)
+    words = ("--kubernetes", kubernetes.image, "--", *WAITS)
     killed, lives = start(*words), start(*words)
     assert soon(lambda: len(kubernetes.objects("jobs")) == 2, 30)
     killed.kill()

@@ -104,8 +104,9 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
             kill_tree(pid)
     elif victim in ("salloc", "holder"):
         kill(holder if victim == "holder" or holder is None else below(holder, "salloc"))
-    elif victim == "job" and (job := job or "".join(slurm.jobs()[-1:])):
-        slurm.run("scancel", job, check=False)
+    elif victim == "job":
+        assert soon(lambda: job or slurm.jobs(), 30)  # launch may not have asked yet
+        slurm.run("scancel", job or slurm.jobs()[-1], check=False)
     elif step := next((step for step in slurm.steps() if step.startswith(f"{job}.")), ""):
         slurm.run("scancel", step, check=False)
     if victim == "launch":

@@ -12,7 +12,7 @@ SIDE_BY_SIDE := -p no:cacheprovider -n 10
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
 # Kills at random moments, floods, and the matrix of trainings: make soak runs them.
-LONG := test_floods.py test_kills.py test_survival.py
+LONG := test_floods.py test_kills.py test_kubernetes.py test_survival.py
 comma := ,
 
 PACKAGING := pyproject.toml setup.py constraints.txt .ci/install.py

@@ -170,6 +170,8 @@ def _shared_by(nodeid: str) -> str:
     """What shares a process with this test: sets of tests with engines on hosts or Slurm, four modules."""
     if "tests/soak/test_survival" in nodeid:  # several TensorFlows each: one test at a time for each place
         return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
+    if "tests/soak/test_kubernetes" in nodeid:  # a cluster for each victim
+        return nodeid.rpartition("-")[0] or nodeid
     if "tests/docker/" in nodeid:
         if any(part in nodeid for part in ("test_hosts_life", "test_api")):
             return "tests/docker/hosts 1"

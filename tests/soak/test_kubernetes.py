@@ -1,0 +1,299 @@
+"""SIGKILL of launch, kubectl and kubelets, pods deleted by force, nodes cut off: nothing is left, code and
+reason are right, and no two attempts of a task are alive at the same time.
+
+``LAUNCH_SOAK=N`` attacks each victim N times (``make soak``: 50), at the moments in turn; without it, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Started, command_line
+from tests.kubernetes.cluster import ROOT, Cluster, a_cluster, soon
+from tests.kubernetes.conftest import clean, start
+from tests.kubernetes.test_losses import kubectls
+from tests.local.training import CACHE, PYTHON
+
+__all__ = ["clean", "start"]
+
+Start = Callable[..., Started]
+
+TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
+MOMENTS = ("start", "run", "restart", "stop")
+VICTIMS = ("launch", "kubectl", "kubectls", "pod", "kubelet", "kubelet for a while", "node")
+#: Two processes, one in a session of its own, both deaf to SIGTERM, write the attempt again and again.
+SCRIPT = """test $LAUNCH_ATTEMPT = $FIRST && { sleep 0.3; exit 3; }
+beats="trap '' TERM; while :; do echo $LAUNCH_ATTEMPT >> /beats/$TASK_INDEX; sleep 0.2; done"
+setsid sh -c "$beats" &
+echo up; eval "$beats" """
+WORDS = ("--grace", "1", "--lease", "10", "--restarts", "3", "--start-timeout", "40s")
+#: Why a host was lost.
+REASONS = {
+    "pod": "its pod was deleted",
+    "kubelet": "no answer for |its node n. is lost",
+    "node": "no answer for |its node n. is lost",
+}
+#: Why nothing started.
+START_REASONS = {
+    "pod": "its pod was deleted",
+    "kubectl": "was killed",
+    "kubectls": "was killed",
+    "kubelet": "not all pods run after 40s",
+    "kubelet for a while": "not all pods run after 40s",
+    "node": "not all pods run after 40s",
+}
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of this process alone, whose pods may see a folder of their nodes."""
+    with a_cluster(tmp_path_factory.mktemp("kubernetes"), f"soak {os.getpid()}") as cluster:
+        level = "pod-security.kubernetes.io/enforce-"
+        cluster.kubectl("label", "namespace", cluster.namespace, level)
+        yield cluster
+
+
+class Kubelet:
+    """The kubelet of a node; it can be killed, and started anew."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        init = cluster.pid(node)
+        children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        self.pid = next(pid for pid in map(int, children) if command_line(pid).startswith("kubelet "))
+        self._argv = Path(f"/proc/{self.pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        environ = Path(f"/proc/{self.pid}/environ").read_bytes().rstrip(b"\0").decode().split("\0")
+        self._environ = dict(line.split("=", 1) for line in environ)
+        self._enter = ["nsenter", f"--target={init}", "--mount", "--net", "--pid", "--uts", "--ipc"]
+        self._log = str(cluster.state / node / "kubelet.log")
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def start(self) -> None:
+        """In the node, whose first process takes care of it."""
+        script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
+        argv = [*self._enter, "sh", "-c", script, "sh", self._log, *self._argv]
+        subprocess.run(argv, env=self._environ, check=True, timeout=30)
+
+
+def beats(folder: Path) -> dict[str, list[int]]:
+    """The attempts that each task has written, in the order of time."""
+    return {file.name: [*map(int, file.read_text().split())] for file in folder.iterdir()}
+
+
+def silent_since(folder: Path) -> float:
+    """When the last task wrote."""
+    return max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
+
+
+def kill(pids: list[int]) -> None:
+    """SIGKILL, unless they have just ended by themselves."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+@pytest.mark.parametrize("turn", range(TIMES))
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tmp_path: Path):
+    moment = MOMENTS[(turn + VICTIMS.index(victim)) % len(MOMENTS)]
+    folder, count = tmp_path / "beats", 4 if victim == "node" else 2
+    folder.mkdir()
+    folder.chmod(0o777)
+    started = start(str(_job(kubernetes, tmp_path, folder, count, moment)), *WORDS)
+    started.until(lambda it: "job " in it.err, 60)
+    if moment == "start":
+        time.sleep(random.random() * 4)
+    elif moment == "restart":
+        started.until(lambda it: "restart 1 of 3" in it.err, 90)
+        time.sleep(random.random() * 1.5)
+    else:
+        started.until(lambda it: len(beats(folder)) == count, 90)
+    if moment == "stop":
+        started.send(signal.SIGINT)
+        started.until(lambda it: "Ctrl-C" in it.err)
+    pods = kubernetes.objects("pods")
+    node = next((name for pod in pods if (name := pod["spec"].get("nodeName", "n1")) != "n1"), "n2")
+    kubelet, attacked_at = Kubelet(kubernetes, node), time.time()
+    try:
+        _attack(started, kubernetes, victim, kubelet, node, pods)
+        _look(started, victim, moment, folder, count)
+        # Before the node answers again: what nobody reaches ends by itself.
+        assert soon(lambda: time.time() > silent_since(folder) + 2, 40), started.err
+        seconds = max(silent_since(folder) - attacked_at, 0)
+        print(f"{victim}, {moment}: the last task ended after {seconds:.1f}s")
+    finally:
+        if victim == "kubelet":
+            kubelet.start()
+        elif victim == "node":
+            kubernetes.link(node, "up")
+    for task, found in beats(folder).items():
+        assert found == sorted(found), f"two attempts of worker/{task} at the same time"
+    if victim == "launch":
+        phases = lambda: {pod["status"]["phase"] for pod in kubernetes.objects("pods")}  # noqa: E731
+        assert soon(lambda: phases() <= {"Succeeded", "Failed"}, 130), phases()
+        kubernetes.kubectl("delete", "jobs", "--all")
+
+
+def _job(kubernetes: Cluster, folder: Path, written: Path, count: int, moment: str) -> Path:
+    file = folder / "job.yaml"
+    container = {"volumeMounts": [{"name": "beats", "mountPath": "/beats"}]}
+    volume = {"name": "beats", "hostPath": {"path": str(written)}}
+    settings = {"image": kubernetes.image, "pod": {"spec": {"volumes": [volume], "containers": [container]}}}
+    job = {"kubernetes": settings, "roles": {"worker": count}, "command": ["sh", "-c", SCRIPT]}
+    file.write_text(json.dumps({**job, "env": {"FIRST": 1 if moment == "restart" else 0}}))
+    return file
+
+
+def _attack(
+    started: Started,
+    kubernetes: Cluster,
+    victim: str,
+    kubelet: Kubelet,
+    node: str,
+    pods: Sequence[Mapping[str, Any]],
+) -> None:
+    if victim == "launch":
+        started.kill()
+    elif victim.startswith("kubectl"):
+        kill(kubectls(started, "attach")[:1])
+        if victim == "kubectls" and soon(lambda: kubectls(started, "exec"), 5):
+            kill(kubectls(started, "exec"))
+    elif victim == "pod":
+        for pod in pods[-1:]:
+            name = pod["metadata"]["name"]
+            kubernetes.kubectl("delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+    elif victim == "node":
+        kubernetes.link(node, "down")
+    else:
+        kubelet.kill()
+        if victim != "kubelet":
+            time.sleep(1 + random.random())
+            kubelet.start()
+
+
+def _look(started: Started, victim: str, moment: str, folder: Path, count: int) -> None:
+    """At what launch does after an attack; then it is stopped."""
+    if victim == "launch":
+        assert started.process.wait() == -signal.SIGKILL
+        return
+    attempt = {"start": 1, "run": 2, "restart": 3, "stop": 1}[moment]
+    if victim.startswith("kubectl"):
+        attempt = {"restart": 2}.get(moment, 1)
+
+    def has_recovered() -> bool:
+        last = [found[-1] for found in beats(folder).values() if found]
+        again = victim == "kubelet for a while" and "connected again" in started.err
+        return started.process.poll() is not None or again or (len(last) == count and min(last) >= attempt)
+
+    assert soon(has_recovered, 120), started.err
+    time.sleep(2 if victim.startswith("kubectl") or moment == "start" else 0)
+    if started.process.poll() is None and moment != "stop":
+        started.send(signal.SIGINT)
+    ended = started.wait(90)
+    if ended.code == 125:
+        assert moment == "start" and re.search(START_REASONS[victim], ended.err), ended.err
+    else:
+        assert ended.code == 130, (ended.code, ended.err)
+    if victim in REASONS and moment in ("run", "restart"):
+        assert re.search(REASONS[victim], ended.err), ended.err
+    if victim.startswith("kubectl"):
+        assert " is lost" not in ended.err, ended.err
+        assert "connected again" in ended.err or moment != "run", ended.err
+    assert "Traceback" not in ended.err, ended.err
+
+
+def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
+    """Cut off, and then deleted, so that the API forgets its pods: their tasks run on until their lease."""
+    folder = tmp_path / "beats"
+    folder.mkdir()
+    folder.chmod(0o777)
+    words = (*WORDS[:2], "--restarts", "1", "--lease", "90")
+    started = start(str(_job(kubernetes, tmp_path, folder, 2, "run")), *words)
+    started.until(lambda it: len(beats(folder)) == 2, 90)
+    nodes = {pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")}
+    assert nodes == {"n1", "n2"}
+    kubernetes.link("n2", "down")
+    kubernetes.kubectl("delete", "node", "n2")
+    try:
+        assert soon(lambda: all(2 in found for found in beats(folder).values()), 240), started.err
+        started.send(signal.SIGINT)
+        ended = started.wait(90)
+    finally:
+        kubernetes.link("n2", "up")
+        kubelet = Kubelet(kubernetes, "n2")
+        kubelet.kill()
+        kubelet.start()  # its node is made anew
+    assert ended.code == 130, ended.err
+    for task, found in beats(folder).items():
+        assert found == sorted(found), f"two attempts of worker/{task} at the same time"
+    print(ended.err)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_mnist_survives_a_lost_node(start: Start, kubernetes: Cluster, tmp_path: Path):
+    """Two of its four pods are on the node; that is one restart, from the last checkpoint."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(0o777)
+    code = tmp_path / "code"
+    shutil.copytree(ROOT / "examples/mnist_dist", code, ignore=shutil.ignore_patterns("__pycache__"))
+    paths = {
+        "venv": sys.prefix,
+        "python": sys.base_prefix,
+        "data": f"{CACHE}/tf-launcher/mnist",
+        "run": str(folder),
+    }
+    mounts = [{"name": name, "mountPath": path, "readOnly": name != "run"} for name, path in paths.items()]
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()]
+    pod = {"spec": {"volumes": volumes, "containers": [{"volumeMounts": mounts}]}}
+    job = {
+        "kubernetes": {"image": kubernetes.image, "pod": pod},
+        "python": PYTHON,
+        "flags": True,
+        "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
+        "sync": [str(code)],
+        "command": [
+            "mnist_dist.py",
+            f"--data_dir={paths['data']}",
+            f"--log_dir={folder}",
+            "--train_steps=3000",
+            "--save_steps=200",
+        ],
+        "roles": {"ps": 1, "worker": 3},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    subprocess.run([PYTHON, code / "data.py"], check=True, capture_output=True)
+    started = start("job.yaml", "--restarts", "1", "--lease", "15", cwd=tmp_path)
+    started.until(lambda it: any(int(step) >= 450 for step in re.findall(r"\| step (\d+) ", it.out)), 400)
+    nodes = [pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")]
+    assert nodes.count("n2") == 2, nodes
+    kubernetes.link("n2", "down")
+    try:
+        result = started.wait(400)
+    finally:
+        kubernetes.link("n2", "up")
+    assert result.code == 0, result.out[-3000:] + result.err[-3000:]
+    assert result.err.count("attempt 2, restart 1 of 1") == 1, result.err
+    found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
+    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found), result.out[-3000:]
+    print(result.err, *found)

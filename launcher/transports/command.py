@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from launcher.errors import TransportError
 from launcher.job import Host
-from launcher.text import last_line
+from launcher.text import last_line, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.link import START
 
@@ -75,11 +75,13 @@ class PipedProgram:
         """See `RemoteCommand.why_ended`."""
         if self._ready:
             return None
-        status = self.wait(_END)
-        ended = f"{self._starter} exited" + (f" with {status}" if status is not None else "")
+        ended = f"{self._starter} {self._how_ended(self.wait(_END))}"
         text = last_line(self.stderr() or self._early.decode("utf-8", "replace"))
         printed = f" and printed: {text}" if text else ""
         return self._fault(f"the agent could not be started there: {ended}{printed}")
+
+    def _how_ended(self, status: int | None) -> str:
+        return "exited" if status is None else f"exited with {status}"
 
     def why_refused(self, why: str) -> str:
         """See `RemoteCommand.why_refused`."""
@@ -183,6 +185,12 @@ class CommandPipe(PipedProgram):
         except subprocess.TimeoutExpired:
             return None
         return status if status >= 0 else None
+
+    def _how_ended(self, status: int | None) -> str:
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"was killed by {signal_name(-code)}"
+        return super()._how_ended(status)
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""

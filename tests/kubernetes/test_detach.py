@@ -149,11 +149,13 @@ def test_its_manifest_has_no_resources_of_tasks():
     spec = {"containers": [container], "volumes": [{"name": "data"}], "nodeSelector": {"disk": "ssd"}}
     options = KubernetesOptions("image", memory=(("", (64 << 30,)),), pod={"spec": spec})
     role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, "launch"))
-    made = launcher_manifest(options, "run", Host("launcher"), role, "python3", "1000", 10.0, tasks=4)
-    pod = made["spec"]["template"]["spec"]
+    arguments = (options, "run", Host("launcher"), role, "python3", "1000", 10.0, 4)
+    pod = launcher_manifest(*arguments, volumes=False)["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"limits": {"memory": "512Mi"}}
     assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
-    assert "data" not in {volume["name"] for volume in pod["volumes"]}
+    assert {"name": "data"} not in pod["volumes"]
+    with_python = launcher_manifest(*arguments, volumes=True)["spec"]["template"]["spec"]
+    assert {"name": "data"} in with_python["volumes"]
     assert pod["automountServiceAccountToken"] is True and pod["nodeSelector"] == {"disk": "ssd"}
 
 

@@ -227,16 +227,9 @@ class _LauncherPod(Pods):
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """See `Pods.manifest`."""
-        return launcher_manifest(
-            self.options,
-            self._launch.name,
-            host,
-            self._role,
-            self.python,
-            self._user,
-            self.grace,
-            self._tasks,
-        )
+        run, role, user, volumes = self._launch.name, self._role, self._user, self._launch.python_given
+        tasks = self._tasks
+        return launcher_manifest(self.options, run, host, role, self.python, user, self.grace, tasks, volumes)
 
     def name_and_uid(self) -> tuple[str, str]:
         """Of the pod."""

@@ -139,6 +139,7 @@ def launcher_manifest(
     user: str,
     grace: float,
     tasks: int,
+    volumes: bool,
 ) -> dict[str, Any]:
     """The Job of a launcher, whose pod has the token of its service account.
 
@@ -146,16 +147,21 @@ def launcher_manifest(
         options, run, python, user, grace: see `job_manifest`.
         host, role: of the launcher.
         tasks: how many the job has.
+        volumes: whether it has those of the tasks: the user's Python may be there.
     """
+    spec, given = options.pod.get("spec", {}), {"volumes", "volumeMounts"} if volumes else set[str]()
     memory = f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi" if options.memory else None
     limits = {"memory": memory, "cpu": "1" if options.cpus else None}
     resources = {"limits": {name: value for name, value in limits.items() if value}}
-    spec = {name: value for name, value in options.pod.get("spec", {}).items() if name not in _OF_TASKS}
-    (container,) = options.pod.get("spec", {}).get("containers", [{}])
-    kept = {name: container[name] for name in _OF_LAUNCHER if name in container}
-    spec = {"automountServiceAccountToken": True, **spec, "containers": [{**kept, "resources": resources}]}
-    template = {**options.pod, "spec": spec}
-    options = options._replace(memory=(), cpus=(), pod=template)
+    (container,) = spec.get("containers", [{}])
+    container = {name: value for name, value in container.items() if name in {*_OF_LAUNCHER, *given}}
+    spec = {name: value for name, value in spec.items() if name not in _OF_TASKS or name in given}
+    spec = {
+        "automountServiceAccountToken": True,
+        **spec,
+        "containers": [{**container, "resources": resources}],
+    }
+    options = options._replace(memory=(), cpus=(), pod={**options.pod, "spec": spec}, pods={})
     found = job_manifest(options, run, host, role, python, user, grace + _LAUNCHER_GRACE, "")
     del found["metadata"]["annotations"]
     own = found["metadata"]["labels"]

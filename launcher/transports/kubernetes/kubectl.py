@@ -50,7 +50,7 @@ class Kubectl(Record):
         Raises:
             TransportError: it fails, or does not answer.
         """
-        limit = [] if _in_pod() else [f"--request-timeout={seconds}s"]
+        limit = [] if in_pod() else [f"--request-timeout={seconds}s"]
         argv = self.argv(*limit, *words)
         try:
             done = subprocess.run(
@@ -84,7 +84,7 @@ class Kubectl(Record):
         return found
 
 
-def _in_pod() -> bool:
+def in_pod() -> bool:
     """Whether kubectl uses the service account of the pod around it: not if it gets ``--request-timeout``."""
     given = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
     return "KUBERNETES_SERVICE_HOST" in os.environ and not given

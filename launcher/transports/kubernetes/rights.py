@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import TransportError
+from launcher.transports.kubernetes.kubectl import in_pod
 
 _Rights = Mapping[str, Sequence[str]]
 #: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
@@ -47,8 +48,9 @@ def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGH
             missing.setdefault(resource, []).append(verb)
     if missing:
         listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
+        who = "the service account of the launcher's pod" if in_pod() else "this user"
         raise TransportError(
-            f"this user may not do all that launch needs in the namespace {namespace}; missing: {listed} "
+            f"{who} may not do all that launch needs in the namespace {namespace}; missing: {listed} "
             "(docs/kubernetes.md, Rights, has the Role)"
         )
 

@@ -80,7 +80,7 @@ def test_an_allocation(start: Start, launch: Launch, slurm: Cluster, victim: str
 
 
 def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
-    tasks = ("--workers", "24") if moment == "pending" else ()
+    others, tasks = slurm.jobs(), ("--workers", "24") if moment == "pending" else ()
     nodes = "3" if moment == "pending" else "2"
     started = start("--slurm", "-N", nodes, *WORDS, *tasks, *first(moment), "--", "sh", "-c", SCRIPT)
     if moment == "pending":
@@ -105,8 +105,9 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
     elif victim in ("salloc", "holder"):
         kill(holder if victim == "holder" or holder is None else below(holder, "salloc"))
     elif victim == "job":
-        assert soon(lambda: job or slurm.jobs(), 30)  # launch may not have asked yet
-        slurm.run("scancel", job or slurm.jobs()[-1], check=False)
+        new = lambda: [number for number in slurm.jobs() if number not in others]  # noqa: E731
+        assert soon(lambda: job or new(), 30)  # launch may not have asked yet
+        slurm.run("scancel", job or new()[0], check=False)
     elif step := next((step for step in slurm.steps() if step.startswith(f"{job}.")), ""):
         slurm.run("scancel", step, check=False)
     if victim == "launch":

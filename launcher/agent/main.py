@@ -6,13 +6,14 @@
 `start`         on another machine: the agent as a daemon, then `connect`
 `serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
                 first connection, and it listens like a daemon
+`serve_apart`   in a pod: the same, but our stdin and stdout are no connection
 `connect`       a pump between our stdin and stdout and the agent that listens
 ==============  ======================================================================================
 
 Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
 `run` also ``token``, ``lease`` in seconds, and ``job`` if files were brought to the host: they are removed
-when the launcher is gone for good. `serve` may get ``grace``: seconds that tasks get if the agent is sent
-SIGTERM.
+when the launcher is gone for good. More are for pods: ``grace``, seconds that tasks get if the agent is sent
+SIGTERM, and ``first``, seconds for the first greeting of the launcher.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from launcher.protocol import SWAPPED, Refused, encode
 _SWEEPING, _KILLING = 2.0, 5.0
 #: Seconds for the first greeting of a launcher: this machine, or the launcher, may be busy.
 _FIRST = 15.0
+#: What `serve_apart` writes.
+LISTENS = b"."
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
 #: Seconds until the second look whether an agent has ended; each pause is twice the one before.
@@ -66,7 +69,7 @@ def run(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) 
 
         gc.freeze()
         selector = selectors.DefaultSelector()
-        connection = Connection(selector, host, listener, token, lease, _FIRST)
+        connection = Connection(selector, host, listener, token, lease, float(arguments.get("first", _FIRST)))
         try:
             grace = arguments.get("grace")
             code = Agent(number, connection, selector, watchdog, deadline, grace).run()
@@ -120,6 +123,15 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         listener.close()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a step's end: the agent tells that over it
         os._exit(connect(arguments))
+    processes.nothing_on(0, 1)
+    run(arguments, listener)
+
+
+def serve_apart(arguments: Mapping[str, Any]) -> NoReturn:
+    """Be the agent that listens, under its watchdog; write a byte when it does."""
+    processes.close_inherited()
+    listener = listen(str(arguments["token"]))
+    write_all(1, LISTENS)
     processes.nothing_on(0, 1)
     run(arguments, listener)
 

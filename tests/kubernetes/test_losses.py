@@ -32,7 +32,9 @@ def test_kubectl_is_killed(start: Start, kubernetes: Cluster):
     script = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
     started = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "sh", "-c", script)
     started.until(lambda it: it.out.count("line 3\n") == 2, 60)
-    for pid in kubectls(started, "attach"):
+    found = kubectls(started, "exec")
+    assert len(found) == 2
+    for pid in found:
         os.kill(pid, signal.SIGKILL)
     result = started.wait(60)
     assert result.code == 0, result.err
@@ -83,7 +85,7 @@ def test_a_pod_is_preempted(start: Start, kubernetes: Cluster):
 
 def test_a_node_is_cut_off(start: Start, kubernetes: Cluster):
     """All pods of the node are one loss; new ones are made when the tasks there have certainly ended."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "4", "--restarts", "1", "--lease", "8")
+    words = ("--kubernetes", kubernetes.image, "--workers", "4", "--restarts", "1", "--lease", "15")
     started = start(*words, "--grace", "1", *SCRIPT)
     started.until(lambda it: it.out.count("attempt 1") == 4, 60)
     nodes = [pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")]

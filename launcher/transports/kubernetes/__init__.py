@@ -10,11 +10,11 @@
     batch        --detach: a launcher in a pod, found from other machines
     keeper       the main process of that pod
 
-    here         orchestrator ══ link ══ kubectl attach ══ API server ══ agent (main process) ──> task
-                          after a break: kubectl exec ══ pump ═══════════╝
+    once         kubectl attach ── API server ──> loader (main process), becomes the agent
+    here         orchestrator ══ link ══ kubectl exec ══ API server ══ pump ══ agent ──> task
 
-Nothing is installed in the cluster: rights in one namespace are enough. The end of the attached stdin, and
-the lease, end an agent whose launcher is gone; then its pod has ended, and the cluster removes the Job.
+Nothing is installed in the cluster: rights in one namespace are enough. The lease ends an agent whose
+launcher is gone; then its pod has ended, and the cluster removes the Job.
 """
 
 from __future__ import annotations

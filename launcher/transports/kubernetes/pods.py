@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from launcher.agent.main import LISTENS
 from launcher.errors import HostGone, HostsError, Preempted, TransportError
 from launcher.job import Host, JobSpec
+from launcher.loop import await_readable
 from launcher.text import duration, listed
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected, outgrown
@@ -33,16 +35,18 @@ from launcher.transports.kubernetes.status import (
     job_status,
     pod_status,
 )
-from launcher.transports.link import KILL, START, tasks_end_after
+from launcher.transports.link import CONNECT, KILL, START, tasks_end_after
 from launcher.transports.transport import Launch
 
-_SERVE = "launcher.agent.main:serve"
+_SERVE = "launcher.agent.main:serve_apart"
 #: Seconds for which a look at the pods holds; between two looks while something is waited for.
 _FRESH, _PAUSE = 2.0, 0.3
 #: Seconds until a line says what keeps pods from running.
 _FIRST_NOTICE = 2.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
+#: Seconds for an agent to start in a pod, and for the first connection to it.
+_COMING = 30.0
 #: Seconds for pods to be gone when their Jobs are removed.
 _REMOVAL = 5.0
 #: How a pod ends whose agent was killed: its watchdog exits.
@@ -82,11 +86,13 @@ class Pods:
         self._seen: set[str] = set()
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
+        #: Jobs in whose pods an agent was started.
+        self._begun: set[str] = set()
         #: Why pods do not start: the Jobs, by name, and the events; ``None``: this user may not read them.
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
         self._events: Sequence[Mapping[str, Any]] | None = ()
         self._looking = threading.Lock()
-        #: Commands that may not have taken their program yet.
+        #: Commands that something waits for.
         self._starting: set[PodProgram] = set()
         #: Held while Jobs are made; all are removed.
         self._making = threading.Lock()
@@ -337,6 +343,13 @@ class Pods:
                 return None
             time.sleep(_PAUSE)
 
+    def begins(self, host: str) -> bool:
+        """Whether an agent is to start in the pod of a host: only once."""
+        with self._looking:
+            job, begun = self._of(host), len(self._begun)
+            self._begun.add(job)
+            return len(self._begun) > begun
+
     def command(self, host: str, *words: str) -> list[str]:
         """The command line of a kubectl that runs on the pod of a host.
 
@@ -352,13 +365,13 @@ class Pods:
         return [*argv, *(["--", *rest] if rest else [])]
 
     def starting(self, program: PodProgram) -> None:
-        """Note a command that runs, and has not taken its program yet."""
+        """Note a command that something waits for: it has not taken its program yet, or has not answered."""
         self._starting.add(program)
         if self._over:
             program.kill()
 
     def started(self, program: PodProgram) -> None:
-        """Note a command that has taken its program, or can't."""
+        """Note that nothing waits for a command any more."""
         self._starting.discard(program)
 
 
@@ -373,9 +386,7 @@ class PodProgram(CommandPipe):
 
     def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
         self._pods, self._kills = pods, entry == KILL
-        if entry == START:
-            assert isinstance(arguments, Mapping)
-            entry, arguments = _SERVE, {**arguments, "grace": pods.grace}
+        if entry == _SERVE:
             argv = pods.command(host, "attach")  # the loader waits there
         else:
             argv = pods.command(host, "exec", *bootstrap.loader(pods.python))
@@ -388,6 +399,28 @@ class PodProgram(CommandPipe):
     def kill(self) -> None:
         """Kill the command."""
         self._process.kill()
+
+    def await_agent(self) -> None:
+        """Wait until the agent listens that this program becomes, then leave it.
+
+        Raises:
+            TransportError: it does not come.
+        """
+        until = time.monotonic() + _COMING
+        self._pods.starting(self)
+        try:
+            while (data := self.recv(1)) != LISTENS:
+                if data == b"":
+                    raise self.why_ended() or self._fault(
+                        "the agent was not started: kubectl attach has ended"
+                    )
+                if time.monotonic() > until:
+                    raise self._fault(f"the agent has not started there in {_COMING:.0f}s")
+                await_readable(self, _PAUSE)
+        finally:
+            self._pods.started(self)
+            self._process.kill()
+            self.close()
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`: what kills the agent may end with the pod."""
@@ -424,7 +457,13 @@ class _PodConnections:
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """See `Commands.run`."""
+        """See `Commands.run`. What the agent sends does not go through its stdout, which its node keeps."""
+        if entry == START:
+            assert isinstance(arguments, Mapping)
+            if self._pods.begins(host):
+                own = {"grace": self._pods.grace, "first": _COMING}
+                PodProgram(self._pods, host, _SERVE, {**arguments, **own}).await_agent()
+            entry = CONNECT
         return PodProgram(self._pods, host, entry, arguments)
 
     def reconnect(self, host: str) -> None:

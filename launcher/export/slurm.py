@@ -157,7 +157,7 @@ def _role(job: Exported, part: Part) -> str:
         f"if ((rank < {part.end})); then  # {part.role.name}",
         f"task_index=$((rank - {part.first}))",
         *(f"export {name}={_word(value)}" for name, value in task.env.items()),
-        f"folder={'~/' + shlex.quote(folder[2:]) if at_home else shlex.quote(folder)}",
+        f"folder={'~/' + _quoted(folder[2:]) if at_home else _quoted(folder)}",
         f"set -- {' '.join(map(_word, task.argv))}",
     ]
     return "\n    ".join(lines)
@@ -165,4 +165,9 @@ def _role(job: Exported, part: Part) -> str:
 
 def _word(text: str) -> str:
     """A word of bash."""
-    return filled(text, lambda known: shlex.quote(known) if known else "", '"${}"'.format) or "''"
+    return filled(text, lambda known: _quoted(known) if known else "", '"${}"'.format) or "''"
+
+
+def _quoted(text: str) -> str:
+    """A word of bash without placeholders; sbatch refuses a file with CR LF."""
+    return shlex.quote(text).replace("\r", "'$'\\r''")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from launcher.errors import TransportError
@@ -48,3 +51,13 @@ def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nosuch")
     with pytest.raises(TransportError, match="there is none along PATH"):
         Kubectl().ask("get", "pods")
+
+
+@pytest.mark.parametrize("printed", ["", "no JSON", "{}", "[]", '{"items": [{}]}', '{"items": 5}'])
+def test_it_prints_something_else(printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\necho '{printed}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(TransportError, match="kubectl get pods prints no list of objects"):
+        Kubectl().items("pods")

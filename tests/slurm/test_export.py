@@ -17,7 +17,7 @@ from tests.local.training import WITH_TENSORFLOW
 from tests.slurm.cluster import Cluster
 
 #: What breaks text that is not quoted, or quoted by hand.
-HOSTILE = "a \"b\" 'c' $HOME ${x} `id` $(id) \\ \n# END\n\t!{x} é\x85\u2028 ; && ${#hosts[@]}"
+HOSTILE = "a \"b\" 'c' $HOME ${x} `id` $(id) \\ \r\n# END\n\t!{x} é\x85\u2028 ; && ${#hosts[@]}"
 
 SAY = """
 import json, os, sys, time

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.job import Host, Program, ProgramKind, Role
+from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from launcher.transports.kubernetes.manifest import job_manifest, job_name, merged, template_faults
 from launcher.transports.kubernetes.options import KubernetesOptions
+from launcher.transports.kubernetes.pods import Pods
+from launcher.transports.transport import Reaching
 
 ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))
 #: RFC 1123.
@@ -70,6 +73,7 @@ def test_a_template_is_passed_on():
         {"spec": {"containers": [{"command": ["x"]}]}},
         {"spec": {"restartPolicy": "Always"}},
         {"metadata": {"labels": {"tf-launcher/run": "x"}}},
+        {"metadata": {"labels": {"tf-launcher/launcher": "x"}}},
     ],
 )
 def test_a_template_with_faults(template: Any):
@@ -79,6 +83,25 @@ def test_a_template_with_faults(template: Any):
 def test_a_template_without_faults():
     spec = {"restartPolicy": "Never", "containers": [{"name": "task", "env": []}]}
     assert not [*template_faults({"spec": spec, "metadata": {"annotations": {"a": "b"}}})]
+
+
+NAMES = st.sampled_from(["metadata", "spec", "env", "volumes", "resources", "limits", "name"])
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda parts: st.lists(parts, max_size=2) | st.dictionaries(NAMES, parts, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES, VALUES, VALUES)
+def test_any_template_has_faults_or_makes_a_job(resources: Any, volumes: Any, env: Any):
+    container = {"resources": resources, "env": env}
+    template = {"spec": {"containers": [container], "volumes": volumes}}
+    if not [*template_faults(template)]:
+        options = KubernetesOptions("i", pod=template, pods={"worker": template})
+        launch: Any = SimpleNamespace(name="run", settings=options, reaching=Reaching())
+        pods = Pods(launch, JobSpec((ROLE,)))
+        assert pods.described([Host("worker-0", roles=("worker",))])
 
 
 @given(

@@ -76,11 +76,16 @@ class Kubectl(Record):
             options: select them: ``--selector=NAME=VALUE``.
 
         Raises:
-            TransportError: the API server does not answer, or refuses.
+            TransportError: the API server does not answer, or refuses; or kubectl prints something else.
         """
-        found: Sequence[Mapping[str, Any]] = json.loads(self.ask("get", kind, *options, "--output=json"))[
-            "items"
-        ]
+        told = self.ask("get", kind, *options, "--output=json")
+        try:
+            found: Sequence[Mapping[str, Any]] = json.loads(told)["items"]
+            named = all(isinstance(item["metadata"]["name"], str) for item in found)
+        except (ValueError, KeyError, TypeError):
+            named = False
+        if not named:
+            raise TransportError(f"kubectl get {kind} prints no list of objects: {told[:80]!r}")
         return found
 
 

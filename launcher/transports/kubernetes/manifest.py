@@ -233,7 +233,7 @@ def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
         elif name == "containers" and isinstance(mine, list):
             found[name] = [merged(mine[0], value[0])]
         elif isinstance(mine, list) and isinstance(value, list):
-            names = {item["name"] for item in value if isinstance(item, dict) and "name" in item}
+            names = [item["name"] for item in value if isinstance(item, dict) and "name" in item]
             kept = [item for item in mine if not (isinstance(item, dict) and item.get("name") in names)]
             found[name] = [*kept, *value] if name in ("env", "volumes") else [*mine, *value]
         else:
@@ -253,13 +253,16 @@ def template_faults(template: Any) -> Iterator[str]:
     if not _are_mappings(metadata, "labels", "annotations") or not _are_lists(spec, "containers", "volumes"):
         yield "expected mappings of labels: and annotations:, and lists of containers: and volumes:"
         return
-    for name in (MANAGED_BY, RUN, HOST):
+    for name in (MANAGED_BY, RUN, HOST, LAUNCHER):
         if name in metadata.get("labels", {}):
             yield f"expected no label {name}: launch sets it"
     containers: Sequence[Any] = spec.get("containers", [{}])
     if len(containers) != 1 or not isinstance(containers[0], dict):
         yield "expected one item below containers:, the container of the task; others go to initContainers:"
         return
+    resources = containers[0].get("resources") or {}
+    if not isinstance(resources, dict) or not isinstance(resources.get("limits") or {}, dict):
+        yield "expected mappings of resources: and limits:"
     for where, names in ((spec, _RESERVED), (containers[0], _RESERVED_IN_CONTAINER)):
         for name in names:
             if name in where and (name, where[name]) not in (("restartPolicy", "Never"), ("name", CONTAINER)):

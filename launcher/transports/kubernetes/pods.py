@@ -127,7 +127,7 @@ class Pods:
         lines: dict[str, list[str]] = {}
         for host in hosts:
             (container,) = self.manifest(host)["spec"]["template"]["spec"]["containers"]
-            limits = container.get("resources", {}).get("limits", {})
+            limits = (container.get("resources") or {}).get("limits") or {}
             limit = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
             lines.setdefault(f"of the image {container['image']}, {limit}", []).append(host.name)
         return tuple(f"pods {text}: {listed(names)}" for text, names in lines.items())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host, Program, ProgramKind, Role
-from launcher.transports.kubernetes.batch import why_not
+from launcher.transports.kubernetes.launcher_pod import why_not
 from launcher.transports.kubernetes.manifest import launcher_manifest
 from launcher.transports.kubernetes.options import KubernetesOptions
 from tests.conftest import Launch, Started

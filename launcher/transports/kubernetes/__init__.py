@@ -8,7 +8,8 @@
     status       what the API says about a pod
     pods         the pods of a launch: made, connected to, made again, removed
     batch        --detach: a launcher in a pod, found from other machines
-    keeper       the main process of that pod
+    launcher_pod that pod: made, filled, fetched from
+    keeper       its main process
 
     once         kubectl attach ── API server ──> loader (main process), becomes the agent
     here         orchestrator ══ link ══ kubectl exec ══ API server ══ pump ══ agent ──> task

@@ -244,7 +244,6 @@ def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
     assert ended.code == 130, ended.err
     for task, found in beats(folder).items():
         assert found == sorted(found), f"two attempts of worker/{task} at the same time"
-    print(ended.err)
 
 
 @pytest.mark.tensorflow
@@ -293,7 +292,6 @@ def test_mnist_survives_a_lost_node(start: Start, kubernetes: Cluster, tmp_path:
     finally:
         kubernetes.link("n2", "up")
     assert result.code == 0, result.out[-3000:] + result.err[-3000:]
-    assert result.err.count("attempt 2, restart 1 of 1") == 1, result.err
+    assert "attempt 2, restart 1 of 1" in result.err, result.err
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
     assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found), result.out[-3000:]
-    print(result.err, *found)

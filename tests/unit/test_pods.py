@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import TransportError
-from launcher.transports.kubernetes.status import PodStatus, job_status, pod_status
+from launcher.transports.kubernetes.status import PodStatus, gone_status, job_status, pod_status
 
 #: Messages of a registry, of a runtime, of an admission controller.
 _PULL = (
@@ -174,6 +174,7 @@ _PREEMPTED = {
 }
 _TAINTED = {"DisruptionTarget": "True DeletionByTaintManager Taint manager: deleting due to NoExecute taint"}
 _SILENT = {"Ready": "False", "ContainersReady": "True"}
+_COLLECTED = {"DisruptionTarget": "True DeletionByPodGC PodGC: node no longer exists"}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,7 @@ _SILENT = {"Ready": "False", "ContainersReady": "True"}
         (pod(RUNNING, phase="Running", reason="NodeLost"), "its node n2 is lost", False, False),
         (pod(RUNNING, phase="Running", deleted=True), "its pod was deleted", False, False),
         (pod(terminated(143), phase="Failed", deleted=True), "its pod was deleted", True, False),
+        (pod(RUNNING, _COLLECTED, phase="Failed", deleted=True), "its pod was deleted: PodGC: node no longer exists", False, True),
         (pod(terminated(3), phase="Failed"), "its container exited with 3", True, False),
         (pod(terminated(0, "Completed"), phase="Succeeded"), "its container exited with 0", True, False),
         (pod(terminated(137), phase="Failed"), "its container was killed by SIGKILL", True, False),
@@ -218,6 +220,23 @@ _SILENT = {"Ready": "False", "ContainersReady": "True"}
 def test_why_a_pod_is_over(found: dict[str, Any], text: str, ended: bool, preempted: bool):
     status = pod_status(found)
     assert (status.over, status.ended, status.preempted, status.waiting) == (text, ended, preempted, "")
+
+
+@pytest.mark.parametrize(
+    ("last", "ended"),
+    [
+        (pod(RUNNING, phase="Running"), False),
+        (pod(RUNNING, phase="Running", deleted=True), True),
+        (pod(RUNNING, _PREEMPTED, phase="Running", deleted=True), True),
+        (pod(RUNNING, _SILENT, phase="Running", deleted=True), False),
+        (pod(RUNNING, _COLLECTED, phase="Failed", deleted=True), False),
+        (pod(terminated(143), phase="Failed", deleted=True), True),
+    ],
+)
+def test_a_pod_that_is_gone(last: dict[str, Any], ended: bool):
+    """Its processes have ended, if its node has removed it."""
+    status = gone_status(last)
+    assert (status.ended, status.taken, status.running, status.node) == (ended, True, False, "n2")
 
 
 def _created(message: str) -> dict[str, Any]:

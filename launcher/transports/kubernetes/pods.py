@@ -32,6 +32,7 @@ from launcher.transports.kubernetes.status import (
     OOM_KILLED,
     POD_EVENT,
     PodStatus,
+    gone_status,
     job_status,
     pod_status,
 )
@@ -83,7 +84,7 @@ class Pods:
         #: Of each host: the number of Jobs that were made for it.
         self._numbers: dict[str, int] = {}
         #: Jobs whose pod was seen; the pods by Job, as the last look has found them, and when that was.
-        self._seen: set[str] = set()
+        self._seen: dict[str, Mapping[str, Any]] = {}
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
         #: Jobs in whose pods an agent was started.
@@ -305,7 +306,7 @@ class Pods:
                 for owner in pod["metadata"].get("ownerReferences", ()):
                     found[owner["name"]] = pod
             self._found, self._looked_at = found, time.monotonic()
-            self._seen |= found.keys()
+            self._seen.update(found)
 
     def _of(self, host: str) -> str:
         return job_name(self._launch.name, host, self._numbers.get(host, 0))
@@ -315,8 +316,8 @@ class Pods:
         job = self._of(host)
         if job in self._found:
             return pod_status(self._found[job], self._events or ())
-        if job in self._seen:  # a pod of a Job stays until its processes have ended
-            return PodStatus(host, "", over="its pod was deleted", taken=True, ended=True)
+        if job in self._seen:
+            return gone_status(self._seen[job])
         if job in self._jobs:
             return job_status(self._jobs[job], self._events)
         return PodStatus(host, "", waiting="its pod is not made yet")

@@ -38,13 +38,15 @@ _CALLERS = re.compile(
     r'|Back-off pulling image "[^"]*"|ErrImagePull|Error creating|Error): |rpc error: code = \w+ desc = '
     r'|pods "[^"]*" is forbidden: )+'
 )
+#: The reason of the condition DisruptionTarget if the node of a pod is not there any more.
+_COLLECTED = "DeletionByPodGC"
 #: What a reason of the condition DisruptionTarget has done to a pod.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "evicted",
     "DeletionByTaintManager": "evicted",
     "TerminationByKubelet": "evicted",
-    "DeletionByPodGC": "deleted",
+    _COLLECTED: "deleted",
 }
 #: The reason of events that tell why a Job has no pod, and why a pod does not start.
 JOB_EVENT, POD_EVENT = "FailedCreate", "FailedMount"
@@ -106,12 +108,29 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         hopeless,
         host_text(over),
         preempted=_is(pod, "DisruptionTarget", "True") and _text(pod, "status", "reason") != "Evicted",
-        ended=_text(pod, "status", "phase") in ("Failed", "Succeeded")
+        # The cluster gives pods of a removed node a phase; what runs there runs on.
+        ended=(_text(pod, "status", "phase") in ("Failed", "Succeeded") and not running)
         or isinstance(_get(ours, "state", "terminated"), Mapping),
         taken=_is_taken(pod),
         memory=_bytes(_text(ours, "resources", "limits", "memory")),
         not_resized=next(map(_said, _conditions(pod, "PodResizePending", "True")), ""),
     )
+
+
+def gone_status(pod: _Json) -> PodStatus:
+    """What is known about a pod that is not there any more, from the last that the API server told about it.
+
+    Its node removes it when its processes have ended; the cluster does if the node itself is removed.
+
+    Args:
+        pod: the object.
+    """
+    last = pod_status(pod)
+    reasons = (_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True"))
+    deleted = _get(pod, "metadata", "deletionTimestamp") is not None
+    by_node = not last.node or (deleted and not _is_silent(pod) and _COLLECTED not in reasons)
+    over = last.over or "its pod was deleted"
+    return last._replace(running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)
 
 
 def job_status(job: _Json, events: Iterable[_Json] | None) -> PodStatus:

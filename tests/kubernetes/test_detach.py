@@ -71,6 +71,7 @@ def submit(start: Start, job: Path, account: None) -> Submit:
     return submitted
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_job_goes_on_without_this_machine(
     start: Start, launch: Launch, submit: Submit, kubernetes: Cluster, tmp_path: Path
@@ -106,6 +107,7 @@ def test_it_is_stopped(start: Start, submit: Submit):
     assert "stopped by launch stop" in start("attach", name).wait(30).out
 
 
+@pytest.mark.slow
 def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: Cluster):
     name = submit(command=("sh", "-c", "echo out; sleep 3; exit 3"))
     tasks = lambda: [j for j in kubernetes.objects("jobs") if "tf-launcher/run" in j["metadata"]["labels"]]  # noqa: E731
@@ -116,6 +118,7 @@ def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: C
     assert re.search(rf"^{name} +ended \(3\)", start("ps", "--all").wait().out, re.M)
 
 
+@pytest.mark.slow
 def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kubernetes: Cluster):
     """Its tasks end within the lease, and the cluster removes their Jobs with it."""
     name = submit("--workers", "2", "--lease", "10")

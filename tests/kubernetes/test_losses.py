@@ -81,21 +81,3 @@ def test_a_pod_is_preempted(start: Start, kubernetes: Cluster):
     result = started.wait(90)
     assert result.code == 0, result.err
     assert "its pod was evicted" in result.err and "(attempt 2, not counted)" in result.err, result.err
-
-
-def test_a_node_is_cut_off(start: Start, kubernetes: Cluster):
-    """All pods of the node are one loss; new ones are made when the tasks there have certainly ended."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "4", "--restarts", "1", "--lease", "15")
-    started = start(*words, "--grace", "1", *SCRIPT)
-    started.until(lambda it: it.out.count("attempt 1") == 4, 60)
-    nodes = [pod["spec"]["nodeName"] for pod in kubernetes.objects("pods")]
-    assert sorted(set(nodes)) == ["n1", "n2"]
-    lost = {pod["metadata"]["name"] for pod in kubernetes.objects("pods") if pod["spec"]["nodeName"] == "n2"}
-    kubernetes.link("n2", "down")
-    try:
-        result = started.wait(150)
-    finally:
-        kubernetes.link("n2", "up")
-    assert result.code == 0, result.err
-    assert result.out.count("attempt 2") == 4
-    assert soon(lambda: lost.isdisjoint(pod["metadata"]["name"] for pod in kubernetes.objects("pods")), 90)

@@ -23,7 +23,7 @@ from launcher.job_run.run import check_programs_here
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.transports.docker.container import own_hosts
-from launcher.transports.docker.options import DockerOptions, with_limits
+from launcher.transports.docker.options import DockerOptions, in_images
 from launcher.transports.kubernetes.manifest import faults_of
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.slurm import SlurmOptions
@@ -117,20 +117,6 @@ def _slurm(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
     return made, slurm.batch_script(made, words)
 
 
-def _in_images(job: JobSpec, options: Options, settings: Any, workdir: bool) -> tuple[JobSpec, list[Host]]:
-    """The job as in images, and a host for each task.
-
-    Args:
-        job, options: of the launch.
-        settings: of the containers.
-        workdir: whether images have the working folder.
-    """
-    python = job.python if options.sources.python else DEFAULT_PYTHON
-    job = with_limits(job, settings)._replace(python=python, workdir=job.workdir if workdir else None)
-    count = sum((role.gpus or 0) * role.count for role in job.roles)
-    return job, list(own_hosts(job, tuple(map(str, range(count))))[0])
-
-
 def _asked(options: Options, *transports: str) -> Any:
     """The settings of the first of these transports that is asked for.
 
@@ -152,8 +138,8 @@ def _kubernetes(options: Options, job: JobSpec, name: str) -> tuple[Exported, st
         if faults := list(faults_of(given)):
             raise JobError(faults)
     files = {} if options.sources.workdir else _files(job)
-    job, hosts = _in_images(job, options, given, bool(options.sources.workdir))
-    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in hosts]
+    job = in_images(job, given, bool(options.sources.python), bool(options.sources.workdir))
+    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(job)[0]]
     named = [host._replace(address=kubernetes.host_name(name, role, index)) for host, role, index in places]
     made = exported(job, named, kubernetes.PORT, name)
     return made, kubernetes.manifests(made, given, user_of(given), files)
@@ -178,6 +164,6 @@ def _files(job: JobSpec) -> Mapping[str, str]:
 def _compose(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
     has_folder = not given.no_mount or bool(options.sources.workdir)
-    job, hosts = _in_images(job, options, given, has_folder)
-    made = exported(job, hosts, compose.PORT, name)
+    job = in_images(job, given, bool(options.sources.python), has_folder)
+    made = exported(job, own_hosts(job)[0], compose.PORT, name)
     return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from launcher.errors import Fault
 from launcher.job import Host, Placement
 from launcher.loop import Loop
-from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import listed
 from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
@@ -61,10 +60,8 @@ class DockerTransport(Transport):
         from launcher.transports.docker.container import own_hosts, seen_inside
 
         options: docker.DockerOptions = launch.settings
-        job = docker.with_limits(launch.job, options)._replace(
-            python=launch.job.python if launch.python_given else DEFAULT_PYTHON,
-            workdir=None if options.no_mount and not launch.workdir_given else launch.job.workdir,
-        )
+        has_folder = not options.no_mount or launch.workdir_given
+        job = docker.in_images(launch.job, options, launch.python_given, has_folder)
         found = Inventory((), job, options, other_user=options.user is not None, standby=False)
         if not launch.named:
             hosts = own_hosts(job, launch.hosts[0].gpus or ())[0]

@@ -55,12 +55,14 @@ class Container(Record):
 # ---------------------------------------------------------------------- hosts
 
 
-def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
+def own_hosts(
+    job: JobSpec, free: Sequence[str] | None = None
+) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
     """A host for each task, with the task's name, and the GPUs of each.
 
     Args:
         job: the job.
-        free: ids of this machine's GPUs.
+        free: ids of this machine's GPUs; ``None``: there are enough elsewhere.
 
     Raises:
         JobError: two roles would have containers of the same name.
@@ -71,8 +73,8 @@ def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict
     twins = [role for role, name in zip(job.roles, names, strict=True) if names.count(name) > 1]
     if twins:
         raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
-    left = list(free)
     asked = sum((role.gpus or 0) * role.count for role in job.roles)
+    left = [*map(str, range(asked))] if free is None else list(free)
     if asked > len(left):
         problem = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
         expected = "use fewer with --gpus, or name them as in CUDA_VISIBLE_DEVICES=0,1"

@@ -12,6 +12,7 @@ from launcher.config import values
 from launcher.errors import Fault
 from launcher.job import JobSpec, Role
 from launcher.record import Record
+from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import did_you_mean
 from launcher.transports.transport import Asked
 
@@ -268,16 +269,22 @@ def limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None
     return found
 
 
-def with_limits(job: JobSpec, settings: Any) -> JobSpec:
-    """The job with the memory of each role, and GPUs for each task of a role without its own number.
+def in_images(job: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
+    """The job as in images: with the memory of each role, and GPUs for each task of a role without its own.
 
     Args:
         job: the job; ps and sidecars get no GPUs.
         settings: with the fields of `shared_keys`.
+        python: whether the user names the Python of the images.
+        workdir: whether the images have the working folder.
     """
     roles = []
     for role in job.roles:
         own = role.gpus is not None or role.name == "ps" or role.sidecar
         memory = limit(settings.memory, role, "memory")
         roles.append(role._replace(gpus=role.gpus if own else settings.gpus, memory=memory))
-    return job._replace(roles=tuple(roles))
+    return job._replace(
+        roles=tuple(roles),
+        python=job.python if python else DEFAULT_PYTHON,
+        workdir=job.workdir if workdir else None,
+    )

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.errors import JobError
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
-from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Commands, Connected
-from launcher.transports.docker.options import with_limits
+from launcher.transports.docker.options import in_images
 from launcher.transports.kubernetes import options as kubernetes
 from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
 
@@ -90,12 +89,8 @@ class KubernetesTransport(Transport):
         from launcher.transports.docker.container import own_hosts
         from launcher.transports.kubernetes.pods import Pods
 
-        job = with_limits(launch.job, launch.settings)._replace(
-            python=launch.job.python if launch.python_given else DEFAULT_PYTHON,
-            workdir=launch.job.workdir if launch.workdir_given else None,
-        )
-        gpus = sum((role.gpus or 0) * role.count for role in job.roles)
-        hosts, _ = own_hosts(job, [*map(str, range(gpus))])
+        job = in_images(launch.job, launch.settings, launch.python_given, launch.workdir_given)
+        hosts, _ = own_hosts(job)
         pods = Pods(launch, job)
         yield Inventory(hosts, job, pods, standby=False, remarks=pods.described(hosts))
 

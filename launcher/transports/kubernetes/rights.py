@@ -19,6 +19,8 @@ RIGHTS: _Rights = {
 #: The same if the memory of pods may become larger.
 GROWING: _Rights = {**RIGHTS, "pods/resize": ("get", "patch")}
 _API = "authorization.k8s.io/v1"
+#: Of each answer, one word: ``true`` or ``false``.
+_ANSWER = r'--output=jsonpath={.status.allowed}{"\n"}'
 
 
 def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGHTS) -> None:
@@ -36,15 +38,12 @@ def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGH
     reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
     request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     # The schema of the API server is large, and not needed for this.
-    told = ask("create", "--validate=false", "--output=json", "--filename=-", stdin=request)
-    allowed = _allowed(told)
-    if len(allowed) != len(rights):
-        raise TransportError(
-            f"the API server answers {len(rights)} questions about rights {len(allowed)} times"
-        )
+    answers = ask("create", "--validate=false", _ANSWER, "--filename=-", stdin=request).split()
+    if len(answers) != len(rights) or {*answers} - {"true", "false"}:
+        raise TransportError("the API server does not tell which rights this user has")
     missing: dict[str, list[str]] = {}
-    for (verb, resource), is_allowed in zip(rights, allowed, strict=True):
-        if not is_allowed:
+    for (verb, resource), allowed in zip(rights, answers, strict=True):
+        if allowed == "false":
             missing.setdefault(resource, []).append(verb)
     if missing:
         listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
@@ -71,17 +70,3 @@ def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str,
     name, _, group = resource.partition(".")
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
     return {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
-
-
-def _allowed(told: str) -> list[bool]:
-    """The answers: kubectl prints the objects one after the other."""
-    decoder, found = json.JSONDecoder(), []
-    rest = told.strip()
-    try:
-        while rest:
-            review, end = decoder.raw_decode(rest)
-            found.append(review["status"]["allowed"] is True)
-            rest = rest[end:].lstrip()
-    except (ValueError, KeyError, TypeError):
-        raise TransportError("the API server does not tell which rights this user has") from None
-    return found

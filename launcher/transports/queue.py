@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from launcher.record import Record
 
@@ -44,17 +44,19 @@ class Submitted(Record):
     code: int | None = None
 
 
-class Queue(Protocol):
-    """The queue of a cluster. All methods may raise `TransportError`; they block for seconds at most.
+class Queue:
+    """The queue of a cluster. A queue overrides methods that differ.
 
-    Of a queue that does not share files, `submit` waits until the launcher has begun, `look` may copy files.
+    All methods may raise `TransportError`; they block for seconds at most. Of a queue that does not share
+    files, `submit` waits until the launcher has begun, `look` may copy files.
     """
 
     #: Whether the launcher writes the folder of the run that this machine sees.
-    shares_files: bool
+    shares_files = False
 
     def submits(self) -> bool:
         """Whether ``--detach`` submits a launcher; else it starts one in the background."""
+        return True
 
     def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
         """Submit a launcher with the variable `RUN_FOLDER`. Its output is added to the messages of the run.
@@ -65,21 +67,27 @@ class Queue(Protocol):
             words: the command line of `launch`, without its name.
             parcel: for a launcher that does not share files.
         """
+        raise NotImplementedError
 
     def own(self) -> Batch | None:
         """The batch job in which this process runs; ``None``: it runs in none."""
+        return None
 
     def times_requeued(self) -> int:
         """How often the queue has started the batch job around this process again."""
+        return 0
 
     def may_requeue(self) -> bool:
         """Whether the queue may start the batch job around this process again."""
+        return False
 
     def is_requeued(self) -> bool:
         """Whether the queue has done so by itself, for a preemption: it is about to kill this process."""
+        return False
 
     def requeue(self) -> None:
         """Let it start again. The queue may kill this process at once."""
+        raise NotImplementedError
 
     def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
         """The batch jobs of runs, by the names of the runs.
@@ -87,6 +95,7 @@ class Queue(Protocol):
         If files are not shared, and a launcher has ended, its files are copied to here, its batch job is
         removed, and the run is left out.
         """
+        raise NotImplementedError
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
         """Run a command of `launch` on the node of a batch job, and return its exit code.
@@ -96,6 +105,8 @@ class Queue(Protocol):
             words: the command; the path of the run's folder may be among them.
             quiet: do not show what it prints.
         """
+        raise NotImplementedError
 
     def withdraw(self, run: Run) -> None:
         """End the batch job of a run."""
+        raise NotImplementedError

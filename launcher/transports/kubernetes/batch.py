@@ -30,7 +30,7 @@ from launcher.transports.kubernetes.launcher_pod import (
 from launcher.transports.kubernetes.manifest import LAUNCHER, job_name, selector
 from launcher.transports.kubernetes.rights import namespace_of
 from launcher.transports.kubernetes.status import pod_status
-from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queued, Submitted
+from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted
 from launcher.transports.transport import Launch
 
 #: What a launcher writes into the folder of its run; the report is the last to be fetched.
@@ -42,14 +42,8 @@ _RESULTS = "results.json"
 _END = 5.0
 
 
-class KubernetesQueue:
+class KubernetesQueue(Queue):
     """See `launcher.transports.queue.Queue`."""
-
-    shares_files = False
-
-    def submits(self) -> bool:
-        """See `Queue.submits`."""
-        return True
 
     def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
         """See `Queue.submit`."""
@@ -79,26 +73,6 @@ class KubernetesQueue:
             launch.ignore_signals()
             pods.remove()
             raise
-
-    def own(self) -> Batch | None:
-        """See `Queue.own`: in the pod the run is one of its own machine."""
-        return None
-
-    def times_requeued(self) -> int:
-        """See `Queue.times_requeued`."""
-        return 0
-
-    def may_requeue(self) -> bool:
-        """See `Queue.may_requeue`."""
-        return False
-
-    def is_requeued(self) -> bool:
-        """See `Queue.is_requeued`."""
-        return False
-
-    def requeue(self) -> None:
-        """See `Queue.requeue`."""
-        raise NotImplementedError
 
     def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
         """See `Queue.look`."""

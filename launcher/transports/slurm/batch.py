@@ -17,7 +17,7 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
-from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queued, Submitted
+from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted
 from launcher.transports.slurm import in_step, is_inside
 from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
 from launcher.transports.slurm.steps import srun, without_noise
@@ -39,7 +39,7 @@ def job_name(run: str) -> str:
     return f"launch-{run}"
 
 
-class SlurmQueue:
+class SlurmQueue(Queue):
     """See `launcher.transports.queue.Queue`."""
 
     shares_files = True

@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import shutil
-import struct
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -48,15 +47,13 @@ _SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r
 #: Packages that a launcher imports there; all pure Python.
 _PACKAGES = ("launcher", "pathspec")
 _OLDEST = (3, 10)
+_NO_KUBECTL = "--detach: the image needs kubectl: it has none, and that"
 #: Hours that the files of a run wait in the pod.
 _HOURS = 24
 #: Seconds to read from the pod before the API is asked again; for kubectl to end.
 _PAUSE, _END = 1.0, 5.0
 #: Tells about an image; and whether a launcher has ended: a moment after its report, its keeper says so.
-_ABOUT = (
-    "import json, os, shutil, sys\n"
-    "print(json.dumps([sys.version_info[:2], os.uname()[4], shutil.which('kubectl')]))"
-)
+_ABOUT = "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
 _ASK = f"""\
 import os, time
 for _ in range(20):
@@ -65,10 +62,6 @@ for _ in range(20):
     time.sleep(0.1)
 print(os.path.exists({_ENDED!r}))
 """
-#: Machines of ELF programs, as ``uname -m`` names them.
-_MACHINES = {62: "x86_64", 183: "aarch64", 22: "s390x", 21: "ppc64le"}
-#: A program header that names a dynamic loader.
-_INTERPRETER = 3
 
 
 # ---------------------------------------------------------------------- the pod
@@ -124,8 +117,12 @@ class Pod:
 
     def ask(self, code: str) -> str:
         """Run code: what it prints."""
+        return self.ask_program(self._python, "-E", "-s", "-S", "-c", code)
+
+    def ask_program(self, *words: str) -> str:
+        """Run a program: what it prints."""
         pod = (f"--container={CONTAINER}", f"pod/{self._name}")
-        return self._kubectl.ask("exec", "--quiet", *pod, "--", self._python, "-E", "-s", "-S", "-c", code)
+        return self._kubectl.ask("exec", "--quiet", *pod, "--", *words)
 
     def has_ended(self) -> bool:
         """Whether the launcher there has ended."""
@@ -152,14 +149,14 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
     Raises:
         TransportError: the image can't run a launcher; the files can't be sent.
     """
-    version, machine, has_kubectl = json.loads(there.ask(_ABOUT))
+    version, has_kubectl = json.loads(there.ask(_ABOUT))
     if tuple(version) < _OLDEST:
         found, needed = (".".join(map(str, each)) for each in (version, _OLDEST))
         text = f"the Python of the image is {found}, and a launcher in a pod needs {needed} or later"
         raise TransportError(f"--detach: {text}; without --detach it may be 3.8")
     trees = [_package(name) for name in _PACKAGES]
     if not has_kubectl:
-        trees.append(_kubectl_of_here(machine))
+        trees.append(_kubectl_of_here())
     places = {result: f"{RUN}/results/{number}" for number, result in enumerate(parcel.results)}
     requests = parse_syncs(parcel.folders)
     if requests:
@@ -168,6 +165,11 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
             places[tree.request.text] = place
             trees.append(tree._replace(request=tree.request._replace(remote=place)))
     sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.job)
+    if not has_kubectl:
+        try:
+            there.ask_program(f"{_KUBECTL}/kubectl", "version", "--client")
+        except TransportError as error:
+            raise TransportError(f"{_NO_KUBECTL} of this machine does not run there: {error}") from error
     return places
 
 
@@ -185,34 +187,18 @@ def _package(name: str) -> Tree:
     return Tree(SyncRequest(name, folder, name, f"{_LIB}/{name}"), entries, {})
 
 
-def _kubectl_of_here(machine: str) -> Tree:
+def _kubectl_of_here() -> Tree:
     """The kubectl of this machine.
 
     Raises:
-        TransportError: it can't run in the pod.
+        TransportError: it has another name.
     """
     path = os.path.realpath(shutil.which("kubectl") or "kubectl")
     folder, name = os.path.split(path)
-    if why := why_not(path, machine) or ("" if name == "kubectl" else "has another name"):
-        without = f"the image has no kubectl, and {path} of this machine {why}"
-        raise TransportError(f"--detach: {without}; put kubectl into the image")
+    if name != "kubectl":
+        raise TransportError(f"{_NO_KUBECTL} of this machine is {path}")
     ((_, entry),) = walk(path, "kubectl", lambda *_: None)
     return Tree(SyncRequest(path, folder, "kubectl", _KUBECTL), {"kubectl": entry}, {})
-
-
-def why_not(path: str, machine: str) -> str:
-    """Why a program can't run on another machine; empty: it is static, and for that kind of machine."""
-    with open(path, "rb") as file:
-        head = file.read(64)
-        if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":
-            return "is no program by itself"
-        its_machine, start, size, count = struct.unpack("<18xH12xQ14xHH6x", head)
-        file.seek(start)
-        headers = file.read(size * count)
-    if any(struct.unpack_from("<I", headers, at)[0] == _INTERPRETER for at in range(0, size * count, size)):
-        return "needs libraries"
-    its_name = _MACHINES.get(its_machine, str(its_machine))
-    return "" if its_name == machine else f"is for {its_name}, not for {machine}"
 
 
 def fetch(

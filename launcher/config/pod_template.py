@@ -193,9 +193,7 @@ class _Reader:
             if key not in used and self._in_pods and key not in _OF_LAUNCH:
                 found[key] = node
             elif key in _NEEDED and not self._in_pods:
-                self._faults.add(
-                    node.key_line, f"{key}: launch can't honour it here", "expected --kubernetes"
-                )
+                self._faults.add(node.key_line, f"{key}: launch can't apply it here", "expected --kubernetes")
             elif key not in used:
                 self._leave("image without --docker or --kubernetes" if key == "image" else key, node)
         return found

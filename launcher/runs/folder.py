@@ -95,7 +95,14 @@ def _own(paths: RunPaths, job: str, agents: Sequence[int], batch: Batch | None) 
 
 
 def batched(run: Run, batch: Batch) -> Run:
-    """Write down the batch job of a run whose launcher is elsewhere, and does not write its record.
+    """Write the batch job into the record of a run whose launcher is elsewhere and does not write it.
+
+    Args:
+        run: its folder is here.
+        batch: the batch job of its launcher.
+
+    Returns:
+        The run with this batch job.
 
     Raises:
         LaunchError: its folder can't be written.

@@ -193,7 +193,7 @@ def test_files_are_copied_to_a_node_that_does_not_have_them(
     finally:
         slurm.run(*slurm.inside("n2"), "umount", f"{tmp_path}/own")
     assert ended.code == 0, ended.err
-    assert "n2 has not the files of this machine" in ended.err
+    assert "n2 does not have the files of this machine" in ended.err
     assert ended.out.count("carried") == 3
     assert len(re.findall(rf"^n[13].*\| (?:carried)?{tmp_path}/own$", ended.out, re.M)) == 2, ended.out
 

@@ -136,6 +136,9 @@ class Pods:
     def start(self, hosts: Sequence[Host]) -> None:
         """Make the Jobs of hosts, and wait until their pods run.
 
+        Args:
+            hosts: those of the launch, each with one task.
+
         Raises:
             TransportError: they can't be made, or a pod does not run in time.
         """
@@ -293,7 +296,10 @@ class Pods:
     # ------------------------------------------------------------------ pods
 
     def look(self, age: float = _FRESH) -> None:
-        """Ask the API about all pods, unless it was asked within so many seconds.
+        """Ask the API about all pods, unless the last answer is new enough.
+
+        Args:
+            age: how old the last answer may be, in seconds.
 
         Raises:
             TransportError: it does not answer.

@@ -24,7 +24,7 @@ _ANSWER = r'--output=jsonpath={.status.allowed}{"\n"}'
 
 
 def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGHTS) -> None:
-    """Ask the API server for all rights, by one command.
+    """Ask the API server by one command whether this user has all rights that launch needs.
 
     Args:
         ask: runs kubectl with these words, and ``stdin``: what it prints.

@@ -418,8 +418,8 @@ def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
         names = [node.name for node in found.nodes if not node.same]
         text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly"
         if names:
-            have = "has" if len(names) == 1 else "have"
-            text += f"; {listed(names)} {have} not the files of this machine"
+            verb = "does" if len(names) == 1 else "do"
+            text += f"; {listed(names)} {verb} not have the files of this machine"
         if launch.settings.implied:
             text += " (--no-slurm: only this machine)"
         launch.notice(text)

@@ -6,16 +6,16 @@ Commands run in its pod by ``kubectl exec``.
 from __future__ import annotations
 
 import pickle
-import subprocess
+import re
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 from launcher.errors import TransportError
 from launcher.output.files import write_json
 from launcher.runs.folder import batched
 from launcher.runs.run import Batch, Run, json_of
+from launcher.transports.command import run_shown
 from launcher.transports.kubernetes.kubectl import Kubectl
 from launcher.transports.kubernetes.launcher_pod import (
     HOST,
@@ -38,8 +38,8 @@ _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "
 _REPORT = "report.json"
 #: The file in the folder of a run here: where results go.
 _RESULTS = "results.json"
-#: Seconds for kubectl to end.
-_END = 5.0
+#: What kubectl says about a command that it has run.
+_TOLD = re.compile(rb"^command terminated with exit code \d+$")
 
 
 class KubernetesQueue(Queue):
@@ -120,23 +120,7 @@ class KubernetesQueue(Queue):
         there = Pod(_kubectl(run.batch), run.batch.node)
         words = [RUN if word == run.paths.root else word for word in words]
         argv = there.command(*(["--stdin", "--tty"] if terminal else []), words=[LAUNCH, *words])
-        nothing = subprocess.DEVNULL
-        kubectl = subprocess.Popen(
-            argv,
-            stdin=None if terminal else nothing,
-            stdout=nothing if quiet else None,
-            stderr=subprocess.PIPE,
-        )
-        assert kubectl.stderr is not None
-        shown = threading.Thread(target=_show_errors, args=(kubectl.stderr, quiet), daemon=True)
-        shown.start()
-        try:
-            code = kubectl.wait()
-        except BaseException:  # Ctrl-C
-            kubectl.kill()
-            raise
-        shown.join(_END)
-        return code
+        return run_shown(argv, _TOLD, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""
@@ -158,11 +142,3 @@ def _current_context(kubectl: Kubectl) -> str | None:
 
 def _launchers(kubectl: Kubectl, run: str) -> Sequence[Mapping[str, Any]]:
     return kubectl.items("pods", f"--selector={selector(run, LAUNCHER)}")
-
-
-def _show_errors(stream: IO[bytes], quiet: bool) -> None:
-    """Show what a command in the pod writes to stderr, without the line of kubectl about its exit code."""
-    for line in stream:
-        if not quiet and not line.startswith(b"command terminated with exit code "):
-            sys.stderr.buffer.write(line)
-            sys.stderr.buffer.flush()

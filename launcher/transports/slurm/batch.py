@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +15,11 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
+from launcher.transports.command import run_shown
 from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted
 from launcher.transports.slurm import in_step, is_inside
 from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
-from launcher.transports.slurm.steps import srun, without_noise
+from launcher.transports.slurm.steps import NO_BINDING, srun
 from launcher.transports.transport import Launch
 
 #: The states of a job that waits.
@@ -31,7 +30,7 @@ _AGAIN, _LONGEST, _END = 5.0, 3600.0, 1.0
 #: The name of a job of ours.
 _OURS = r"launch-\d{8}-\d{6}-[0-9a-z]+"
 #: What srun says about a command that it has run.
-_ENDED = re.compile(rb"^srun: error: .* Exited with exit code \d+$")
+_TOLD = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING.encode())
 
 
 def job_name(run: str) -> str:
@@ -111,17 +110,7 @@ class SlurmQueue(Queue):
         """See `Queue.run_there`."""
         assert run.batch is not None
         step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
-        done = subprocess.run(
-            step,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if quiet else None,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        )
-        lines = without_noise(done.stderr).splitlines(keepends=True)
-        text = b"".join(line for line in lines if not _ENDED.match(line.strip()))
-        sys.stderr.write("" if quiet else text.decode("utf-8", "replace"))
-        return done.returncode
+        return run_shown(step, _TOLD, quiet, environ=environment())
 
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""

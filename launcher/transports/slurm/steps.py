@@ -47,18 +47,12 @@ _SRUN = (
 )  # fmt: skip
 _COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
 #: What srun says on clusters that bind no process to CPUs.
-_NO_BINDING = "cluster configuration lacks support for cpu binding"
+NO_BINDING = "cluster configuration lacks support for cpu binding"
 
 
 def srun(job: str, node: str) -> list[str]:
     """The beginning of a command that runs a program once on a node of a job."""
     return [*_SRUN, f"--jobid={job}", f"--nodelist={node}"]
-
-
-def without_noise(stderr: bytes) -> bytes:
-    """What srun has printed, without a line that is no error."""
-    lines = stderr.splitlines(keepends=True)
-    return b"".join(line for line in lines if _NO_BINDING.encode() not in line)
 
 
 class Step(CommandPipe):
@@ -95,7 +89,8 @@ class Step(CommandPipe):
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
-        return without_noise(super().stderr().encode()).decode()
+        lines = super().stderr().splitlines(keepends=True)
+        return "".join(line for line in lines if NO_BINDING not in line)
 
     def why_ended(self) -> TransportError | None:
         """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""

@@ -12,10 +12,9 @@ WORKERS = job("worker 2")
 CONTINUE = job("worker 2", on_failure="continue")
 UNUSABLE = "host {} can't be used: "
 RESET = "host {} is lost: connection reset"
-OUTSIDE = "its agent was stopped from outside; it stops its tasks"
 SLOW = "it had not answered yet when another host failed"
 REFUSED = "{} does not have a port for each of its tasks: too many open files"
-NEVER, LOST, STOPPED = "cancelled: never started", "lost: host lost", "stopped: stopped"
+LOST, STOPPED = "lost: host lost", "stopped: stopped"
 FAILED, DONE = "failed: exit", "succeeded: exit"
 
 

@@ -11,8 +11,6 @@ from launcher.supervisor.restarts import Restarts
 from launcher.task_id import TaskId
 from tests.histories.script import Case, Replay, Script, cases, check, hosts, job
 
-PS_STRATEGY = ("chief 1", "worker 2", "ps 2")
-
 GROUPS = """
 worker 2, ps 2 -> worker/1: worker/1 | ps/0: ps/0
 worker 2, evaluator 1 -> worker/0: all | evaluator/0: evaluator/0

@@ -7,7 +7,6 @@ import pytest
 from launcher import events
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 
-ABORTED = "gets 6; worker/{0} dies 6; worker/{0} gone"
 ENDS = """
 # one is silent while another prints; the job fails
 worker 2, ps 1, stall 20: up; silence 10; says worker/0 x; silence 1; worker/1 gets 6; worker/1 dies 6;

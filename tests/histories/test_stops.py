@@ -12,7 +12,6 @@ from tests.histories.script import Case, Replay, Script, after, cases, check, ho
 TERM = ((15, 10.0), (6, 2.0), (9, 5.0))
 KILL = ((9, 5.0),)
 ONE, TWO = job("worker 1"), job("worker 2")
-LIMITED = job("worker 2", timeout=60)
 CONTINUE = job("worker 2", on_failure="continue", timeout=5)
 STUBBORN = " ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
 

@@ -26,8 +26,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NODES = 2
 #: The image of the tests: in a cluster of ours it is made of this machine's Python.
 IMAGE, PUBLIC_IMAGE = "localhost/launch-test:1", "python:3.11-slim"
-#: Programs of a node that belong to no pod.
-_OWN = ("bash ", "sleep 1", "containerd", "kubelet", "/pause")
 
 
 class Cluster:

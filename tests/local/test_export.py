@@ -94,13 +94,20 @@ def test_limits_images_and_gpus(launch: Launch, tmp_path: Path):
         "    resources: {limits: {cpu: 1500m, memory: 1Gi, nvidia.com/gpu: 2}}\n"
         "timeout: 90s\nrestarts: 2\ngrace: 7s\n"
     )
-    _, _, worker, ps = yaml.safe_load_all(exported(launch, "kubernetes", "job.yaml", cwd=tmp_path))
+    words = ("kubernetes", "job.yaml", "--user", "7:8", "--pull", "never", "--memory", "ps=6m,8m")
+    _, _, worker, ps = yaml.safe_load_all(exported(launch, *words, cwd=tmp_path))
     job, pod = worker["spec"], worker["spec"]["template"]["spec"]
     assert (job["completions"], job["backoffLimit"], job["activeDeadlineSeconds"]) == (2, 2, 90)
     (container,) = pod["containers"]
     limits = {"cpu": "1500m", "memory": "1024Mi", "nvidia.com/gpu": "2"}
     assert (container["image"], container["resources"]) == ("big", {"limits": limits})
-    assert ps["spec"]["template"]["spec"]["containers"][0]["image"] == "small"
+    assert container["imagePullPolicy"] == "Never"
+    given = pod["securityContext"]
+    assert (given["runAsUser"], given["runAsGroup"], given["runAsNonRoot"]) == (7, 8, True)
+    (container,) = ps["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["resources"]) == ("small", {"limits": {"memory": "6Mi"}})
+    *_, ps = yaml.safe_load_all(exported(launch, *words[:2], "--user", "0", cwd=tmp_path))
+    assert "runAsNonRoot" not in ps["spec"]["template"]["spec"]["securityContext"]
     services = yaml.safe_load(exported(launch, "compose", "job.yaml", cwd=tmp_path))["services"]
     one = services["worker-1"]
     assert (one["image"], one["cpus"], one["mem_limit"]) == ("big", 1.5, 1 << 30)

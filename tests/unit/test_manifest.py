@@ -21,24 +21,10 @@ ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))
 _LABEL = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-def pod(options: KubernetesOptions, role: Role = ROLE, user: str = "7:8") -> Any:
+def pod(options: KubernetesOptions) -> Any:
     """The pod template of a Job."""
-    made = job_manifest(options, "run", Host("worker-0"), role, "python3", user, 10.0, "me")
+    made = job_manifest(options, "run", Host("worker-0"), ROLE, "python3", "7:8", 10.0, "me")
     return made["spec"]["template"]
-
-
-def test_limits_and_user():
-    memory = (("", (3 << 20, 4 << 20)), ("ps", (9,)))
-    options = KubernetesOptions("i", memory=memory, cpus=(("worker", 1.5),), pull="never")
-    spec = pod(options, ROLE._replace(gpus=2))["spec"]
-    (container,) = spec["containers"]
-    limits = {"cpu": "1500m", "memory": "3Mi", "nvidia.com/gpu": "2"}
-    assert container["resources"] == {"limits": limits}
-    assert (container["image"], container["imagePullPolicy"]) == ("i", "Never")
-    assert {**spec["securityContext"], "seccompProfile": 0} == {
-        "runAsUser": 7, "runAsGroup": 8, "runAsNonRoot": True, "seccompProfile": 0
-    }  # fmt: skip
-    assert "runAsNonRoot" not in pod(options, user="0")["spec"]["securityContext"]
 
 
 def test_a_template_is_passed_on():

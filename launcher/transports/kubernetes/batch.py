@@ -28,7 +28,6 @@ from launcher.transports.kubernetes.launcher_pod import (
     start,
 )
 from launcher.transports.kubernetes.manifest import LAUNCHER, job_name, selector
-from launcher.transports.kubernetes.rights import namespace_of
 from launcher.transports.kubernetes.status import pod_status
 from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted
 from launcher.transports.transport import Launch
@@ -48,7 +47,7 @@ class KubernetesQueue(Queue):
     def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
         """See `Queue.submit`."""
         kubectl = Kubectl(launch.settings.context, launch.settings.namespace)
-        namespace = kubectl.namespace or namespace_of(kubectl.ask)
+        namespace = kubectl.used_namespace()
         context = kubectl.context or _current_context(kubectl)
         settings = launch.settings._replace(namespace=namespace, context=context)
         pods = LauncherPod(launch._replace(settings=settings))
@@ -125,8 +124,7 @@ class KubernetesQueue(Queue):
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""
         assert run.batch is not None
-        words = ("--ignore-not-found", "--cascade=background", "--wait=false")
-        _kubectl(run.batch).ask("delete", "jobs", f"--selector={selector(run.job, LAUNCHER)}", *words)
+        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.job, LAUNCHER)}")
 
 
 def _kubectl(batch: Batch) -> Kubectl:

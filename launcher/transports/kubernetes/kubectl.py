@@ -88,6 +88,23 @@ class Kubectl(Record):
             raise TransportError(f"kubectl get {kind} prints no list of objects: {told[:80]!r}")
         return found
 
+    def delete(self, *what: str) -> None:
+        """Delete objects and what they own, if they are there; the cluster does it later.
+
+        Raises:
+            TransportError: the API server does not answer, or refuses.
+        """
+        self.ask("delete", *what, "--ignore-not-found", "--cascade=background", "--wait=false")
+
+    def used_namespace(self) -> str:
+        """The namespace, which may be that of the context.
+
+        Raises:
+            TransportError: there is no context.
+        """
+        words = ("config", "view", "--minify", "--output=jsonpath={..namespace}")
+        return self.namespace or self.ask(*words).strip() or "default"
+
 
 def in_pod() -> bool:
     """Whether kubectl uses the service account of the pod around it: not if it gets ``--request-timeout``."""

@@ -25,7 +25,7 @@ from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
 from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, quantity, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
-from launcher.transports.kubernetes.rights import GROWING, RIGHTS, check_rights, namespace_of
+from launcher.transports.kubernetes.rights import GROWING, RIGHTS, check_rights
 from launcher.transports.kubernetes.status import (
     CONTAINER,
     JOB_EVENT,
@@ -52,7 +52,6 @@ _COMING = 30.0
 _REMOVAL = 5.0
 #: How a pod ends whose agent was killed: its watchdog exits.
 _WATCHDOG = "its container exited with 1"
-_IN_BACKGROUND = ("--cascade=background", "--wait=false")
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD = "LAUNCH_POD"
 #: Seconds for a node to change the limit of a pod.
@@ -142,9 +141,8 @@ class Pods:
         Raises:
             TransportError: they can't be made, or a pod does not run in time.
         """
-        namespace = self.options.namespace or namespace_of(self.kubectl.ask)
         grows = any(len(role.memory or ()) > 1 for role in self._job.roles)
-        check_rights(self.kubectl.ask, namespace, GROWING if grows else RIGHTS)
+        check_rights(self.kubectl.ask, self.kubectl.used_namespace(), GROWING if grows else RIGHTS)
         self._hosts.update({host.name: host for host in hosts})
         with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
             pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
@@ -228,7 +226,7 @@ class Pods:
         while not (ended := self._has_ended(host)) and time.monotonic() < until and not self._over:
             time.sleep(_PAUSE)
         number, status = self._numbers[host], self.status(host)
-        self._delete("job", job_name(self._launch.name, host, number))
+        self.kubectl.delete("job", job_name(self._launch.name, host, number))
         if self._outgrew(host, status):
             self._launch.notice(self._outgrown(host))
         self._make([(self._hosts[host], number + 1, "" if ended else status.node)])
@@ -278,7 +276,7 @@ class Pods:
                 program.kill()
             if self._numbers:
                 try:
-                    self._delete("jobs", self.selects)
+                    self.kubectl.delete("jobs", self.selects)
                     self._await_removal()
                 except TransportError as error:
                     self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
@@ -289,9 +287,6 @@ class Pods:
         while self._found and time.monotonic() < until:
             time.sleep(_PAUSE)
             self.look(0.0)
-
-    def _delete(self, *what: str) -> None:
-        self.kubectl.ask("delete", *what, "--ignore-not-found", *_IN_BACKGROUND)
 
     # ------------------------------------------------------------------ pods
 
@@ -504,6 +499,6 @@ def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterat
         metadata = job["metadata"]
         if is_dead({OWNER_LABEL: metadata.get("annotations", {}).get(OWNER, "")}):
             if not dry_run:
-                kubectl.ask("delete", "job", metadata["name"], "--ignore-not-found", *_IN_BACKGROUND)
+                kubectl.delete("job", metadata["name"])
             done = "would remove" if dry_run else "removed"
             yield f"{done} Job {metadata['name']} of the namespace {metadata['namespace']}"

@@ -54,18 +54,6 @@ def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGH
         )
 
 
-def namespace_of(ask: Callable[..., str]) -> str:
-    """The namespace of kubectl's context.
-
-    Args:
-        ask: runs kubectl with these words: what it prints.
-
-    Raises:
-        TransportError: there is no context.
-    """
-    return ask("config", "view", "--minify", "--output=jsonpath={..namespace}").strip() or "default"
-
-
 def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:
     name, _, group = resource.partition(".")
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}

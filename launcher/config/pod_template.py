@@ -29,6 +29,8 @@ _NEEDED = {"envFrom", "initContainers"}
 _OF_LAUNCH = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
 #: What the command of a container has for its variables: ``$$``, ``$(NAME)``.
 _VARIABLE = r"\$(?:\$|\(([^)]*)\))"
+#: Characters that all ``$(NAME)`` of a container bring: more than Linux takes for variables and arguments.
+_ROOM = 8 << 20
 
 
 class Target(Record):
@@ -148,6 +150,8 @@ class _Reader:
     def __init__(self, target: Target, faults: Faults, leave: Callable[[str, Node], None]) -> None:
         self._target, self._faults, self._leave = target, faults, leave
         self._in_pods = target.engine == "kubernetes"
+        #: How many more characters ``$(NAME)`` may bring.
+        self._room = _ROOM
 
     def template(self, template: Mapping[str, Node], own: Node, containers: list[Node]) -> Template:
         """See `read_template`.
@@ -208,7 +212,7 @@ class _Reader:
         for name in {*re.findall(_VARIABLE, " ".join(words))} & {*late}:
             expected = f"expected a shell, as in [sh, -c, '... ${name}']"
             self._faults.add(at.line, f"$({name}) is known only in the pod", expected)
-        found = [_expanded(word, known) for word in words]
+        found = [self._expanded(word, known, at.line) for word in words]
         if "command" not in container.nodes:
             if not self._target.program:
                 return {}
@@ -246,6 +250,7 @@ class _Reader:
         if env is not None and not isinstance(env.value, list):
             faults.add_kind(env, "env", "expected a list, as in - name: NAME")
         found: dict[str, Node] = {}
+        known: dict[str, str] = {}
         late: dict[str, Node] = {}
         for item in env.value if env is not None and isinstance(env.value, list) else ():
             name = name_of(item)
@@ -263,25 +268,32 @@ class _Reader:
                 if {*re.findall(_VARIABLE, text)} & late.keys():
                     late[name] = item
                 else:
-                    known = {each: node.value for each, node in found.items()}
-                    found[name] = Node(_expanded(text, known), value.line, item.line)
+                    known[name] = self._expanded(text, known, value.line)
+                    found[name] = Node(known[name], value.line, item.line)
         return found, late
+
+    def _expanded(self, text: str, variables: Mapping[str, str], line: int) -> str:
+        """A word with the values of variables, as Kubernetes expands it; its braces are no placeholders.
+
+        ``$(NAME)`` is a variable if there is one of that name, ``$$`` a ``$``.
+        """
+        before = self._room
+
+        def value(match: re.Match[str]) -> str:
+            if match[1] is None:
+                return "$"
+            found = variables.get(match[1], "{tf_config}" if match[1] == "TF_CONFIG" else match[0])
+            self._room -= len(found)
+            return found if self._room >= 0 else ""
+
+        found = re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))
+        if before >= 0 > self._room:
+            expected = f"expected at most {_ROOM >> 20} MiB from $(NAME)"
+            self._faults.add(line, "the variables in env and command become too long", expected)
+        return found
 
 
 def name_of(node: Node) -> str:
     """``name:`` of an item of a list; empty: it has none."""
     found = node.value.get("name", node).value if isinstance(node.value, dict) else ""
     return found if isinstance(found, str) else ""
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """A word with the values of variables, as Kubernetes expands it; its braces are no placeholders.
-
-    ``$(NAME)`` is a variable if there is one of that name, ``$$`` a ``$``.
-    """
-    known = {"TF_CONFIG": "{tf_config}", **variables}
-
-    def value(match: re.Match[str]) -> str:
-        return "$" if match[1] is None else known.get(match[1], match[0])
-
-    return re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))

@@ -244,6 +244,7 @@ FAULTS = [
     (tfjob(role("Worker", container=", env: {A: b}")), "j:4: env is a mapping; expected a list, as in - name: NAME"),
     (tfjob(role("Worker", container=", env: [{nam: A}, {name: TF_CONFIG, value: x}, {name: B, value: [1]}]")), "j:4: a variable of env has no name; expected name: and value:", 'j:4: variable "B" is a list; expected one value'),
     (tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")), 'j:4: a name in env of worker is "TF_CONFIG"; expected another name: launch sets this variable for each task'),
+    (tfjob(role("Worker", container=", env: [{name: V0, value: xxxxxxxxxx}" + "".join(f", {{name: V{n + 1}, value: '{f'$(V{n})' * 9}'}}" for n in range(40)) + "]")), "j:4: the variables in env and command become too long; expected at most 8 MiB from $(NAME)"),
     # what would change what the program does
     (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't apply it here; expected --kubernetes", "j:4: envFrom: launch can't apply it here; expected --kubernetes", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),
     (tfjob(CHIEF, "enableDynamicWorker: true, runPolicy: {suspend: true}, "), "j:3: enableDynamicWorker is true; expected false: the TF_CONFIG of launch names all tasks", "j:3: suspend is true; expected false: launch starts the job at once"),

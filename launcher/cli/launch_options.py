@@ -15,7 +15,7 @@ from typing import Any
 from launcher import transports
 from launcher.cli.connecting import reaching
 from launcher.config.defaults import Defaults, find_defaults
-from launcher.config.options import JobFile, carried_variables, roles_with_drain
+from launcher.config.options import JobFile, Target, carried_variables, roles_with_drain
 from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError, LaunchError
 from launcher.job import (
@@ -265,7 +265,6 @@ def _from(folder: str, program: Program) -> Program:
 def _job_file(path: str, args: argparse.Namespace, program: Sequence[str]) -> JobFile:
     """The job file, with the roles of the command line; an empty path: only the roles of ``--roles-fd``."""
     from launcher.config.jobfile import parse_job, read_job_file
-    from launcher.config.pod_template import Target
 
     roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
     if args.roles_fd is not None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from launcher.config import hostfile, schema, values
 from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
+from launcher.config.options import NO_TARGET, Target
 from launcher.config.options import JobFile as JobFile
-from launcher.config.pod_template import NO_TARGET, Target
 from launcher.config.schema import (
     Faults,
     Key,
@@ -27,7 +27,6 @@ from launcher.config.schema import (
     table,
     text_of,
 )
-from launcher.config.tfjob import is_tfjob, job_of
 from launcher.errors import JobError
 from launcher.job import (
     MOST_TASKS,
@@ -224,7 +223,9 @@ def parse_job(
     if node is not None and not isinstance(node.value, dict):
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
         node = None
-    elif node is not None and is_tfjob(node):
+    elif node is not None and "kind" in node.value and node.value["kind"].value == "TFJob":
+        from launcher.config.tfjob import job_of
+
         made, notes = job_of(node, target, faults)
         node = None if faults else made
     elif target.program:

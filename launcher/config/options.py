@@ -1,4 +1,4 @@
-"""The content of a job file; ``-x`` (environment variables) and ``--drain`` (time to end)."""
+"""The content of a job file, the target of a TFJob; ``-x`` (variables), and ``--drain`` (time to end)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -25,6 +25,23 @@ class JobFile(Record):
     notes: tuple[str, ...] = ()
     #: The faults; with any of them there are no roles.
     faults: tuple[Fault, ...] = ()
+
+
+class Target(Record):
+    """What the command line says about a TFJob."""
+
+    #: The program of containers that have no command, and its arguments.
+    program: tuple[str, ...] = ()
+    #: What runs the tasks in containers, which have limits: ``docker``, ``kubernetes``; empty: nothing does.
+    engine: str = ""
+    #: The containers are of the images that the TFJob names.
+    images: bool = False
+    #: Names of variables that tasks get from the command line.
+    variables: frozenset[str] = frozenset()
+
+
+#: A command line that says nothing.
+NO_TARGET = Target()
 
 
 def carried_variables(

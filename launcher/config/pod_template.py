@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from launcher.config import values
+from launcher.config.options import Target
 from launcher.config.schema import Faults, Key, Node, Values, quoted, read_mapping, single, table, text_of
 from launcher.job import CHIEF_ROLES
 from launcher.record import Record
@@ -31,23 +32,6 @@ _OF_LAUNCH = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
 _VARIABLE = r"\$(?:\$|\(([^)]*)\))"
 #: Characters that all ``$(NAME)`` of a container bring: more than Linux takes for variables and arguments.
 _ROOM = 8 << 20
-
-
-class Target(Record):
-    """What the command line says about a TFJob."""
-
-    #: The program of containers that have no command, and its arguments.
-    program: tuple[str, ...] = ()
-    #: What runs the tasks in containers, which have limits: ``docker``, ``kubernetes``; empty: nothing does.
-    engine: str = ""
-    #: The containers are of the images that the TFJob names.
-    images: bool = False
-    #: Names of variables that tasks get from the command line.
-    variables: frozenset[str] = frozenset()
-
-
-#: A command line that says nothing.
-NO_TARGET = Target()
 
 
 class Template(Record):

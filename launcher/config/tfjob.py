@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.config import values
-from launcher.config.pod_template import Target, Template, any_keys, mapping_of, read_template
+from launcher.config.options import Target
+from launcher.config.pod_template import Template, any_keys, mapping_of, read_template
 from launcher.config.schema import Faults, Key, Node, Values, mapping, quoted, read_mapping, single, table
 from launcher.job import CHIEF_ROLES, MOST_TASKS
 from launcher.text import did_you_mean
@@ -50,11 +51,6 @@ _REPLICAS = table(
     *any_keys("template"),
 )
 # ---------------------------------------------------------------------- the file
-
-
-def is_tfjob(node: Node) -> bool:
-    """Whether a mapping is a TFJob, perhaps with faults."""
-    return "kind" in node.value and node.value["kind"].value == "TFJob"
 
 
 def job_of(node: Node, target: Target, faults: Faults) -> tuple[Node, list[str]]:

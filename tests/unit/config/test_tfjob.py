@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.config.jobfile import JobFile, parse_job
-from launcher.config.pod_template import NO_TARGET, Target
+from launcher.config.options import NO_TARGET, Target
 from launcher.job import Program, ProgramKind, Role
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders, literal, misspelt_placeholders
 from launcher.task_id import TaskId

@@ -42,7 +42,7 @@ from launcher.transports.transport import Launch
 _SERVE = "launcher.agent.main:serve_apart"
 #: Seconds for which a look at the pods holds; between two looks while something is waited for.
 _FRESH, _PAUSE = 2.0, 0.3
-#: Seconds until a line says what keeps pods from running.
+#: Seconds until a line says what keeps pods from running, or from being made anew.
 _FIRST_NOTICE = 2.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
@@ -222,8 +222,15 @@ class Pods:
 
     def renew(self, host: str) -> None:
         """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
-        until = time.monotonic() + tasks_end_after(self.lease) + self.grace
-        while not (ended := self._has_ended(host)) and time.monotonic() < until and not self._over:
+        longest = tasks_end_after(self.lease) + self.grace
+        began, told = time.monotonic(), False
+        while not (ended := self._has_ended(host)) and time.monotonic() < began + longest and not self._over:
+            if not told and time.monotonic() >= began + _FIRST_NOTICE:
+                told = True
+                self._launch.notice(
+                    f"{host}: a new pod is made when the tasks in the lost one have ended, after "
+                    f"{duration(longest)} at most"
+                )
             time.sleep(_PAUSE)
         number, status = self._numbers[host], self.status(host)
         self.kubectl.delete("job", job_name(self._launch.name, host, number))

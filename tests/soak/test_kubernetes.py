@@ -47,13 +47,14 @@ REASONS = {
     "node": "no answer for |its node n. is lost",
 }
 #: Why nothing started.
+_SILENT = "not all pods run after 40s|no answer for |kubectl exited with 1 and printed"
 START_REASONS = {
     "pod": "its pod was deleted",
     "kubectl": "was killed",
     "kubectls": "was killed",
-    "kubelet": "not all pods run after 40s",
-    "kubelet for a while": "not all pods run after 40s",
-    "node": "not all pods run after 40s",
+    "kubelet": _SILENT,
+    "kubelet for a while": _SILENT,
+    "node": _SILENT,
 }
 
 pytestmark = pytest.mark.timeout(400)
@@ -144,6 +145,7 @@ def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tm
             kubelet.start()
         elif victim == "node":
             kubernetes.link(node, "up")
+        kubernetes.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=90s")
     for task, found in beats(folder).items():
         assert found == sorted(found), f"two attempts of worker/{task} at the same time"
     if victim == "launch":
@@ -173,9 +175,12 @@ def _attack(
     if victim == "launch":
         started.kill()
     elif victim.startswith("kubectl"):
-        kill(kubectls(started, "attach")[:1])
-        if victim == "kubectls" and soon(lambda: kubectls(started, "exec"), 5):
-            kill(kubectls(started, "exec"))
+        killed = (kubectls(started, "attach") or kubectls(started, "exec"))[:1]
+        kill(killed)
+        if victim == "kubectls":  # that of the next connection, too
+            before = kubectls(started, "exec")
+            soon(lambda: {*kubectls(started, "exec")} - {*before, *killed}, 5)
+            kill(list({*kubectls(started, "exec")} - {*before}))
     elif victim == "pod":
         for pod in pods[-1:]:
             name = pod["metadata"]["name"]
@@ -242,6 +247,7 @@ def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
         kubelet.kill()
         kubelet.start()  # its node is made anew
     assert ended.code == 130, ended.err
+    assert "worker-1: a new pod is made when the tasks in the lost one have ended" in ended.err, ended.err
     for task, found in beats(folder).items():
         assert found == sorted(found), f"two attempts of worker/{task} at the same time"
 

@@ -61,3 +61,10 @@ def test_it_prints_something_else(printed: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(TransportError, match="kubectl get pods prints no list of objects"):
         Kubectl().items("pods")
+
+
+def test_an_error_in_the_pod_of_the_launcher_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert explain("error: no route to host\n", 1) == "kubectl in the launcher's pod: no route to host"

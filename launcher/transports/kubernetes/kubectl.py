@@ -125,4 +125,5 @@ def explain(stderr: str, status: int | None = None) -> str:
     said = _ADVICE.sub("", _PREFIX.sub("", lines[-1])) if lines else ""
     if not said and status is not None:
         said = f"it exited with {status}"
-    return f"kubectl: {said}" if said else ""
+    where = " in the launcher's pod" if in_pod() else ""
+    return f"kubectl{where}: {said}" if said else ""

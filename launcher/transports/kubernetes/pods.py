@@ -284,9 +284,11 @@ class Pods:
             if self._numbers:
                 try:
                     self.kubectl.delete("jobs", self.selects)
-                    self._await_removal()
                 except TransportError as error:
                     self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
+                else:
+                    with suppress(TransportError):  # the pods end without a look at them
+                        self._await_removal()
 
     def _await_removal(self) -> None:
         until = time.monotonic() + _REMOVAL

@@ -185,8 +185,8 @@ def test_the_end_does_not_wait_for_a_kubectl(start: Start, kubernetes: Cluster, 
     path = kubernetes.environ.get("PATH", os.environ["PATH"])
     real = shutil.which("kubectl", path=path)
     (tmp_path / "kubectl").write_text(
-        f'#!/bin/sh\ncase " $* " in *" exec "*) exec sleep 100;;\n'
-        f'*" attach "*) exec timeout -s KILL 5 {real} "$@";; *) exec {real} "$@"; esac\n'
+        f'#!/bin/sh\ncase " $* " in *" exec "*) mkdir {tmp_path}/once || exec sleep 100\n'
+        f'exec timeout -s KILL 8 {real} "$@";; *) exec {real} "$@"; esac\n'
     )
     (tmp_path / "kubectl").chmod(0o755)
     words = ("--kubernetes", kubernetes.image, "--lease", "8", "--workers", "1", "--", "sleep", "100")

@@ -44,6 +44,8 @@ _SERVE = "launcher.agent.main:serve_apart"
 _FRESH, _PAUSE = 2.0, 0.3
 #: Seconds until a line says what keeps pods from running, or from being made anew.
 _FIRST_NOTICE = 2.0
+#: Seconds until the API is asked why, by three commands; between two times.
+_ASKING = 4.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
 #: Seconds for an agent to start in a pod, and for the first connection to it.
@@ -163,7 +165,7 @@ class Pods:
         while True:
             try:
                 self.look(_PAUSE)
-                if time.monotonic() >= asked_at + _FIRST_NOTICE:
+                if time.monotonic() >= asked_at + _ASKING:
                     self._ask_why(hosts)
                     asked_at = time.monotonic()
                 why = self._why_waiting(hosts)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
 from launcher.errors import TransportError
@@ -252,6 +253,23 @@ def with_tilde(path: str) -> str:
     """A path of this machine, with ``~`` for the user's home: ``~/results``."""
     home = os.path.expanduser("~").rstrip("/")
     return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
+
+
+@contextmanager
+def slow(notice: Callable[[str], None], text: str) -> Iterator[None]:
+    """A context in which something else is waited for: a line for the user if that takes long.
+
+    Args:
+        notice: gets the line, in another thread.
+        text: the line.
+    """
+    timer = threading.Timer(_FIRST_NOTICE, notice, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def for_each(

@@ -207,6 +207,14 @@ def a_cluster(folder: Path, run: str, nodes: int = NODES) -> Iterator[Cluster]:
             cluster.run("kubectl", "delete", "namespace", namespace, "--wait=false")
 
 
+def _raise_weight(group: str) -> None:
+    """All pods of a cluster together have the CPU weight of one process of the machine, else."""
+    for file, weight in ((f"cpu/{group}/cpu.shares", 20_000), (f"{group}/cpu.weight", 2_000)):
+        path = Path("/sys/fs/cgroup", file)
+        if path.exists():
+            path.write_text(str(weight))
+
+
 @contextmanager
 def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
     """The kubeconfig of a cluster that runs while anybody uses it."""
@@ -225,6 +233,7 @@ def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
         fcntl.flock(users, fcntl.LOCK_SH)
         try:
             call("up", name, str(nodes))
+            _raise_weight(f"k8s-{name}")
             admin = call("kubeconfig", name)
             if not Path(admin).with_name("image-loaded").exists():
                 with root_files(cache) as archive:

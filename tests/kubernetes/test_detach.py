@@ -121,7 +121,7 @@ def test_its_files_wait_for_somebody(start: Start, submit: Submit, kubernetes: C
 @pytest.mark.slow
 def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kubernetes: Cluster):
     """Its tasks end within the lease, and the cluster removes their Jobs with it."""
-    name = submit("--workers", "2", "--lease", "10")
+    name = submit("--workers", "2", "--lease", "15")
     (pod,) = [p for p in kubernetes.objects("pods") if "-launcher-" in p["metadata"]["name"]]
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
     assert soon(lambda: not kubernetes.objects("pods"), 40), kubernetes.kubectl("get", "pods")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from launcher.errors import TransportError
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
+from tests.conftest import Launch
 from tests.kubernetes.cluster import Cluster
 
 
@@ -61,6 +63,19 @@ def test_it_prints_something_else(printed: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(TransportError, match="kubectl get pods prints no list of objects"):
         Kubectl().items("pods")
+
+
+def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path):
+    """A line says what launch waits for; Ctrl-C ends that."""
+    config = tmp_path / "config"
+    os.mkfifo(config)  # kubectl waits for who writes to it
+    started = launch.start(
+        "--kubernetes", "x:1", "--workers", "1", "true", env={**kubernetes.environ, "KUBECONFIG": str(config)}
+    )
+    started.until(lambda it: "waiting for an answer of kubectl" in it.err, 20)
+    started.process.send_signal(signal.SIGINT)
+    ended = started.wait(10)
+    assert ended.code == 130, ended.err
 
 
 def test_an_error_in_the_pod_of_the_launcher_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

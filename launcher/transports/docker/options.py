@@ -150,7 +150,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
     add("--no-mount", "do not mount the working folder")
     add("--read-only", "mount the working folder read-only")
-    text = "limit for each container: 2g; 2g,4g: the next size after out of memory; repeatable"
+    text = "limit for each container: 2g; 2g,4g: grows; repeatable"
     add("--memory [ROLE=]SIZE", text, _of_role(values.memory_sizes), **values.REPEATABLE)
     text = "limit for each container: 1.5; repeatable"
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)

@@ -17,7 +17,7 @@ from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
 from launcher.text import duration, listed
 from launcher.transports import bootstrap
-from launcher.transports.base import Connected, outgrown
+from launcher.transports.base import Connected, outgrown, slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import OWNER as OWNER_LABEL
 from launcher.transports.docker.container import is_dead
@@ -58,6 +58,8 @@ _WATCHDOG = "its container exited with 1"
 OWNER_POD = "LAUNCH_POD"
 #: Seconds for a node to change the limit of a pod.
 _RESIZED = 15.0
+#: For users who wait.
+_UNANSWERED = "waiting for an answer of kubectl; Ctrl-C ends that"
 
 
 class Pods:
@@ -144,10 +146,11 @@ class Pods:
             TransportError: they can't be made, or a pod does not run in time.
         """
         grows = any(len(role.memory or ()) > 1 for role in self._job.roles)
-        check_rights(self.kubectl.ask, self.kubectl.used_namespace(), GROWING if grows else RIGHTS)
         self._hosts.update({host.name: host for host in hosts})
-        with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
-            pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
+        with slow(self._launch.notice, _UNANSWERED):
+            check_rights(self.kubectl.ask, self.kubectl.used_namespace(), GROWING if grows else RIGHTS)
+            with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
+                pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
         self._await_running([host.name for host in hosts])
 
     def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
@@ -164,7 +167,8 @@ class Pods:
         began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
             try:
-                self.look(_PAUSE)
+                with slow(self._launch.notice, _UNANSWERED):
+                    self.look(_PAUSE)
                 if time.monotonic() >= asked_at + _ASKING:
                     self._ask_why(hosts)
                     asked_at = time.monotonic()

@@ -20,8 +20,8 @@ from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 
 #: Seconds for an answer of Slurm's controller, which may be busy; for the end of a holder.
 _ANSWER, _END = 30.0, 10.0
-#: Seconds for which the state of a job is not asked for again; without a word to the user.
-_FRESH, _SILENT = 2.0, 2.0
+#: Seconds for which the state of a job is not asked for again.
+_FRESH = 2.0
 #: Seconds until the first look at a pending job; each pause is twice the one before, up to the last one.
 _FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
 #: Bytes of the environment of an allocation.
@@ -50,7 +50,7 @@ _HOPELESS = {
     "InvalidAccount": "there is no such account",
     "InvalidQOS": "there is no such QOS",
 }
-_UNANSWERED = "waiting for an answer of Slurm; Ctrl-C ends that"
+UNANSWERED = "waiting for an answer of Slurm; Ctrl-C ends that"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
 #: Waits for the allocation, and ends it at the end of its stdin, a pipe of launch: even if launch is killed.
@@ -111,18 +111,6 @@ def shown(kind: str, name: str) -> dict[str, str]:
         TransportError: Slurm does not tell.
     """
     return dict(re.findall(r"(\w+)=(\S+)", ask("scontrol", "--oneliner", "show", kind, name)))
-
-
-@contextmanager
-def slow(notice: Callable[[str], None]) -> Iterator[None]:
-    """While Slurm is asked: a line for the user if it does not answer soon."""
-    timer = threading.Timer(_SILENT, notice, [_UNANSWERED])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _missing(command: str) -> TransportError:
@@ -327,7 +315,7 @@ def _await(
             if shown or _is_submitted(stderr):
                 state = _pending(label)
             else:
-                state = _UNANSWERED if pause > _FIRST_LOOK else ""
+                state = UNANSWERED if pause > _FIRST_LOOK else ""
             if state and state != shown:
                 notice(state)
                 shown = state

@@ -26,11 +26,11 @@ from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import counted, duration, listed
 from launcher.transports import bootstrap
-from launcher.transports.base import Connected, for_each
+from launcher.transports.base import Connected, for_each, slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.dialog import Dialog, read
 from launcher.transports.link import CONNECT, START
-from launcher.transports.slurm.allocation import Job, ask, environment, said, shown, slow
+from launcher.transports.slurm.allocation import UNANSWERED, Job, ask, environment, said, shown
 from launcher.transports.transport import Inventory, Launch, Reaching
 
 _SERVE = "launcher.agent.node:serve"
@@ -335,7 +335,7 @@ def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fano
     """
     steps = Steps(job)
     try:
-        with slow(notice):
+        with slow(notice, UNANSWERED):
             names = job.nodes()
             told = ask("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o")
         steps.variables = job.variables(names)

@@ -70,7 +70,7 @@ def start_now(slurm: Cluster, number: str) -> None:
     def runs() -> bool:
         slurm.run("scontrol", "update", f"jobid={number}", "starttime=now", check=False)
         shown = slurm.run("squeue", "--noheader", f"--jobs={number}", "--format=%T", check=False)
-        return shown in ("RUNNING", "COMPLETING", "")  # it may have ended already
+        return shown in ("RUNNING", "")  # it may have ended already
 
     assert soon(runs, 90)
 

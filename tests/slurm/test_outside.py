@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -187,7 +188,9 @@ def test_the_job_is_cancelled(start: Start, slurm: Cluster):
     (job,) = re.findall(r"Slurm's job (\d+): 2 nodes", started.err)
     slurm.run("scancel", job)
     ended = started.wait(30)
-    assert ended.code == 125 and f"Slurm's job {job} was cancelled (scancel)" in ended.err, ended.err
+    # Slurm signals the tasks, too: one may be known to have failed before its host is known to be lost.
+    assert ended.code in (125, 128 + signal.SIGTERM), ended.err
+    assert f"Slurm's job {job} was cancelled (scancel)" in ended.err, ended.err
 
 
 def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster):
@@ -224,9 +227,13 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
             os.kill(pid, signal.SIGKILL)
     started.process.wait()
     assert job in slurm.jobs()
-    for words, done in ((("--dry-run",), "would cancel"), ((), "cancelled")):
+
+    def cleaned(done: str, *words: str) -> bool:
         found = start("clean", *words).wait()  # where no Docker is, it says so
-        assert re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", found.out, re.M), found
+        return re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", found.out, re.M) is not None
+
+    for words, done in ((("--dry-run",), "would cancel"), ((), "cancelled")):
+        assert soon(functools.partial(cleaned, done, *words), 20)  # a killed process may be there for a moment
     assert soon(lambda: job not in slurm.jobs())
 
 

@@ -456,9 +456,12 @@ class PodProgram(CommandPipe):
         return self._pods.gone(self._host, 0.0 if killed else _KNOWN) or why
 
     def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`: SIGTERM is the end of the pod."""
-        if "SIGTERM" in why and (gone := self._pods.gone(self._host, _KNOWN, taken=True)):
-            raise gone
+        """See `RemoteCommand.why_refused`: SIGTERM is the end of the pod, as is the end of the watchdog."""
+        is_asked = "SIGTERM" in why
+        if is_asked or "watchdog" in why:
+            gone = self._pods.gone(self._host, _KNOWN, taken=is_asked)
+            if gone:
+                raise gone
         return why
 
     def stderr(self) -> str:

@@ -233,7 +233,8 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
         return re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", found.out, re.M) is not None
 
     for words, done in ((("--dry-run",), "would cancel"), ((), "cancelled")):
-        assert soon(functools.partial(cleaned, done, *words), 20)  # a killed process may be there for a moment
+        # A killed process may be there for a moment.
+        assert soon(functools.partial(cleaned, done, *words), 20)
     assert soon(lambda: job not in slurm.jobs())
 
 

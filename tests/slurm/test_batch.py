@@ -64,15 +64,17 @@ def job(slurm: Cluster, name: str) -> str:
     return slurm.run("squeue", "--noheader", f"--name=launch-{name}", "--format=%i")
 
 
-def start_now(slurm: Cluster, number: str) -> None:
-    """Let a job that was requeued not wait for its time, which Slurm sets when it is over, at the latest."""
+def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> bool:
+    """Let a job that was requeued not wait for its time: whether it has begun again.
 
-    def runs() -> bool:
+    Slurm sets the time again when the job is over at the latest; so this asks until it has begun.
+    """
+
+    def begun() -> object:
         slurm.run("scontrol", "update", f"jobid={number}", "starttime=now", check=False)
-        shown = slurm.run("squeue", "--noheader", f"--jobs={number}", "--format=%T", check=False)
-        return shown in ("RUNNING", "")  # it may have ended already
+        return has_begun()
 
-    assert soon(runs, 90)
+    return soon(begun, 120)
 
 
 def attached(start: Start, name: str, seconds: float = 60) -> Ended:
@@ -182,8 +184,7 @@ def test_a_notice_queues_the_job_again(
     waits_for_its_time = lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r")  # noqa: E731
     assert soon(waits_for_its_time, 60)
     assert "is pending: BeginTime" in start("ps").wait().out
-    start_now(slurm, number)
-    assert soon(logged(launch, "up, attempt 2", 2), 60)
+    assert start_now(slurm, number, logged(launch, "up, attempt 2", 2))
     (tmp_path / "enough").touch()
     ended = attach.wait(60)
     assert ended.code == 0, ended.out[-3000:] + ended.err
@@ -220,8 +221,7 @@ def test_a_preempted_job_goes_on_later(
         slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
         assert soon(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), 60)
         assert "is pending: BeginTime" in start("ps").wait().out
-        start_now(slurm, number)
-        assert soon(logged(launch, "up, attempt 2", 3), 60)
+        assert start_now(slurm, number, logged(launch, "up, attempt 2", 3))
         (tmp_path / "enough").touch()
         ended = attach.wait(60)
     assert ended.code == 0, ended.out[-3000:] + ended.err
@@ -267,8 +267,7 @@ def test_a_time_limit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Pat
         return
     assert soon(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), 30)
     (tmp_path / "enough").touch()
-    start_now(slurm, number)
-    assert soon(lambda: out.read_text().count("attempt 2 ends") == 2, 90), out.read_text()
+    assert start_now(slurm, number, lambda: out.read_text().count("attempt 2 ends") == 2), out.read_text()
 
 
 @pytest.mark.tensorflow

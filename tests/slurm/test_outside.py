@@ -219,22 +219,27 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
     (job,) = re.findall(r"Slurm's job (\d+)", started.err)
     assert job not in start("clean", "--dry-run").wait().out
     (holder,) = [pid for pid, line in below(started.pid).items() if line.startswith("/bin/sh -c trap")]
-    session = [int(pid) for pid in filter(str.isdigit, os.listdir("/proc")) if session_of(int(pid)) == holder]
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    session = [pid for pid in pids if session_of(pid) == holder]
     for pid in (started.pid, *session):
         os.kill(pid, signal.SIGSTOP)
-    for pid in (started.pid, *session):
+    # Children first: a group of stopped processes goes on if the parent that could continue it is killed.
+    for pid in (*reversed(session), started.pid):
         with suppress(ProcessLookupError):  # it had just ended
             os.kill(pid, signal.SIGKILL)
     started.process.wait()
     assert job in slurm.jobs()
 
+    found: list[str] = []
+
     def cleaned(done: str, *words: str) -> bool:
-        found = start("clean", *words).wait()  # where no Docker is, it says so
-        return re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", found.out, re.M) is not None
+        ended = start("clean", *words).wait(60)  # where no Docker is, it says so
+        found.append(ended.out + ended.err)
+        return re.search(rf"^{done} Slurm's job {job}, launch-\S+ \(running\)$", ended.out, re.M) is not None
 
     for words, done in ((("--dry-run",), "would cancel"), ((), "cancelled")):
         # A killed process may be there for a moment.
-        assert soon(functools.partial(cleaned, done, *words), 20)
+        assert soon(functools.partial(cleaned, done, *words), 40), found
     assert soon(lambda: job not in slurm.jobs())
 
 

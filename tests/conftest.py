@@ -6,6 +6,8 @@ what it leaves behind can be found on the whole machine, whatever its parent is 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import select
@@ -20,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from launcher.__main__ import _run
 
 if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster as Kubernetes
@@ -332,6 +336,32 @@ class Launch:
     def __call__(self, *args: str | os.PathLike[str], timeout: float = 30.0, **settings: Any) -> Ended:
         """Run it to its end, which must come within ``timeout`` seconds; settings as `start` has them."""
         return self.start(*args, **settings).wait(timeout)
+
+    def here(
+        self,
+        *args: str | os.PathLike[str],
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """Run it in this process, a tenth of the time: for what ends before anything is started."""
+        written = (io.BytesIO(), io.BytesIO())
+        out, err = (io.TextIOWrapper(file, "utf-8", "backslashreplace") for file in written)
+        words = [os.fspath(arg) for arg in args]
+        since = time.monotonic()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            for name, value in {**self.environment(), **(env or {})}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["launch", *words])
+            if cwd is not None:
+                patch.chdir(cwd)
+            code = _run(words)
+        out.flush()
+        err.flush()
+        return Ended(code, written[0].getvalue(), written[1].getvalue(), time.monotonic() - since)
 
     def start(
         self,

@@ -102,11 +102,11 @@ def test_mnist(compose: Compose, image: str, launch: Launch, weird_path: Path, d
     seen = [f"--mount={path}:{path}:ro" for path in (*map(str, homes), "/usr/lib/x86_64-linux-gnu")]
     for file in (ROOT / "examples/mnist_dist").glob("*.py"):
         (weird_path / file.name).write_text(file.read_text())
-    words = (*seen, *WITH_TENSORFLOW, "--flags", "--workers", "3")
+    words = (*seen, *WITH_TENSORFLOW, "--flags", "--workers", "1")
     export(launch, weird_path, image, *words, "mnist_dist.py")
     compose("up", "--detach", check=True)
-    workers = compose("ps", "--all", "--quiet", "worker-0", "worker-1", "worker-2", check=True).stdout.split()
-    assert docker.docker("wait", *workers, timeout=170).split() == ["0", "0", "0"]
+    worker = compose("ps", "--all", "--quiet", "worker-0", check=True).stdout.strip()
+    assert docker.docker("wait", worker, timeout=170) == "0"
     said = compose("logs", "--no-color", check=True).stdout
     found = re.findall(r"test accuracy: ([01]\.\d+)", said)
-    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found), said[-3000:]
+    assert len(found) == 1 and float(found[0]) >= 0.9, said[-3000:]

@@ -180,7 +180,7 @@ def test_no_permission(launch: Launch, tmp_path: Path):
     ],
 )
 def test_bad_input(launch: Launch, args: str, why: str):
-    ended = launch(*args.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"})
+    ended = launch.here(*args.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
     assert why in ended.err
     assert ended.err.count("\n") == 1, "and nothing else is wrong"
@@ -189,7 +189,7 @@ def test_bad_input(launch: Launch, args: str, why: str):
 def test_roles_whose_containers_would_have_one_name(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text("roles:\n  a_b: {command: [echo, x]}\n  a-b: {command: [echo, x]}\n")
-    ended = launch("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
+    ended = launch.here("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
     assert "role 'a-b': its containers would have the same names as those of another role" in ended.err
 

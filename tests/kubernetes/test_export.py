@@ -64,7 +64,7 @@ def test_tasks_find_each_other(
     (weird_path / "beside.py").write_text("")
     job: dict[str, object] = {
         "command": ["meet.py", "0", HOSTILE, "{task_index} {rank} {task_address}"],
-        "roles": {"worker": 3, "ps": 1},
+        "roles": {"worker": 1, "ps": 1},
         "env": {"HOSTILE": HOSTILE},
         "kubernetes": {"image": kubernetes.image, "pod": {"spec": dns}, "memory": "200m", "cpus": 0.1},
         "timeout": "5m",
@@ -111,7 +111,7 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
     spec["dnsConfig"] = {"nameservers": [_CTL], "searches": [f"{name}.svc.cluster.local"]}
     job: dict[str, object] = {
         "command": ["mnist_dist.py"],
-        "roles": {"worker": 3, "ps": 1},
+        "roles": {"worker": 1, "ps": 1},
         "flags": True,
         "python": PYTHON,
         "env": {"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -132,4 +132,4 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
         kubernetes.run("kubectl", "delete", "namespace", name, "--wait=false")
     assert waited, f"{said[-3000:]}\n{pods[-3000:]}"
     found = [float(line.rpartition(" ")[2]) for line in said.splitlines() if "test accuracy: " in line]
-    assert len(found) == 3 and min(found) >= 0.9, said[-3000:]
+    assert len(found) == 1 and min(found) >= 0.9, said[-3000:]

@@ -188,14 +188,14 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
                 "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
                 "sync": [str(code)],
                 "command": ["mnist_dist.py"],
-                "roles": {"ps": 1, "worker": 3},
+                "roles": {"ps": 1, "worker": 2},
             }
         )
     )
     result = start("job.yaml", cwd=tmp_path).wait(400)
     assert result.code == 0, result.out[-3000:] + result.err[-3000:]
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
-    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
+    assert len(found) == 2 and all(float(accuracy) >= 0.9 for accuracy in found)
 
 
 def test_check(start: Start, kubernetes: Cluster):
@@ -231,22 +231,12 @@ def test_a_dry_run_connects_to_nothing(start: Start, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "expected"),
-    [
-        ("--kubernetes x --context nope true", 125, "kubectl: "),
-        ("--kubernetes x --namespace nope true", 125, "in the namespace nope; missing: "),
-        ("--kubernetes x --namespace No true", 2, "'No': expected a namespace"),
-        ("--kubernetes x --hosts a true", 2, "--kubernetes: the hosts are named, too"),
-        ("--kubernetes x --docker y true", 2, "docker and kubernetes can't start the same tasks"),
-        ("--kubernetes x --user me true", 2, "--user: 'me' is a name; expected UID or UID:GID"),
-        ("--kubernetes x --mount /data true", 2, "--mount: the option is not for pods"),
-        ("--kubernetes x --memory chief=1g true", 2, "--memory chief=: there is no role 'chief'"),
-        ("--start-timeout 5m true", 2, "--start-timeout: the option is about Kubernetes"),
-    ],
+    ("words", "expected"),
+    [("--context nope", "kubectl: "), ("--namespace nope", "in the namespace nope; missing: ")],
 )
-def test_mistakes(start: Start, words: str, code: int, expected: str):
-    result = start(*words.split()).wait(30)
-    assert (result.code, expected in result.err) == (code, True), result.err
+def test_mistakes(start: Start, words: str, expected: str):
+    result = start("--kubernetes", "x", *words.split(), "true").wait(30)
+    assert (result.code, expected in result.err) == (125, True), result.err
     assert len(result.err.splitlines()) == 1, result.err
 
 

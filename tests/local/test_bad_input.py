@@ -17,7 +17,7 @@ Words = list[str]
 
 def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any) -> Ended:
     runs = [*launch.state.glob("*")]
-    ended = launch(*words, **settings)
+    ended = launch.here(*words, **settings)
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert "Traceback" not in ended.err
     assert [*launch.state.glob("*")] == runs, "there is no folder of a run that never began"
@@ -107,7 +107,7 @@ def test_files_that_would_take_long(
         os.mkfifo(tmp_path / name)
     else:
         (tmp_path / name).write_text(content)
-    ended = _refused(launch, "true" if name == "launch.toml" else name, cwd=tmp_path, timeout=20)
+    ended = _refused(launch, "true" if name == "launch.toml" else name, cwd=tmp_path)
     assert message in ended.err
     assert len(ended.stderr) < 40_000
 

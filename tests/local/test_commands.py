@@ -27,15 +27,15 @@ COMMANDS = (
 
 @pytest.mark.parametrize("name", ["", "run", *COMMANDS])
 def test_help_has_examples_in_80_columns(launch: Launch, name: str):
-    ended = launch(*[name][: bool(name)], "--help")
+    ended = launch.here(*[name][: bool(name)], "--help")
     assert ended.code == 0
     assert ended.out.startswith("usage: launch") and "examples:" in ended.out
     assert max(map(len, ended.out.splitlines())) <= 80
-    assert launch("help", *[name][: bool(name)]).out == ended.out
+    assert launch.here("help", *[name][: bool(name)]).out == ended.out
 
 
 def test_help_has_a_line_for_each_option_and_command(launch: Launch):
-    some, every = launch("-h").out, launch("--help-all").out
+    some, every = launch.here("-h").out, launch.here("--help-all").out
     for text, options in ((some, ("--ps", "--workers", "--docker", "-d, --detach")), (every, ("--fanout",))):
         assert max(map(len, text.splitlines())) <= 80
         assert not re.search(r"(?m)^ {10,}(?!launch)", text), "no line goes on below itself"
@@ -65,7 +65,7 @@ def test_another_system_is_named_before_anything_is_started():
 
 def test_the_man_page_is_roff_and_has_every_option(launch: Launch, tmp_path: Path):
     page = launch(command=(sys.executable, "-m", "launcher.cli.manpage")).out
-    options = re.findall(r"(?m)^  (--?[a-z][a-z-]*)", launch("--help-all").out)
+    options = re.findall(r"(?m)^  (--?[a-z][a-z-]*)", launch.here("--help-all").out)
     assert all(option.replace("-", "\\-") in page for option in options)
     if shutil.which("groff"):
         command = ["groff", "-man", "-Tutf8", "-ww"]
@@ -93,7 +93,7 @@ def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
     ],
 )
 def test_all_that_follows_the_program_is_its_own(launch: Launch, words: list[str], expected: str):
-    shown = json.loads(launch("--dry-run", "--json", *words).out)
+    shown = json.loads(launch.here("--dry-run", "--json", *words).out)
     assert " ".join(shown["tasks"][0]["argv"]) == expected
 
 
@@ -112,7 +112,7 @@ def test_what_a_dry_run_prints_can_be_pasted(launch: Launch, weird_path: Path):
     odd = 'it\'s "$(odd)" `and`\nworse'
     words = ["--workers", "2", "--workdir", str(weird_path), "-x", f"ODD={odd}", "--dry-run"]
     script = 'echo "$TASK_INDEX of $CLUSTER_SPEC in $PWD: $ODD $1"'
-    shown = launch(*words, "--", "sh", "-c", script, "sh", "{task_address} " + odd).out
+    shown = launch.here(*words, "--", "sh", "-c", script, "sh", "{task_address} " + odd).out
     blocks = re.split(r"^# worker/\d on localhost, (.*)\n", shown, flags=re.MULTILINE)[1:]
     assert len(blocks) == 4
     for index, (address, pasted) in enumerate(zip(blocks[::2], blocks[1::2], strict=True)):
@@ -122,7 +122,9 @@ def test_what_a_dry_run_prints_can_be_pasted(launch: Launch, weird_path: Path):
 
 
 def test_a_dry_run_of_many_tasks_is_short(launch: Launch):
-    ended = launch("--ps", "2", "--workers", "300", "-x", "ODD=a\nb", "--dry-run", "echo", "{worker_hosts}")
+    ended = launch.here(
+        "--ps", "2", "--workers", "300", "-x", "ODD=a\nb", "--dry-run", "echo", "{worker_hosts}"
+    )
     assert ended.code == 0 and len(ended.out) < 30_000
     lines = ended.out.splitlines()
     assert all(line.startswith("#") for line in lines if line), "cut commands can't be pasted"
@@ -131,12 +133,14 @@ def test_a_dry_run_of_many_tasks_is_short(launch: Launch):
     ]
     assert "# worker/299 on localhost, 127.0.0.1:20299" in lines
     assert sum("TF_CONFIG" in line for line in lines) == 2, "of the first worker and the first ps"
-    shown = json.loads(launch("--workers", "300", "--dry-run", "--json", "true").out)
+    shown = json.loads(launch.here("--workers", "300", "--dry-run", "--json", "true").out)
     assert len(shown["tasks"]) == 300
 
 
 def test_a_dry_run_for_programs(launch: Launch):
-    shown = json.loads(launch("--ps", "1", "--workers", "2", "--flags", "--dry-run", "--json", "true").out)
+    shown = json.loads(
+        launch.here("--ps", "1", "--workers", "2", "--flags", "--dry-run", "--json", "true").out
+    )
     assert [task["task"] for task in shown["tasks"]] == ["worker/0", "worker/1", "ps/0"]
     assert shown["example_ports"] is True
     assert shown["cluster"]["ps"] == [shown["tasks"][2]["address"]]
@@ -146,11 +150,11 @@ def test_a_dry_run_for_programs(launch: Launch):
 
 
 def test_hosts(launch: Launch):
-    ended = launch("hosts", "hostfiles/ranges.yaml")
+    ended = launch.here("hosts", "hostfiles/ranges.yaml")
     assert ended.code == 0
     assert re.search(r"\d+ hosts", ended.out)
-    assert "2 hosts, 2 slots, GPUs not known" in launch("hosts", "h1,h2").out
-    hosts = json.loads(launch("hosts", "--json", "h[1-3]:2").out)
+    assert "2 hosts, 2 slots, GPUs not known" in launch.here("hosts", "h1,h2").out
+    hosts = json.loads(launch.here("hosts", "--json", "h[1-3]:2").out)
     assert [host["name"] for host in hosts] == ["h1", "h2", "h3"]
 
 
@@ -229,15 +233,15 @@ def test_ps_knows_a_launcher_that_was_killed(launch: Launch, family: Family):
 
 def test_logs(launch: Launch):
     launch("--workers", "2", "--", "sh", "-c", r"printf 'I am %s\n\377' $TASK_INDEX")
-    assert launch("logs").out == "worker/0 | I am 0\nworker/0 | �\nworker/1 | I am 1\nworker/1 | �\n"
-    assert launch("logs", "worker/1").stdout == b"I am 1\n\xff"
-    assert launch("logs", "worker/1").err == ""
-    mistaken = launch("logs", "worker1")
+    assert launch.here("logs").out == "worker/0 | I am 0\nworker/0 | �\nworker/1 | I am 1\nworker/1 | �\n"
+    assert launch.here("logs", "worker/1").stdout == b"I am 1\n\xff"
+    assert launch.here("logs", "worker/1").err == ""
+    mistaken = launch.here("logs", "worker1")
     assert (mistaken.code, mistaken.err) == (
         2,
         "launch: no run and no task 'worker1'; did you mean worker/1?\n",
     )
-    assert launch("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
+    assert launch.here("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
     launch("true")
     assert launch("logs").err == f"launch: worker/0 printed nothing in {last_run(launch).path.name}\n"
 
@@ -249,13 +253,13 @@ def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):
     secret.write_text("s3cret\n")
     (run / "logs" / "worker-0.log").unlink()
     (run / "logs" / "worker-0.log").symlink_to(secret)
-    ended = launch("logs", run)
+    ended = launch.here("logs", run)
     assert (ended.code, "s3cret" in ended.out) == (125, False)
     (run / "logs" / "worker-0.log").unlink()
     (run / "logs").rename(tmp_path / "logs")
     (tmp_path / "logs" / "worker-0.log").write_text("s3cret\n")
     (run / "logs").symlink_to(tmp_path / "logs")
-    ended = launch("logs", run)
+    ended = launch.here("logs", run)
     assert (ended.code, "s3cret" in ended.out) == (125, False)
 
 
@@ -348,7 +352,7 @@ def test_bash_completes(launch: Launch, tmp_path: Path, words: list[str], expect
 def _script_and_runs(launch: Launch, tmp_path: Path) -> tuple[str, dict[str, str]]:
     """The script; and two runs, the newer of which has not ended, and two files."""
     script = tmp_path / "launch.bash"
-    script.write_bytes(launch("completion", "bash").stdout)
+    script.write_bytes(launch.here("completion", "bash").stdout)
     runs = tmp_path / "state" / "tf-launcher" / "runs"
     plan = {"tasks": [{"task": task} for task in ("worker/0", "worker/1", "ps/0", "my-role/0")]}
     for name in ("20261121-070000-aaaaa", "20261121-080000-bbbbb"):

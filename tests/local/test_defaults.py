@@ -60,7 +60,7 @@ def test_the_command_line_overrides(launch: Launch, project: Path):
         "env = {WORD = 'file', MORE = 'x'}\n"
     )
     words = ["--workers", "1", "--ps", "0", "-x", "WORD=line", "--timeout", "0", "--restarts", "0"]
-    shown = json.loads(launch(*words, "--dry-run", "--json", "src/train.py", cwd=project).out)
+    shown = json.loads(launch.here(*words, "--dry-run", "--json", "src/train.py", cwd=project).out)
     assert [task["task"] for task in shown["tasks"]] == ["worker/0", "evaluator/0"]
     assert shown["restarts"] == 0
     assert shown["notes"] == [
@@ -78,7 +78,7 @@ def test_a_dry_run_shows_each_default(launch: Launch, project: Path):
         "[project]\nname = 'x'\n\n[tool.launch]\nworkers = 2\nhosts = [\n  'node1',\n  'node2',\n]\n"
         "[tool.launch.docker]\nimage = 'tf:1'\nmemory = '1g'\n"
     )
-    out = launch("--dry-run", "src/train.py", cwd=project).out
+    out = launch.here("--dry-run", "src/train.py", cwd=project).out
     assert "# default: workers=2 (pyproject.toml:5)\n" in out
     assert "# default: hosts=node1,node2 (pyproject.toml:6)\n" in out
     assert "# default: docker=image,memory (pyproject.toml:10)\n" in out
@@ -137,7 +137,7 @@ def test_settings_for_some_launches_only(launch: Launch, project: Path):
 )
 def test_faults(launch: Launch, project: Path, text: str, faults: list[str]):
     (project / "launch.toml").write_text(text)
-    ended = launch("src/train.py", cwd=project)
+    ended = launch.here("src/train.py", cwd=project)
     assert ended.code in (2, 127) and ended.out == ""
     for fault in faults:
         assert fault in ended.err
@@ -149,7 +149,7 @@ def test_the_example_of_the_documents(launch: Launch, project: Path):
     (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
     (project / "pyproject.toml").write_text(example)
     (project / "lab.yaml").write_text("hosts: [node1, node2, node3]\n")
-    shown = json.loads(launch("--dry-run", "--json", "src/train.py", cwd=project).out)
+    shown = json.loads(launch.here("--dry-run", "--json", "src/train.py", cwd=project).out)
     assert [task["task"] for task in shown["tasks"]] == ["worker/0", "worker/1", "ps/0"]
     assert shown["notes"][0] == "default: workers=2 (pyproject.toml:2)"
     assert len(shown["notes"]) >= 6
@@ -160,7 +160,7 @@ def test_the_example_of_the_documents(launch: Launch, project: Path):
 @pytest.mark.parametrize("text", ["[tool]\nlaunch = 3", "[[tool.launch]]\nworkers = 2"])
 def test_a_table_that_is_none(launch: Launch, project: Path, text: str):
     (project / "pyproject.toml").write_text(text)
-    ended = launch("true", cwd=project)
+    ended = launch.here("true", cwd=project)
     assert ended.code == 2 and '"tool.launch" is not a table' in ended.err
 
 
@@ -172,13 +172,13 @@ def test_faults_of_other_programs_do_not_matter(launch: Launch, project: Path):
 def test_two_files(launch: Launch, project: Path):
     (project / "launch.toml").write_text("workers = 2")
     (project / "pyproject.toml").write_text("[tool.launch]\nworkers = 3\n")
-    ended = launch("true", cwd=project)
+    ended = launch.here("true", cwd=project)
     assert ended.code == 2
     assert ended.err == (
         f"launch: launch.toml and pyproject.toml of '{project}' both have defaults; expected one of them\n"
     )
     (project / "pyproject.toml").write_text("[project]\nname = = launch\n")  # perhaps it has none
-    assert launch("true", cwd=project).err == "launch: pyproject.toml:2: not TOML: Invalid value\n"
+    assert launch.here("true", cwd=project).err == "launch: pyproject.toml:2: not TOML: Invalid value\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -189,11 +189,11 @@ def test_a_file_of_another_user(launch: Launch, project: Path):
     os.chown(file, 65534, 65534)
     for mode in (0o755, 0o775, 0o1777):
         project.chmod(mode)
-        ended = launch("true", cwd=project)
+        ended = launch.here("true", cwd=project)
         assert ended.code == 2 and "launch.toml: these defaults belong to another user" in ended.err
     assert launch("--no-defaults", "true", cwd=project).code == 0
     (project / "fine.py").touch()
-    assert launch("fine.py", cwd=project).code == 2
+    assert launch.here("fine.py", cwd=project).code == 2
     os.chown(project / "fine.py", 65534, 65534)  # root in a container: the whole project is another user's
     assert launch("fine.py", cwd=project).code == 0
     own = project / "src" / "launch.toml"
@@ -202,4 +202,4 @@ def test_a_file_of_another_user(launch: Launch, project: Path):
     file.symlink_to(own)
     assert launch("true", cwd=project).code == 0
     os.lchown(file, 65534, 65534)  # its paths would be relative to this folder
-    assert launch("true", cwd=project).code == 2
+    assert launch.here("true", cwd=project).code == 2

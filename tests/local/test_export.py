@@ -17,7 +17,7 @@ IMAGE = ("--docker", "registry.lab/tf:2")
 
 
 def exported(launch: Launch, *words: str, **settings: Any) -> str:
-    ended = launch("export", *words, **settings)
+    ended = launch.here("export", *words, **settings)
     assert ended.code == 0, ended.err
     return ended.out
 
@@ -57,7 +57,7 @@ def test_tasks_get_the_tf_config_of_a_launch(launch: Launch, tmp_path: Path, for
         "command: [train.py]\ndocker: tf\n"
         "roles: {ps: 2, chief: 1, worker: 3, evaluator: 1, data_2: {count: 2, service: true}}\n"
     )
-    plan = launch("--dry-run", "job.yaml", cwd=tmp_path).out
+    plan = launch.here("--dry-run", "job.yaml", cwd=tmp_path).out
     lines = shlex.split(plan, comments=True)
     planned = [
         {name: value for name, _, value in (word.partition("=") for word in words)}
@@ -82,7 +82,7 @@ def test_values_of_variables_of_this_machine_are_not_written(launch: Launch, tmp
 
 
 def test_the_job_of_slurm_around_it_does_not_matter(launch: Launch, tmp_path: Path):
-    ended = launch("export", "slurm", "-N", "2", "true", cwd=tmp_path, env={"SLURM_JOB_ID": "5"})
+    ended = launch.here("export", "slurm", "-N", "2", "true", cwd=tmp_path, env={"SLURM_JOB_ID": "5"})
     assert (ended.code, ended.err) == (0, "") and "#SBATCH --job-name=true --nodes=2" in ended.out
 
 
@@ -153,6 +153,6 @@ def test_the_config_map_has_the_program(launch: Launch, tmp_path: Path, weird_pa
     ],
 )
 def test_faults(launch: Launch, tmp_path: Path, words: list[str], code: int, message: str):
-    ended = launch("export", *words, cwd=tmp_path)
+    ended = launch.here("export", *words, cwd=tmp_path)
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert message in ended.err and "Traceback" not in ended.err

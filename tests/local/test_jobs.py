@@ -25,7 +25,7 @@ def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: 
     for name in ("train.py", "board.py"):
         (tmp_path / name).touch()
     (tmp_path / "job.yaml").write_text(JOB)
-    ended = launch("--dry-run", "--json", tmp_path / "job.yaml", cwd=tmp_path)
+    ended = launch.here("--dry-run", "--json", tmp_path / "job.yaml", cwd=tmp_path)
     assert ended.code == 0, ended.err
     plan = json.loads(ended.out)
     flags = {task["task"]: "--task_index=0" in task["argv"] for task in plan["tasks"]}
@@ -144,7 +144,7 @@ def test_no_output_folder_by_default(launch: Launch, tmp_path: Path):
 
 
 def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
-    ended = launch("--output-dirs", "--run-dir", tmp_path / "run", "--dry-run", "true")
+    ended = launch.here("--output-dirs", "--run-dir", tmp_path / "run", "--dry-run", "true")
     assert ended.code == 0, ended.err
     assert f"{tmp_path}/run/output/worker-0" in ended.out
     assert "# --output-dirs: what tasks put into OUTPUT_DIR is in " in ended.out

@@ -75,6 +75,19 @@ COMMAND_LINE = [
     ("--slurm --wrap 'python train.py'", "write the program last: launch --slurm --detach python train.py"),
     ("--slurm --slurm-options qos=x train.py", "expected options of salloc, as in '--qos=short --exclusive'"),
     ("--slurm --no-slurm train.py", "--slurm and --no-slurm both"),
+    ("--slurm --slurm-options short true", "'short': expected options of salloc"),
+    ("--slurm -N 3 --workdir /nosuch true", "there is no working folder '/nosuch'"),
+    ("--slurm -N 0 true", "-N/--nodes: '0': expected a whole number from 1"),
+    ("--slurm --hosts a true", "--slurm: the hosts are named, too"),
+    ("--slurm --docker x true", "docker and slurm can't start the same tasks"),
+    # Options of Kubernetes.
+    ("--kubernetes x --namespace No true", "'No': expected a namespace"),
+    ("--kubernetes x --hosts a true", "--kubernetes: the hosts are named, too"),
+    ("--kubernetes x --docker y true", "docker and kubernetes can't start the same tasks"),
+    ("--kubernetes x --user me true", "--user: 'me' is a name; expected UID or UID:GID"),
+    ("--kubernetes x --mount /data true", "--mount: the option is not for pods"),
+    ("--kubernetes x --memory chief=1g true", "--memory chief=: there is no role 'chief'"),
+    ("--start-timeout 5m true", "--start-timeout: the option is about Kubernetes"),
     ("srun -n 4 train.py", "type `launch --slurm PROGRAM`; a program of that name: `launch run srun`"),
     ("sbatch job.sh", "type `launch --slurm --detach PROGRAM`"),
     ("scancel 12", "type `launch stop`"),
@@ -174,6 +187,8 @@ PROGRAMS = [
     ),
     ("--dry-run --venv no/lab -m x", 127, "there is no environment '"),
     ("-x PATH=/nowhere sh", 127, "'sh' is nowhere along PATH"),
+    ("--slurm -N 3 nosuch.py", 127, "program not found: 'nosuch.py'"),
+    ("--slurm -N 3 --python /nosuch/python train.py", 127, "/nosuch/python"),
 ]
 
 START = "command: train.py\nroles: {worker: 2}\n"
@@ -269,7 +284,7 @@ def answered(launch: Launch, tmp_path: Path) -> Answered:
     furnish(tmp_path)
 
     def run(words: str, message: str, code: int = 2) -> None:
-        ended = launch(*shlex.split(words), cwd=tmp_path)
+        ended = launch.here(*shlex.split(words), cwd=tmp_path)
         assert message in ended.err
         assert (ended.code, ended.out, "Traceback" in ended.err) == (code, "", False), ended.err
         assert not [*launch.state.glob("*")], "something was started"

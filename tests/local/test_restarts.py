@@ -101,6 +101,6 @@ def test_options_without_effect_are_noted(launch: Launch, tmp_path: Path):
     assert ended.code == 0
     noted = re.findall("launch: (.+) ha(?:s|ve) no effect", ended.err)
     assert noted == ["--restart", "--preload", "spare hosts"]
-    ended = launch("--restarts", "1", "--preload", "json", "--hosts", path, "--dry-run", "-c", "pass")
+    ended = launch.here("--restarts", "1", "--preload", "json", "--hosts", path, "--dry-run", "-c", "pass")
     assert "no effect" not in ended.err + ended.out
     assert launch("--restarts", "-1", "true").code == 2

@@ -69,12 +69,12 @@ def test_a_python_without_tensorboard(launch: Launch, tmp_path: Path):
 def test_the_job_file(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text("tensorboard: logs\nflags: true\nroles: {ps: 1, worker: {count: 1}}\ncommand: 'true'\n")
-    assert " --logdir logs --host 127.0.0.1 --port " in launch(job, "--dry-run").out
-    assert "--logdir other " in launch(job, "--tensorboard", "other", "--dry-run").out
+    assert " --logdir logs --host 127.0.0.1 --port " in launch.here(job, "--dry-run").out
+    assert "--logdir other " in launch.here(job, "--tensorboard", "other", "--dry-run").out
     job.write_text("tensorboard: false\nroles: {worker: 1}\ncommand: 'true'\n")
-    assert "logdir" not in launch(job, "--dry-run").out
+    assert "logdir" not in launch.here(job, "--dry-run").out
     job.write_text("roles: {worker: 1, tensorboard: 1}\ncommand: 'true'\n")
-    ended = launch(job, "--tensorboard")
+    ended = launch.here(job, "--tensorboard")
     assert ended.code == 2
     fault = '--tensorboard: the job has a role "tensorboard" of its own; expected one of them'
     assert f"launch: {fault}: remove the role ({job}:1)\n" == ended.err

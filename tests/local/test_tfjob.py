@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.conftest import Launch
-from tests.local.seeing import ROOT, last_run
-from tests.local.training import PYTHON, WITH_TENSORFLOW
+from tests.local.seeing import last_run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -92,7 +90,7 @@ def test_worker_0_decides_and_a_program_follows_the_file(launch: Launch, tmp_pat
 def test_faults_have_their_lines_and_exit_code_2(launch: Launch, tmp_path: Path):
     worker = "    Wroker: {}\n    Worker:\n      replicas: two\n"
     (tmp_path / "tfjob.yaml").write_text(f"{HEAD}  tfReplicaSpecs:\n{worker}")
-    ended = launch("tfjob.yaml", cwd=tmp_path)
+    ended = launch.here("tfjob.yaml", cwd=tmp_path)
     assert (ended.code, ended.err.splitlines()) == (
         2,
         [
@@ -106,34 +104,9 @@ def test_faults_have_their_lines_and_exit_code_2(launch: Launch, tmp_path: Path)
 
 def test_it_is_exported_with_the_templates_of_its_roles(launch: Launch, tmp_path: Path):
     (tmp_path / "tfjob.yaml").write_text(HEAD + SHOW)
-    ended = launch("export", "kubernetes", "tfjob.yaml", "--kubernetes", cwd=tmp_path)
+    ended = launch.here("export", "kubernetes", "tfjob.yaml", "--kubernetes", cwd=tmp_path)
     assert ended.code == 0, ended.err
     jobs = {each["metadata"]["name"]: each for each in yaml.safe_load_all(ended.out) if each["kind"] == "Job"}
     pods = {name: job["spec"]["template"]["spec"] for name, job in jobs.items()}
     has_data = {name: "data" in [volume["name"] for volume in pod["volumes"]] for name, pod in pods.items()}
     assert has_data == {"tfjob-master": False, "tfjob-worker": False, "tfjob-ps": True}
-
-
-#: As Kubeflow's examples: the program is a path in the image, here in a folder of this machine.
-MNIST = """\
-  cleanPodPolicy: Running
-  tfReplicaSpecs:
-    PS: &
-    Worker: &
-""".replace(
-    "&",
-    "{replicas: 2, restartPolicy: Never, template: {spec: {containers: [{name: tensorflow, image: mnist, "
-    f"command: [{PYTHON}, {ROOT}/examples/mnist_dist/mnist_dist.py]}}]}}}}}}",
-)
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_mnist(launch: Launch, tmp_path: Path):
-    subprocess.run([PYTHON, str(ROOT / "examples/mnist_dist/data.py")], check=True, timeout=350)
-    (tmp_path / "tfjob.yaml").write_text(HEAD + MNIST)
-    ended = launch("tfjob.yaml", "--flags", *WITH_TENSORFLOW, cwd=tmp_path, timeout=150)
-    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    reached = re.findall(r"^worker/0 \| test accuracy: ([01]\.\d+)", ended.out, re.M)
-    assert reached and float(reached[-1]) >= 0.9, ended.out[-3000:]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ended, Launch, Started
-from tests.local.seeing import ROOT, last_run
-from tests.local.training import WITH_TENSORFLOW
+from tests.local.seeing import last_run
 from tests.slurm.cluster import Cluster, soon
 from tests.slurm.test_inside import STAYS, WAITS, up
 
@@ -268,17 +267,3 @@ def test_a_time_limit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Pat
     assert soon(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), 30)
     (tmp_path / "enough").touch()
     assert start_now(slurm, number, lambda: out.read_text().count("attempt 2 ends") == 2), out.read_text()
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-def test_mnist(start: Start, submit: Callable[..., str]):
-    words = ("-N", "2", "--ps", "1", "--workers", "2", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
-    name = submit(
-        *words, "--preload", "tensorflow", *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py")
-    )
-    ended = attached(start, name, 170)
-    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    found = re.findall(r"^n\d worker/\d +\| test accuracy: ([01]\.\d+)", ended.out, re.M)
-    assert len(found) == 2 and all(float(accuracy) >= 0.9 for accuracy in found)
-    assert len(re.findall(r"^n\d +\d+ +(?:ps|worker) +\d +(?:succeeded|stopped)", ended.out, re.M)) == 3

@@ -130,8 +130,8 @@ def test_what_can_t_start(submit: Callable[..., Batch], tmp_path: Path):
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_mnist(submit: Callable[..., Batch]):
-    words = ("-N", "3", "--ps", "1", "--workers", "3", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
+    words = ("-N", "2", "--ps", "1", "--workers", "1", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
     ended = submit(*words, *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py"))
     assert ended.code == 0, ended.out[-3000:]
-    found = re.findall(r"^[012]: test accuracy: ([01]\.\d+)", ended.out, re.M)
-    assert len(found) == 3 and all(float(accuracy) >= 0.9 for accuracy in found)
+    found = re.findall(r"^[01]: test accuracy: ([01]\.\d+)", ended.out, re.M)
+    assert len(found) == 1 and float(found[0]) >= 0.9

@@ -48,29 +48,20 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "expected"),
+    ("words", "expected"),
     [
-        ("--slurm --partition nope true", 125, "Slurm gives no nodes: invalid partition specified: nope"),
-        ("--slurm -N 99 true", 125, "Slurm gives no nodes: the partition does not have so many nodes"),
-        ("--slurm --time soon true", 125, "Slurm gives no nodes: Invalid --time specification"),
-        ("--slurm --gpus-per-node 3 true", 125, "Slurm gives no nodes: "),
-        ("--slurm --slurm-options=--nonsense true", 125, "Slurm gives no nodes: "),
-        ("--slurm -N 9 true", 125, "the partition does not have or does not allow so many nodes"),
-        ("--slurm --slurm-options=--no-shell true", 125, "salloc was killed, or has started nothing"),
-        ("--slurm --slurm-options short true", 2, "'short': expected options of salloc"),
-        ("--slurm -N 3 nosuch.py", 127, "program not found: 'nosuch.py'"),
-        ("--slurm -N 3 --workdir /nosuch true", 2, "there is no working folder '/nosuch'"),
-        ("--slurm -N 3 --python /nosuch/python t.py", 127, "/nosuch/python"),
-        ("--slurm -N 0 true", 2, "-N/--nodes: '0': expected a whole number from 1"),
-        ("-N 3 true", 2, "--nodes: the option is about an allocation of Slurm; expected --slurm, too"),
-        ("--slurm --hosts a true", 2, "--slurm: the hosts are named, too"),
-        ("--slurm --docker x true", 2, "docker and slurm can't start the same tasks"),
+        ("--slurm --partition nope true", "Slurm gives no nodes: invalid partition specified: nope"),
+        ("--slurm -N 99 true", "Slurm gives no nodes: the partition does not have so many nodes"),
+        ("--slurm --time soon true", "Slurm gives no nodes: Invalid --time specification"),
+        ("--slurm --gpus-per-node 3 true", "Slurm gives no nodes: "),
+        ("--slurm --slurm-options=--nonsense true", "Slurm gives no nodes: "),
+        ("--slurm -N 9 true", "the partition does not have or does not allow so many nodes"),
+        ("--slurm --slurm-options=--no-shell true", "salloc was killed, or has started nothing"),
     ],
 )
-def test_mistakes(start: Start, tmp_path: Path, words: str, code: int, expected: str):
-    (tmp_path / "t.py").write_text("")
+def test_mistakes(start: Start, tmp_path: Path, words: str, expected: str):
     ended = start(*words.split(), cwd=tmp_path).wait(30)
-    assert (ended.code, expected in ended.err) == (code, True), ended.err
+    assert (ended.code, expected in ended.err) == (125, True), ended.err
     assert len(ended.err.splitlines()) <= 2, ended.err
 
 

@@ -20,12 +20,28 @@ from tests.ssh.lab import Lab
 #: Fixtures of other folders.
 __all__ = ["real_engine"]
 
-#: The transports that are tested: by default all, but some only with the files that `_is_too_much` has.
-#: ``LAUNCH_TEST_CONTRACT=docker`` for all files.
+#: The transports that are tested: by default all, but this machine alone with all tests (`_is_too_much`).
+#: ``LAUNCH_TEST_CONTRACT=docker`` for all tests by this one.
 ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
 #: Seconds a test in a container may take, its fixtures left out: they have limits of their own.
 _LIMIT = 120
-BRIEF = {"test_ready_and_ports.py", "test_the_end.py"}
+#: Tests by every transport: what it starts, and how its links end.
+_EVERYWHERE = {
+    "test_ready", "test_closing", "test_hanging_up", "test_a_launcher_that_is_gone",
+    "test_a_signal_to_agent_or_watchdog", "test_an_agent_that_does_not_answer_is_killed_with_all_it_started",
+}  # fmt: skip
+#: Further tests, or modules: what a connection does to output and start; an agent that is process 1.
+_MORE = {
+    "ssh": {
+        "test_output.py", "test_what_a_task_finds", "test_signals_are_as_the_kernel_has_them",
+        "test_environment_arrives_as_it_was", "test_arguments_arrive_as_they_were", "test_forked_tasks",
+        "test_ports_are_held_against_all_other_processes", "test_another_agent_is_not_touched",
+    },
+    "docker": {
+        "test_exits.py", "test_preload.py", "test_ports_are_held_against_all_other_processes",
+        "test_processes_that_belong_to_no_task_go_with_the_agent",
+    },
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,10 +69,12 @@ def _is_in_docker(item: pytest.Item) -> bool:
 
 
 def _is_too_much(item: pytest.Item) -> bool:
-    """Whether it takes long, and nothing of it depends on the transport."""
-    if _is_in_docker(item):
-        return item.path.name not in {*BRIEF, "test_exits.py", "test_preload.py"}
-    return bool(re.search(r"\[(command|rooms|slurm|kubernetes)", item.name)) and item.path.name not in BRIEF
+    """Whether nothing of a test depends on its transport: the agent is the same everywhere."""
+    transport = re.search(rf"\[({'|'.join(SITES)})\b", item.name)
+    if transport is None or transport[1] == "local" or item.path.parent != Path(__file__).parent:
+        return False
+    name = item.name.partition("[")[0]
+    return name not in _EVERYWHERE and not _MORE.get(transport[1], set()) & {name, item.path.name}
 
 
 @pytest.fixture(params=ASKED_FOR or sorted(SITES))

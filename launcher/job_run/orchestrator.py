@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from launcher import events
-from launcher.errors import LaunchError, ProtocolError, TransportError
+from launcher.errors import LaunchError, Preempted, ProtocolError, TransportError
 from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
@@ -456,15 +456,21 @@ class Orchestrator:
         assert self._grow_memory is not None
         grow, host = self._grow_memory, command.host
 
-        def grown() -> events.Grown:
+        def grown() -> events.Event:
             try:
                 text = grow(host)
                 return events.Grown(host, events.now(), text, bool(text))
+            except Preempted as error:
+                return events.AgentLost(host, events.now(), str(error), preempted=True)
             except (LaunchError, OSError) as error:
                 text = host_text(f"{host} was out of memory, and its limit can't be raised: {error}")
                 return events.Grown(host, events.now(), text)
 
-        self._loop.work(grown, lambda answer: self._execute(self._machine.handle(answer.result())))
+        self._loop.work(grown, lambda answer: self._grown(host, answer.result()))
+
+    def _grown(self, host: str, event: events.Event) -> None:
+        if self._machine.state.hosts[host].growing:  # else it was lost meanwhile
+            self._execute(self._machine.handle(event))
 
     def _make_plan(self, command: events.MakePlan) -> None:
         self.plan = make_plan(self._job, self._placement, command.ports)

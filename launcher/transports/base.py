@@ -233,6 +233,7 @@ class Hosts(Protocol):
             A line for the user, see `outgrown`; empty: it has the last size.
 
         Raises:
+            Preempted: with that line; the host is lost, and `reach` makes one with that size.
             TransportError: that is not possible now.
         """
 

@@ -23,9 +23,9 @@ from launcher.transports.docker.container import OWNER as OWNER_LABEL
 from launcher.transports.docker.container import is_dead
 from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
-from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, quantity, selector
+from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
-from launcher.transports.kubernetes.rights import GROWING, RIGHTS, check_rights
+from launcher.transports.kubernetes.rights import check_rights
 from launcher.transports.kubernetes.status import (
     CONTAINER,
     JOB_EVENT,
@@ -56,8 +56,6 @@ _REMOVAL = 5.0
 _WATCHDOG = "its container exited with 1"
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD = "LAUNCH_POD"
-#: Seconds for a node to change the limit of a pod.
-_RESIZED = 15.0
 #: For users who wait.
 _UNANSWERED = "waiting for an answer of kubectl; Ctrl-C ends that"
 
@@ -145,10 +143,9 @@ class Pods:
         Raises:
             TransportError: they can't be made, or a pod does not run in time.
         """
-        grows = any(len(role.memory or ()) > 1 for role in self._job.roles)
         self._hosts.update({host.name: host for host in hosts})
         with slow(self._launch.notice, _UNANSWERED):
-            check_rights(self.kubectl.ask, self.kubectl.used_namespace(), GROWING if grows else RIGHTS)
+            check_rights(self.kubectl.ask, self.kubectl.used_namespace())
             with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
                 pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
         self._await_running([host.name for host in hosts])
@@ -250,22 +247,11 @@ class Pods:
         return status.over.startswith(OOM_KILLED) and len(self._sizes[host]) > 1
 
     def grow(self, host: str) -> str:
-        """See `Transport.grow`: the pod runs on with a larger limit."""
+        """See `Transport.grow`: its pod is deleted, and `renew` makes another one."""
         if len(self._sizes[host]) < 2:
             return ""
-        size = self._sizes[host][1]
-        amount = {"memory": quantity(size)}
-        container = {"name": CONTAINER, "resources": {"limits": amount, "requests": amount}}
-        patch = json.dumps({"spec": {"containers": [container]}})
-        pod = f"pod/{self._found[self._of(host)]['metadata']['name']}"
-        self.kubectl.ask("patch", pod, "--subresource=resize", f"--patch={patch}")
-        until = time.monotonic() + _RESIZED
-        while (status := self.status(host)).memory != size:
-            if status.over or time.monotonic() > until:
-                raise TransportError(status.over or status.not_resized or f"not within {_RESIZED:g}s")
-            time.sleep(_PAUSE)
-            self.look(_PAUSE)
-        return self._outgrown(host)
+        self.kubectl.delete("job", self._of(host))
+        raise Preempted(self._outgrown(host))
 
     def _outgrown(self, host: str) -> str:
         """Go on to the next size of its memory; the line about it."""

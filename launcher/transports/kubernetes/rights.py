@@ -8,33 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.errors import TransportError
 from launcher.transports.kubernetes.kubectl import in_pod
 
-_Rights = Mapping[str, Sequence[str]]
 #: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
-RIGHTS: _Rights = {
+RIGHTS: Mapping[str, Sequence[str]] = {
     "jobs.batch": ("create", "delete", "list"),
     "pods": ("get", "list", "watch"),
     "pods/attach": ("create",),
     "pods/exec": ("create",),
 }
-#: The same if the memory of pods may become larger.
-GROWING: _Rights = {**RIGHTS, "pods/resize": ("get", "patch")}
 _API = "authorization.k8s.io/v1"
 #: Of each answer, one word: ``true`` or ``false``.
 _ANSWER = r'--output=jsonpath={.status.allowed}{"\n"}'
 
 
-def check_rights(ask: Callable[..., str], namespace: str, needed: _Rights = RIGHTS) -> None:
+def check_rights(ask: Callable[..., str], namespace: str) -> None:
     """Ask the API server by one command whether this user has all rights that launch needs.
 
     Args:
         ask: runs kubectl with these words, and ``stdin``: what it prints.
         namespace: of the pods.
-        needed: `RIGHTS` or `GROWING`.
 
     Raises:
         TransportError: some are missing, or the API server does not answer.
     """
-    rights = [(verb, resource) for resource, verbs in needed.items() for verb in verbs]
+    rights = [(verb, resource) for resource, verbs in RIGHTS.items() for verb in verbs]
     reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
     request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     # The schema of the API server is large, and not needed for this.

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.config.values import memory_quantity
 from launcher.errors import TransportError
 from launcher.record import Record
 from launcher.text import host_text, signal_name
@@ -75,9 +74,6 @@ class PodStatus(Record):
     ended: bool = False
     #: Whether the cluster or a user ends it: its processes do not end by themselves.
     taken: bool = False
-    #: The limit of its memory in bytes (0: not known), and why it does not get the one that was asked for.
-    memory: int = 0
-    not_resized: str = ""
 
 
 def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
@@ -112,8 +108,6 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         ended=(_text(pod, "status", "phase") in ("Failed", "Succeeded") and not running)
         or isinstance(_get(ours, "state", "terminated"), Mapping),
         taken=_is_taken(pod),
-        memory=_bytes(_text(ours, "resources", "limits", "memory")),
-        not_resized=next(map(_said, _conditions(pod, "PodResizePending", "True")), ""),
     )
 
 
@@ -275,13 +269,6 @@ def _text(value: object, *path: str) -> str:
 def _list(value: object, *path: str) -> list[_Json]:
     found = _get(value, *path)
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
-
-
-def _bytes(quantity: str) -> int:
-    try:
-        return memory_quantity(quantity)
-    except ValueError:
-        return 0
 
 
 def _conditions(pod: _Json, type: str, status: str) -> Iterator[_Json]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from launcher.runs.run import RunState, all_runs, tasks
+
+if TYPE_CHECKING:  # it imports the commands
+    from launcher.cli.parser import Parser
 
 SUMMARY = "print the completion script of a shell"
 
@@ -31,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def complete(parser_of: Callable[[str], argparse.ArgumentParser], commands: list[str]) -> None:
+def complete(parser_of: Callable[[str], Parser], commands: list[str]) -> None:
     """Print the completions of a command line to the shell, and end this process.
 
     Args:
@@ -44,9 +48,11 @@ def complete(parser_of: Callable[[str], argparse.ArgumentParser], commands: list
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
     if len(typed) > 1 and typed[1] in commands:
+        parser = parser_of(typed[1])
+        divided = next((number for number, word in enumerate(typed) if word in parser.divided_at), 1)
         # argcomplete ignores the arguments before this number: the command.
-        os.environ["_ARGCOMPLETE"] = "2"
-        argcomplete.autocomplete(parser_of(typed[1]), always_complete_options=False)
+        os.environ["_ARGCOMPLETE"] = str(divided + 1)
+        argcomplete.autocomplete(parser if divided == 1 else parser_of("run"), always_complete_options=False)
         return
 
     def commands_and_files(prefix: str, **_: object) -> list[str]:

@@ -17,7 +17,7 @@ from launcher.transports.kubernetes.options import KubernetesOptions
 PORT = 2222
 #: Bytes of the files of a ConfigMap; with names and quotes it may have 1 MiB.
 MOST_BYTES = 900_000
-_LEFT_OUT = "mounts and options of docker:, "
+_LEFT_OUT = "mounts and options of docker:, all sizes of --memory but the first, "
 #: Placeholders that are the index in the first role.
 _RANKS = ("rank", "node_rank")
 _LABEL = "app.kubernetes.io/name"
@@ -33,15 +33,19 @@ for name in os.listdir(files) if os.path.isdir(files) else ():
     path = os.path.join(files, name)
     (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, name)
 addresses = [address for role in json.loads(os.environ["CLUSTER_SPEC"]).values() for address in role]
-end = time.monotonic() + {seconds}
+began, told = time.monotonic(), ""
 for name in [address.rpartition(":")[0] for address in addresses]:
     while True:
         try:
             socket.getaddrinfo(name, None)
             break
         except OSError as error:
-            if time.monotonic() > end:
+            waited = time.monotonic() - began
+            if waited > {seconds}:
                 sys.exit(f"{{name}}: {{error}}")
+            if waited > 2 and told != name:
+                told = name
+                print(f"waiting for the name {{name}}: {{error}}", file=sys.stderr, flush=True)
             time.sleep(1)
 os.execvp(sys.argv[1], sys.argv[1:])
 """

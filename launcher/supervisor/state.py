@@ -22,7 +22,7 @@ from launcher.task_id import TaskId
 TIMED_OUT, HOST_FAULT = 124, 125
 #: Why a task can't be started, by the exit code; of other codes: `HOST_FAULT`.
 START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
-#: Seconds before the first message about a wait, and between two messages; for agents to close.
+#: Seconds before the first message about a wait, and between two looks at it; for agents to close.
 NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
 NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
 #: Seconds for agents to start and hold their ports; to start a task.
@@ -104,6 +104,8 @@ class JobState:
         #: When the user last asked for the end; seconds that agents have to answer.
         self.last_stop_at: float | None = None
         self.answer_limit = 0.0
+        #: What the user was last told to be waited for, and in which restart.
+        self.told: tuple[str, int] | None = None
         self._commands: list[Command] = []
 
     # ------------------------------------------------------------------ commands

@@ -43,9 +43,11 @@ def waiting_for(job: JobState) -> str:
 
 
 def notice(job: JobState, _: events.TimeUp) -> None:
-    """Tell the user what the job waits for."""
+    """Tell the user what the job waits for, once."""
     if text := waiting_for(job):
-        job.notify(text)
+        if job.told != (told := (text, job.restarts_begun)):
+            job.notify(text)
+        job.told = told
         job.do(events.SetTimer(NOTICE_TIMER.timer, REPEAT))
 
 

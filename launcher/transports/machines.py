@@ -140,7 +140,7 @@ class Machines:
         try:
             made = stack.enter_context(connecting)
         except KeyboardInterrupt:
-            launch.notice("Ctrl-C: nothing was started")
+            launch.notice("Ctrl-C: no task was started")
             raise
         self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
         self._leave_out(made.failed)

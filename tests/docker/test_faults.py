@@ -167,7 +167,7 @@ def test_no_permission(launch: Launch, tmp_path: Path):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        ("--memory 64m", "the option is about containers; expected --docker IMAGE, too"),
+        ("--memory 64m", "about containers; expected --docker IMAGE or --kubernetes IMAGE, too"),
         ("--keep", "the option is about containers; expected --docker IMAGE, too"),
         ("--docker x --memory boss=64m", "there is no role 'boss'"),
         ("--docker x --memory ps=2g,1g", "--memory: 'ps=2g,1g': expected at most 8 sizes, each larger"),

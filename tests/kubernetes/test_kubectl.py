@@ -10,6 +10,7 @@ import pytest
 
 from launcher.errors import TransportError
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
+from launcher.transports.kubernetes.rights import RIGHTS
 from tests.conftest import Launch
 from tests.kubernetes.cluster import Cluster
 
@@ -31,6 +32,14 @@ from tests.kubernetes.cluster import Cluster
             'error: error validating "STDIN": error validating data: ValidationError(Job.spec): unknown '
             'field "x"; if you choose to ignore these errors, turn validation off with --validate=false\n',
             'kubectl: ValidationError(Job.spec): unknown field "x"',
+        ),
+        (
+            "".join(f"Error from server (Forbidden): jobs.batch {name}: no\n" for name in "aabcde"),
+            "kubectl: jobs.batch a: no; jobs.batch b: no; jobs.batch c: no; and 2 more errors",
+        ),
+        (
+            'The Job "a" is invalid: \n* spec.x: Required value\n* spec.y: Required value\n',
+            'kubectl: The Job "a" is invalid; * spec.x: Required value; * spec.y: Required value',
         ),
         (
             'E1126 15:00:00.1 1 memcache.go:1] "Unhandled Error"\n'
@@ -76,6 +85,18 @@ def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path)
     started.process.send_signal(signal.SIGINT)
     ended = started.wait(10)
     assert ended.code == 130, ended.err
+
+
+def test_the_time_limit_of_the_start_is_that_of_a_kubectl(launch: Launch, tmp_path: Path):
+    program = tmp_path / "kubectl"
+    rights = "true\\n" * sum(map(len, RIGHTS.values()))
+    program.write_text(f"#!/bin/sh\ncase \"$*\" in *'get pods'*) exec sleep 99;; esac\nprintf '{rights}'\n")
+    program.chmod(0o755)
+    words = ("--kubernetes", "x:1", "--start-timeout", "1", "--workers", "1", "true")
+    ended = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).wait(25)
+    assert ended.code == 125, ended.err
+    limit = "not all pods run after 1.0s (--start-timeout): kubectl get takes more than 1s\n"
+    assert f"launch: {limit}" in ended.err
 
 
 def test_an_error_in_the_pod_of_the_launcher_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -338,6 +338,8 @@ printf '%s\\n' "${COMPREPLY[@]}"; }
         (["launch", "logs", "20261121-07"], ["20261121-070000-aaaaa"]),
         (["launch", "logs", "w"], ["worker/0", "worker/1"]),
         (["launch", "logs", "-f", "my"], ["my-role/0"]),
+        (["launch", "export", "sl"], ["slurm"]),
+        (["launch", "export", "slurm", "--work"], ["--workers", "--workdir"]),
     ],
 )
 def test_bash_completes(launch: Launch, tmp_path: Path, words: list[str], expected: list[str]):

@@ -226,7 +226,9 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
         for name in ("mount", "memory", "cpus", *_SIMPLE):
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
-                yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
+                other = " or --kubernetes IMAGE" if name in ("memory", "cpus", *ANYWHERE) else ""
+                expected = f"expected --docker IMAGE{other}, too"
+                yield Fault(option, "the option is about containers", expected)
         for role in asked.job.roles:
             limited = role.cpus is not None or role.memory is not None
             if limited or role.image:

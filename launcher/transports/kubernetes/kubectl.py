@@ -12,8 +12,8 @@ from typing import Any
 from launcher.errors import TransportError
 from launcher.record import Record
 
-#: Seconds for an answer of the API server, and how much longer kubectl itself may take (a login).
-_ANSWER, _LONGER = 15, 15.0
+#: Seconds for an answer of the API server, and for kubectl itself (a login).
+_ANSWER, LIMIT = 15.0, 30.0
 #: What kubectl says if it knows no cluster.
 _NO_CLUSTER = re.compile("localhost:8080|current-context must exist")
 #: Beginnings of its errors, and lines that explain nothing.
@@ -24,6 +24,8 @@ _PREFIX = re.compile(
 #: Advice about an option that the user does not give.
 _ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
 _NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
+#: Begins what it says about each object that the API server refuses; so many lines of that are shown.
+_REFUSED, _SHOWN = re.compile(r'Error from server|The \S+ "[^"]*" is invalid'), 3
 
 
 class Kubectl(Record):
@@ -39,46 +41,47 @@ class Kubectl(Record):
         given = {"context": self.context, "namespace": self.namespace}
         return ["kubectl", *(f"--{name}={value}" for name, value in given.items() if value), *words]
 
-    def ask(self, *words: str, stdin: str = "", seconds: int = _ANSWER) -> str:
+    def ask(self, *words: str, stdin: str = "", limit: float = LIMIT) -> str:
         """Run a command: what it prints.
 
         Args:
             words: the command.
             stdin: its input.
-            seconds: the limit for each answer of the API server.
+            limit: seconds that it may take.
 
         Raises:
             TransportError: it fails, or does not answer.
         """
-        limit = [] if in_pod() else [f"--request-timeout={seconds}s"]
-        argv = self.argv(*limit, *words)
+        answer = [] if in_pod() else [f"--request-timeout={min(_ANSWER, limit):g}s"]
+        argv = self.argv(*answer, *words)
         try:
             done = subprocess.run(
                 argv,
                 input=stdin.encode(),
                 capture_output=True,
-                timeout=seconds + _LONGER,
+                timeout=limit,
                 start_new_session=True,  # Ctrl-C in the terminal is for launch
             )
         except FileNotFoundError:
             raise TransportError("kubectl is not installed here: there is none along PATH") from None
         except subprocess.TimeoutExpired:
-            raise TransportError(f"kubectl {words[0]} takes more than {seconds + _LONGER:g}s") from None
+            raise TransportError(f"kubectl {words[0]} takes more than {limit:.0f}s") from None
         if done.returncode:
             raise TransportError(explain(done.stderr.decode("utf-8", "replace"), done.returncode))
         return done.stdout.decode("utf-8", "replace")
 
-    def items(self, kind: str, *options: str) -> Sequence[Mapping[str, Any]]:
+    def items(self, kind: str, *options: str, limit: float = LIMIT) -> Sequence[Mapping[str, Any]]:
         """The objects of a kind: ``pods``.
 
         Args:
             kind: of the objects.
             options: select them: ``--selector=NAME=VALUE``.
+            limit: seconds that it may take.
 
         Raises:
             TransportError: the API server does not answer, or refuses; or kubectl prints something else.
         """
-        told = self.ask("get", kind, *options, "--output=json")
+        told = self.ask("get", kind, *options, "--output=json", limit=limit)
         try:
             found: Sequence[Mapping[str, Any]] = json.loads(told)["items"]
             named = all(isinstance(item["metadata"]["name"], str) for item in found)
@@ -122,7 +125,10 @@ def explain(stderr: str, status: int | None = None) -> str:
     lines = [line.strip() for line in stderr.splitlines() if not _NOISE.search(line)]
     if any(map(_NO_CLUSTER.search, lines)):
         return "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG"
-    said = _ADVICE.sub("", _PREFIX.sub("", lines[-1])) if lines else ""
+    first = next((number for number, line in enumerate(lines) if _REFUSED.match(line)), -1)
+    told = [*dict.fromkeys(_ADVICE.sub("", _PREFIX.sub("", line)).rstrip(":") for line in lines[first:])]
+    more = f"; and {len(told) - _SHOWN} more errors" if len(told) > _SHOWN else ""
+    said = "; ".join(told[:_SHOWN]) + more
     if not said and status is not None:
         said = f"it exited with {status}"
     where = " in the launcher's pod" if in_pod() else ""

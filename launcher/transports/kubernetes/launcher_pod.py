@@ -28,6 +28,7 @@ from launcher.loop import await_readable
 from launcher.runs.run import Run
 from launcher.text import printable
 from launcher.transports import bootstrap
+from launcher.transports.base import slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.kubernetes.keeper import BEGUN, ENDED
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
@@ -149,7 +150,8 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
     Raises:
         TransportError: the image can't run a launcher; the files can't be sent.
     """
-    version, has_kubectl = json.loads(there.ask(_ABOUT))
+    with slow(launch.notice, "waiting for Python in the launcher's pod"):
+        version, has_kubectl = json.loads(there.ask(_ABOUT))
     if tuple(version) < _OLDEST:
         found, needed = (".".join(map(str, each)) for each in (version, _OLDEST))
         text = f"the Python of the image is {found}, and a launcher in a pod needs {needed} or later"
@@ -167,7 +169,8 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
     sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.job)
     if not has_kubectl:
         try:
-            there.ask_program(f"{_KUBECTL}/kubectl", "version", "--client")
+            with slow(launch.notice, "waiting for kubectl in the launcher's pod"):
+                there.ask_program(f"{_KUBECTL}/kubectl", "version", "--client")
         except TransportError as error:
             raise TransportError(f"{_NO_KUBECTL} of this machine does not run there: {error}") from error
     return places

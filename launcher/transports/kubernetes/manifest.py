@@ -31,7 +31,7 @@ _LONGEST, _NUMBER = 63, 4
 #: The home of tasks, where they run if nothing else is said; folders that every user can write to.
 HOME = "/launch"
 _WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
-#: Limit of a launcher in a pod, if tasks have limits, in MiB; and how much more for each task: a kubectl.
+#: Memory limit of a launcher in a pod, in MiB; and how much more for each task: a kubectl.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
 #: Seconds of its end, beyond that of the tasks.
 _LAUNCHER_GRACE = 20
@@ -150,9 +150,9 @@ def launcher_manifest(
         volumes: whether it has those of the tasks: the user's Python may be there.
     """
     spec, given = options.pod.get("spec", {}), {"volumes", "volumeMounts"} if volumes else set[str]()
-    memory = f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi" if options.memory else None
-    limits = {"memory": memory, "cpu": "1" if options.cpus else None}
-    resources = {"limits": {name: value for name, value in limits.items() if value}}
+    # A quota of the namespace may ask for limits of every pod.
+    limits = {"memory": f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi", "cpu": "1"}
+    resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
     (container,) = spec.get("containers", [{}])
     container = {name: value for name, value in container.items() if name in {*_OF_LAUNCHER, *given}}
     spec = {name: value for name, value in spec.items() if name not in _OF_TASKS or name in given}

@@ -22,7 +22,7 @@ from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import OWNER as OWNER_LABEL
 from launcher.transports.docker.container import is_dead
 from launcher.transports.docker.container import labels as owner_labels
-from launcher.transports.kubernetes.kubectl import Kubectl, explain
+from launcher.transports.kubernetes.kubectl import LIMIT, Kubectl, explain
 from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.kubernetes.rights import check_rights
@@ -164,8 +164,9 @@ class Pods:
         began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
             try:
+                left = began + self.options.start_timeout - time.monotonic()
                 with slow(self._launch.notice, _UNANSWERED):
-                    self.look(_PAUSE)
+                    self.look(_PAUSE, max(1.0, left))
                 if time.monotonic() >= asked_at + _ASKING:
                     self._ask_why(hosts)
                     asked_at = time.monotonic()
@@ -284,18 +285,19 @@ class Pods:
 
     def _await_removal(self) -> None:
         until = time.monotonic() + _REMOVAL
-        self.look(0.0)
+        self.look(0.0, _REMOVAL)
         while self._found and time.monotonic() < until:
             time.sleep(_PAUSE)
-            self.look(0.0)
+            self.look(0.0, _REMOVAL)
 
     # ------------------------------------------------------------------ pods
 
-    def look(self, age: float = _FRESH) -> None:
+    def look(self, age: float = _FRESH, limit: float = LIMIT) -> None:
         """Ask the API about all pods, unless the last answer is new enough.
 
         Args:
             age: how old the last answer may be, in seconds.
+            limit: seconds for the answer.
 
         Raises:
             TransportError: it does not answer.
@@ -304,7 +306,7 @@ class Pods:
             if time.monotonic() < self._looked_at + age:
                 return
             found = {}
-            for pod in self.kubectl.items("pods", self.selects):
+            for pod in self.kubectl.items("pods", self.selects, limit=limit):
                 for owner in pod["metadata"].get("ownerReferences", ()):
                     found[owner["name"]] = pod
             self._found, self._looked_at = found, time.monotonic()

@@ -84,7 +84,7 @@ def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path)
     started.until(lambda it: "waiting for an answer of kubectl" in it.err, 20)
     started.process.send_signal(signal.SIGINT)
     ended = started.wait(10)
-    assert ended.code == 130, ended.err
+    assert ended.code == 130 and "Ctrl-C: no task was started" in ended.err, ended.err
 
 
 def test_the_time_limit_of_the_start_is_that_of_a_kubectl(launch: Launch, tmp_path: Path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,18 @@ def test_the_config_map_has_the_program(launch: Launch, tmp_path: Path, weird_pa
     text = exported(launch, "kubernetes", *IMAGE, f"{weird_path.name}/train.py", cwd=tmp_path)
     config, service, job = yaml.safe_load_all(text)
     assert set(config["data"]) == {"start.py"} and "no file of the program" in text
+
+
+def test_a_pod_says_which_name_it_waits_for(launch: Launch, tmp_path: Path):
+    words = ("--kubernetes", "tf", "--start-timeout", "3", "true")
+    config = next(yaml.safe_load_all(exported(launch, "kubernetes", *words, cwd=tmp_path)))
+    environ = {"CLUSTER_SPEC": '{"worker": ["localhost:1", "no.such.invalid:1"]}'}
+    command = [sys.executable, "-c", config["data"]["start.py"], "true"]
+    done = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, timeout=60)
+    said = done.stderr.splitlines()
+    assert done.returncode == 1 and len(said) == 2
+    assert said[0].removeprefix("waiting for the name ") == said[1]
+    assert said[1].startswith("no.such.invalid: ")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from launcher.errors import TransportError
 from launcher.output.files import write_json
 from launcher.runs.folder import batched
 from launcher.runs.run import Batch, Run, json_of
+from launcher.transports.base import slow
 from launcher.transports.command import run_shown
 from launcher.transports.kubernetes.kubectl import Kubectl
 from launcher.transports.kubernetes.launcher_pod import (
@@ -24,6 +25,7 @@ from launcher.transports.kubernetes.launcher_pod import (
     LauncherPod,
     Pod,
     fetch,
+    say,
     send,
     start,
 )
@@ -82,10 +84,12 @@ class KubernetesQueue(Queue):
                 places.setdefault(_kubectl(run.batch), []).append(run)
         for kubectl, own in places.items():
             only = own[0].job if len(own) == 1 else ""
-            pods = {pod["metadata"]["labels"].get(LAUNCHER): pod for pod in _launchers(kubectl, only)}
+            with slow(say, "waiting for an answer of kubectl"):
+                pods = {pod["metadata"]["labels"].get(LAUNCHER): pod for pod in _launchers(kubectl, only)}
             for run in own:
                 try:
-                    queued = self._look(kubectl, run, pods.get(run.job))
+                    with slow(say, f"{run.job}: waiting for the pod of its launcher"):
+                        queued = self._look(kubectl, run, pods.get(run.job))
                 except TransportError as error:  # others may answer
                     queued = Queued(RUNNING, f"the pod of its launcher runs: {error}")
                 if queued is not None:

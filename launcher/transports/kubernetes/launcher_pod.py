@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Any
 
@@ -217,7 +218,7 @@ def fetch(
         Item("launcher", HOST.name, f"{RUN}/results/{number}", ".", folder)
         for number, folder in enumerate(results)
     ]
-    failures = collect(Copying(there, 1, (lambda _: None) if quiet else _say), items)[HOST.name].failures
+    failures = collect(Copying(there, 1, (lambda _: None) if quiet else say), items)[HOST.name].failures
     if failures:
         raise TransportError(f"{run.job}: its files can't be fetched: {'; '.join(failures)}")
 
@@ -253,11 +254,15 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
     program = CommandPipe(
         HOST.name, pods.command(HOST.name, "attach"), bootstrap.program(_KEEP, arguments), pods.python
     )
+    waiting = ExitStack()
     try:
         rest = b""
+        waiting.enter_context(slow(say, "waiting for the launcher in its pod"))
         while True:
             await_readable(program, _PAUSE)
             data = program.recv(1 << 16)
+            if data is not None:  # from now on it says what it waits for
+                waiting.close()
             if data == b"":
                 why = program.why_ended() or "the connection to it has ended"
                 raise TransportError(str(pods.gone(HOST.name, _END) or why))
@@ -269,8 +274,10 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
                     return int(line[len(ENDED) :].partition(b";")[0])
                 print(printable(line.decode("utf-8", "replace")), file=sys.stderr, flush=True)
     finally:
+        waiting.close()
         program.close()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line for the user."""
     print(f"launch: {printable(text)}", file=sys.stderr, flush=True)

@@ -32,10 +32,6 @@ _LIMIT = f"--request-timeout={_TIME_LIMIT:g}s"
 _PROGRAM = ("python3", "-E", "-s", "-S", "-c", _PRINT)
 _UP = ("sh", "-c", "echo up; exec sleep 600")
 _LAUNCH, _JOB, _EXEC = "launch", "a bare Job", "kubectl exec"
-#: As launch has it: what the first process of a container prints goes to the log of its node, too.
-_ATTACH = "kubectl attach"
-#: Prints when a client has attached.
-_AWAITED = ("sh", "-c", 'read x; exec "$@"', "sh", *_PROGRAM)
 #: The pod of a Job, for a namespace of the level ``restricted``.
 _POD: dict[str, Any] = {
     "restartPolicy": "Never",
@@ -49,8 +45,6 @@ _POD: dict[str, Any] = {
 }
 _CONTAINER = {
     "name": "task",
-    "stdin": True,
-    "stdinOnce": True,
     "imagePullPolicy": "IfNotPresent",
     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
 }
@@ -92,10 +86,10 @@ def _pieces(output: IO[bytes] | None) -> Iterator[bytes]:
 
 
 @contextmanager
-def _job(cluster: Cluster, count: int, command: Sequence[str] = _UP) -> Iterator[str]:
+def _job(cluster: Cluster, count: int) -> Iterator[str]:
     """A bare Job, until it is removed: the option that selects its pods."""
     name = f"bare-{os.urandom(4).hex()}"
-    spec = {**_POD, "containers": [{**_CONTAINER, "command": command, "image": cluster.image}]}
+    spec = {**_POD, "containers": [{**_CONTAINER, "command": _UP, "image": cluster.image}]}
     job = {"completions": count, "parallelism": count, "backoffLimit": 0, "template": {"spec": spec}}
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": job}
     cluster.kubectl("create", "--filename=-", stdin=json.dumps(manifest))
@@ -178,15 +172,14 @@ def _add_rate(setting: Setting, runs: Mapping[str, list[float]], name: str, comm
 
 
 def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None:
-    runs: dict[str, list[float]] = {_LAUNCH: [], _EXEC: [], _ATTACH: []}
+    runs: dict[str, list[float]] = {_LAUNCH: [], _EXEC: []}
     kubectl = [*cluster.enter, "kubectl", f"--namespace={cluster.namespace}"]
     for _ in range(setting.rounds):
         _add_rate(setting, runs, _LAUNCH, [*launch, "--", *_PROGRAM])
-        with _job(cluster, 1, _AWAITED) as pods:
+        with _job(cluster, 1) as pods:
             _await(cluster, pods, 1)
             (pod,) = [pod["metadata"]["name"] for pod in cluster.objects("pods")]
             _add_rate(setting, runs, _EXEC, [*kubectl, "exec", pod, "--", *_PROGRAM])
-            _add_rate(setting, runs, _ATTACH, [*kubectl, "attach", "--stdin", "--quiet", pod])
     rows = [[name, f"{max(own):.0f}", tables.ratio(own, runs[_EXEC])] for name, own in runs.items() if own]
     head = ["from the first byte to the last", "best MB/s", f"x {_EXEC} (median)"]
     tables.show(f"kubernetes output: {_BYTES >> 20} MiB of lines of a task", head, rows)

@@ -209,10 +209,14 @@ class Connection:
         """Accept peers; the last of them takes the place of any other that has not greeted yet."""
         assert self._listener is not None
         for peer in accept_own(self._listener):
-            self._drop_peer()
-            peer.setblocking(False)
-            self._peer, self._greeting = peer, Decoder(False, only=(Hello,))
-            self._selector.register(peer, selectors.EVENT_READ, partial(self._greet, peer))
+            self.take_peer(peer)
+
+    def take_peer(self, peer: socket.socket) -> None:
+        """Wait for the greeting of a connection that was accepted."""
+        self._drop_peer()
+        peer.setblocking(False)
+        self._peer, self._greeting = peer, Decoder(False, only=(Hello,))
+        self._selector.register(peer, selectors.EVENT_READ, partial(self._greet, peer))
 
     def _greet(self, peer: socket.socket) -> None:
         try:

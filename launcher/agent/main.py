@@ -6,14 +6,14 @@
 `start`         on another machine: the agent as a daemon, then `connect`
 `serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
                 first connection, and it listens like a daemon
-`serve_apart`   in a pod: the same, but our stdin and stdout are no connection
+`serve_socket`  in a pod: the same, but our stdin is a socket, which is the first connection itself
 `connect`       a pump between our stdin and stdout and the agent that listens
 ==============  ======================================================================================
 
 Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
 `run` also ``token``, ``lease`` in seconds, and ``job`` if files were brought to the host: they are removed
-when the launcher is gone for good. More are for pods: ``grace``, seconds that tasks get if the agent is sent
-SIGTERM, and ``first``, seconds for the first greeting of the launcher.
+when the launcher is gone for good. For pods there is ``grace``, seconds that tasks get if the agent is sent
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ from launcher.protocol import SWAPPED, Refused, encode
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
 #: Seconds for the first greeting of a launcher: this machine, or the launcher, may be busy.
-_FIRST = 15.0
-#: What `serve_apart` writes.
-LISTENS = b"."
+_FIRST = 30.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
 #: Seconds until the second look whether an agent has ended; each pause is twice the one before.
@@ -51,12 +49,15 @@ _LOOK = 0.002
 _READ = 256 * 1024
 
 
-def run(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) -> NoReturn:
+def run(
+    arguments: Mapping[str, Any], listener: Optional[socket.socket] = None, connected: bool = False
+) -> NoReturn:
     """Be the agent under its watchdog.
 
     Args:
         arguments: see above.
         listener: see `launcher.agent.connection.Connection`; ``None``: the agent has a pipe.
+        connected: our stdin is a socket, the first connection that the listener has accepted.
     """
     host, number = str(arguments["host"]), int(arguments["agent"])
     token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
@@ -69,7 +70,10 @@ def run(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) 
 
         gc.freeze()
         selector = selectors.DefaultSelector()
-        connection = Connection(selector, host, listener, token, lease, float(arguments.get("first", _FIRST)))
+        connection = Connection(selector, host, listener, token, lease, _FIRST)
+        if connected:
+            connection.take_peer(socket.socket(fileno=os.dup(0)))
+            processes.nothing_on(0, 1)
         try:
             grace = arguments.get("grace")
             code = Agent(number, connection, selector, watchdog, deadline, grace).run()
@@ -127,13 +131,10 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     run(arguments, listener)
 
 
-def serve_apart(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent that listens, under its watchdog; write a byte when it does."""
+def serve_socket(arguments: Mapping[str, Any]) -> NoReturn:
+    """Be the agent that listens, under its watchdog; our stdin is a socket, its first connection."""
     processes.close_inherited()
-    listener = listen(str(arguments["token"]))
-    write_all(1, LISTENS)
-    processes.nothing_on(0, 1)
-    run(arguments, listener)
+    run(arguments, listen(str(arguments["token"])), connected=True)
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:

@@ -30,6 +30,8 @@ ENDING = 15.0
 _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _LATE, _AGAIN = 1.0, 1.0
+#: Seconds for an agent to begin: it has no task until then, and its machine may be busy.
+_STARTING = 60.0
 #: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.
 MISSED = _LATE + _AGAIN + KILLING
 _LONGEST = 5.0
@@ -43,7 +45,7 @@ class Deadline:
         self._memory = mmap.mmap(-1, _MOMENT.size)
         #: The time that was over at the first look, and when that look was.
         self._seen, self._seen_at = -1.0, 0.0
-        self.renew(time.monotonic() + 10.0)
+        self.renew(time.monotonic() + _STARTING)
 
     def renew(self, until: float) -> None:
         """Set the time (monotonic); called by the agent."""
@@ -84,9 +86,9 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
     launcher: Dict[int, int] = {}  # descriptors that show when it is gone
     if deadline is None:
         launcher[os.dup(0)] = 0  # the pipe: POLLHUP is reported anyway
-        processes.nothing_on(0, 1)
         with suppress(OSError, AttributeError):  # Python 3.8; or the parent is outside of our container
             launcher[os.pidfd_open(os.getppid())] = select.POLLIN
+    processes.nothing_on(0, 1)
     if os.getpid() == 1:
         _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)

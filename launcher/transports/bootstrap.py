@@ -60,9 +60,51 @@ _MARSHAL = 2
 _BEGIN = "import sys;del sys.path[0];import os;"
 _REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
 _LOADER = _BEGIN + _REST
-#: Ends a process that gets no program, at a time or by SIGTERM: the first process of a container ignores
-#: signals without a handler.
-_ALARM = "import signal as s;[s.signal(n,lambda *_:os._exit(1)) for n in (s.SIGALRM,s.SIGTERM)];s.alarm({});"
+
+#: The same for the main process of a container: its program comes through the first connection to an abstract
+#: socket, from a process of its user in its container. It ends if none comes in time, and by SIGTERM: such a
+#: process ignores signals without a handler. Python 2 has no name for SO_PEERCRED.
+_WAITING = f"""\
+{_BEGIN}
+import signal, socket, struct
+for number in (signal.SIGALRM, signal.SIGTERM):
+    signal.signal(number, lambda *_: os._exit(1))
+signal.alarm({{}})
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\\0{{}}")
+listener.listen(8)
+pid, uid, credentials = 0, 0, getattr(socket, "SO_PEERCRED", 17)
+while pid == 0 or uid != os.getuid():
+    peer = listener.accept()[0]
+    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, credentials, 12))
+listener.close()
+os.dup2(peer.fileno(), 0)
+os.dup2(peer.fileno(), 1)
+peer.close()
+{_REST}
+"""
+#: Is that first connection, between our stdin and stdout and the main process, which may not listen yet.
+_PUMP = f"""\
+{_BEGIN}
+import signal, socket, threading, time
+signal.alarm({{}})
+peer = socket.socket(socket.AF_UNIX)
+while peer.connect_ex("\\0{{}}"):
+    time.sleep(0.02)
+signal.alarm(0)
+def copy(source, target):
+    try:
+        data = os.read(source, 1 << 18)
+        while data:
+            data = data[os.write(target, data):] or os.read(source, 1 << 18)
+        os._exit(0)
+    except OSError:  # what goes the other way still arrives
+        pass
+up = threading.Thread(target=copy, args=(0, peer.fileno()))
+up.daemon = True
+up.start()
+copy(peer.fileno(), 1)
+"""
 
 #: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
 #: Within are no single quote, backslash, newline or ``!``, which csh and fish treat in their own ways.
@@ -173,14 +215,31 @@ def frame(data: bytes) -> bytes:
     return b"%08d%s" % (len(data), data)
 
 
-def loader(python: str, seconds: int = 0) -> list[str]:
-    """The command line of a process that takes `program`, for a container or this machine: no shell.
+def loader(python: str) -> list[str]:
+    """The command line of a process that takes `program`, for a container or this machine: no shell."""
+    return [python, "-E", "-s", "-S", "-c", _LOADER]
+
+
+def waiting(python: str, name: str, seconds: int) -> list[str]:
+    """The command line of the main process of a container, which takes `program` from `pump`.
 
     Args:
         python: the Python.
-        seconds: after which it exits if no program comes; 0: it waits.
+        name: of the socket.
+        seconds: after which it exits if no program comes.
     """
-    return [python, "-E", "-s", "-S", "-c", _BEGIN + _ALARM.format(seconds) + _REST if seconds else _LOADER]
+    return [python, "-E", "-s", "-S", "-c", _WAITING.format(seconds, name)]
+
+
+def pump(python: str, name: str, seconds: int) -> list[str]:
+    """The command line of the process that connects its stdin and stdout to that main process.
+
+    Args:
+        python: the Python.
+        name: of the socket.
+        seconds: after which it exits if nothing listens there.
+    """
+    return [python, "-E", "-s", "-S", "-c", _PUMP.format(seconds, name)]
 
 
 @functools.cache

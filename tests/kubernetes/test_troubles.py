@@ -109,7 +109,7 @@ def test_an_image_without_python_ends_the_launch(start: Start, clean: None):
 def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: None):
     ended = start("--kubernetes", kubernetes.image, "--namespace", "default", "--", "true").wait()
     assert ended.code == 125, ended.err
-    missing = "create, delete, list jobs.batch; get, list, watch pods; create pods/attach; create pods/exec"
+    missing = "create, delete, list jobs.batch; get, list, watch pods; create pods/exec"
     assert f"in the namespace default; missing: {missing} (docs/kubernetes.md, Rights, " in ended.err
 
 

@@ -175,7 +175,7 @@ def _attack(
     if victim == "launch":
         started.kill()
     elif victim.startswith("kubectl"):
-        killed = (kubectls(started, "attach") or kubectls(started, "exec"))[:1]
+        killed = kubectls(started, "exec")[:1]
         kill(killed)
         if victim == "kubectls":  # that of the next connection, too
             before = kubectls(started, "exec")

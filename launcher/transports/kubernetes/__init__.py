@@ -11,8 +11,9 @@
     launcher_pod that pod: made, filled, fetched from
     keeper       its main process
 
-    once         kubectl attach ── API server ──> loader (main process), becomes the agent
     here         orchestrator ══ link ══ kubectl exec ══ API server ══ pump ══ agent ──> task
+
+The agent is the main process. It waits for the first pump, which brings its program.
 
 Nothing is installed in the cluster: rights in one namespace are enough. The lease ends an agent whose
 launcher is gone; then its pod has ended, and the cluster removes the Job.

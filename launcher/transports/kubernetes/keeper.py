@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 #: Lines of its output, which has the messages of the launcher, too: its tasks start; the job has ended.
@@ -36,7 +37,7 @@ def keep(arguments: dict[str, Any]) -> int:
         The exit code of the launcher.
     """
     os.umask(0o077)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     argv, run = arguments["launcher"], arguments["run"]
     for path, content, mode in (
         (argv[0], ("#!" + sys.executable + "\n" + arguments["script"]).encode(), 0o700),
@@ -65,7 +66,7 @@ def keep(arguments: dict[str, Any]) -> int:
     code = code if code >= 0 else 128 - code
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))
-    _write(1, _AFTER % (code, arguments["hours"]) + b"\n")
+    _say(_AFTER % (code, arguments["hours"]) + b"\n")
     until = time.monotonic() + arguments["hours"] * 3600
     while not deleted and time.monotonic() < until:
         time.sleep(1.0)  # a signal's handler does not end it
@@ -73,7 +74,10 @@ def keep(arguments: dict[str, Any]) -> int:
 
 
 def _copy(launcher: Any, messages: Any, plan: str) -> None:
-    """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan."""
+    """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan.
+
+    Then who has submitted it needs no more.
+    """
     fd, begun = launcher.stdout.fileno(), False
     while True:
         readable = select.select([fd], [], [], _LOOK)[0]
@@ -82,18 +86,19 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
             if not data:
                 return
             messages.write(data)
-            _write(1, data)
+            _say(data)
         elif launcher.poll() is not None:  # another process has its output, too
             return
         elif not begun and os.path.exists(plan):
             begun = True
-            _write(1, BEGUN + b"\n")
+            _say(BEGUN + b"\n")
+            os.dup2(0, 1)
 
 
-def _write(fd: int, data: bytes) -> None:
-    """Write all; who reads it may be gone."""
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:
-        return
+def _say(data: bytes) -> None:
+    """Write it all to stderr, the log of the pod, and to stdout: who reads that may be gone."""
+    for fd in (2, 1):
+        left = data
+        with suppress(OSError):
+            while left:
+                left = left[os.write(fd, left) :]

@@ -251,9 +251,8 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         "ended": _ENDED,
         "hours": _HOURS,
     }
-    program = CommandPipe(
-        HOST.name, pods.command(HOST.name, "attach"), bootstrap.program(_KEEP, arguments), pods.python
-    )
+    sent = bootstrap.program(_KEEP, arguments)
+    program = CommandPipe(HOST.name, pods.first_command(HOST.name), sent, pods.python)
     waiting = ExitStack()
     try:
         rest = b""

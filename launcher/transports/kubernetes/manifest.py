@@ -100,12 +100,10 @@ def job_manifest(
         number: of the Jobs of this host, from 1.
         avoid: a node that is lost; empty: none.
     """
-    spec = pod_spec(options, role, user, grace)
-    spec["containers"][0].update(
-        # Constant but for the Python and a number: all else travels through the pipe.
-        command=bootstrap.loader(python, int(options.start_timeout) + _CONNECTING),
-        stdin=True,
-        stdinOnce=True,  # the end of the first connection is the end of its stdin
+    name, spec = job_name(run, host.name, number), pod_spec(options, role, user, grace)
+    # All else travels through the connection.
+    spec["containers"][0]["command"] = bootstrap.waiting(
+        python, name, int(options.start_timeout) + _CONNECTING
     )
     if avoid:
         there = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
@@ -117,7 +115,7 @@ def job_manifest(
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": job_name(run, host.name, number),
+            "name": name,
             "labels": pod["metadata"]["labels"],
             "annotations": {OWNER: owner},
         },

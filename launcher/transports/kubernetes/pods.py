@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from launcher.agent.main import LISTENS
 from launcher.errors import HostGone, HostsError, Preempted, TransportError
 from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
@@ -39,7 +38,7 @@ from launcher.transports.kubernetes.status import (
 from launcher.transports.link import CONNECT, KILL, START, tasks_end_after
 from launcher.transports.transport import Launch
 
-_SERVE = "launcher.agent.main:serve_apart"
+_SERVE = "launcher.agent.main:serve_socket"
 #: Seconds for which a look at the pods holds; between two looks while something is waited for.
 _FRESH, _PAUSE = 2.0, 0.3
 #: Seconds until a line says what keeps pods from running, or from being made anew.
@@ -48,8 +47,8 @@ _FIRST_NOTICE = 2.0
 _ASKING = 4.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
-#: Seconds for an agent to start in a pod, and for the first connection to it.
-_COMING = 30.0
+#: Seconds for an agent to start in a pod that runs.
+_COMING = 60
 #: Seconds for pods to be gone when their Jobs are removed.
 _REMOVAL = 5.0
 #: How a pod ends whose agent was killed: its watchdog exits.
@@ -356,7 +355,7 @@ class Pods:
             return len(self._begun) > begun
 
     def command(self, host: str, *words: str) -> list[str]:
-        """The command line of a kubectl that runs on the pod of a host.
+        """The command line of a kubectl that runs words in the pod of a host.
 
         Raises:
             TransportError: there is no pod.
@@ -365,9 +364,12 @@ class Pods:
         if job not in self._found:
             raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
         name = self._found[job]["metadata"]["name"]
-        verb, *rest = words
-        argv = self.kubectl.argv(verb, "--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")
-        return [*argv, *(["--", *rest] if rest else [])]
+        options = ("--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")
+        return self.kubectl.argv("exec", *options, "--", *words)
+
+    def first_command(self, host: str) -> list[str]:
+        """The same for the first one, which brings the main process its program."""
+        return self.command(host, *bootstrap.pump(self.python, self._of(host), _COMING))
 
     def starting(self, program: PodProgram) -> None:
         """Note a command that something waits for: it has not taken its program yet, or has not answered."""
@@ -391,41 +393,19 @@ class PodProgram(CommandPipe):
 
     def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
         self._pods, self._kills = pods, entry == KILL
-        if entry == _SERVE:
-            argv = pods.command(host, "attach")  # the loader waits there
-        else:
-            argv = pods.command(host, "exec", *bootstrap.loader(pods.python))
+        is_first = entry == _SERVE
+        argv = pods.first_command(host) if is_first else pods.command(host, *bootstrap.loader(pods.python))
         try:
             sent = bootstrap.program(entry, arguments)
             super().__init__(host, argv, sent, pods.python, started=lambda _: pods.starting(self))
+            if is_first:  # the main process becomes the agent only once: nothing else can be tried meanwhile
+                await_readable(self, _COMING)
         finally:
             pods.started(self)
 
     def kill(self) -> None:
         """Kill the command."""
         self._process.kill()
-
-    def await_agent(self) -> None:
-        """Wait until the agent listens that this program becomes, then leave it.
-
-        Raises:
-            TransportError: it does not come.
-        """
-        until = time.monotonic() + _COMING
-        self._pods.starting(self)
-        try:
-            while (data := self.recv(1)) != LISTENS:
-                if data == b"":
-                    raise self.why_ended() or self._fault(
-                        "the agent was not started: kubectl attach has ended"
-                    )
-                if time.monotonic() > until:
-                    raise self._fault(f"the agent has not started there in {_COMING:.0f}s")
-                await_readable(self, _PAUSE)
-        finally:
-            self._pods.started(self)
-            self._process.kill()
-            self.close()
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`: what kills the agent may end with the pod."""
@@ -466,13 +446,10 @@ class _PodConnections:
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
         """See `Commands.run`. What the agent sends does not go through its stdout, which its node keeps."""
-        if entry == START:
+        if entry == START and self._pods.begins(host):
             assert isinstance(arguments, Mapping)
-            if self._pods.begins(host):
-                own = {"grace": self._pods.grace, "first": _COMING}
-                PodProgram(self._pods, host, _SERVE, {**arguments, **own}).await_agent()
-            entry = CONNECT
-        return PodProgram(self._pods, host, entry, arguments)
+            return PodProgram(self._pods, host, _SERVE, {**arguments, "grace": self._pods.grace})
+        return PodProgram(self._pods, host, CONNECT if entry == START else entry, arguments)
 
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next kubectl makes a new connection."""

@@ -12,7 +12,6 @@ from launcher.transports.kubernetes.kubectl import in_pod
 RIGHTS: Mapping[str, Sequence[str]] = {
     "jobs.batch": ("create", "delete", "list"),
     "pods": ("get", "list", "watch"),
-    "pods/attach": ("create",),
     "pods/exec": ("create",),
 }
 _API = "authorization.k8s.io/v1"

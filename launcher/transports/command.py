@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -213,40 +212,6 @@ def run_here(host: str, entry: str, arguments: object) -> CommandPipe:
     return CommandPipe(
         host, bootstrap.loader(sys.executable), bootstrap.program(entry, arguments), sys.executable
     )
-
-
-def run_shown(
-    argv: Sequence[str],
-    told: re.Pattern[bytes],
-    quiet: bool = False,
-    terminal: bool = False,
-    environ: Mapping[str, str] | None = None,
-) -> int:
-    """Run a command that runs a program elsewhere, and show what it prints.
-
-    Args:
-        argv: the command.
-        told: finds lines of its own in what it writes to stderr, which are not shown.
-        quiet: show nothing.
-        terminal: it has the stdin of this process; else nothing.
-        environ: the variables of the command; ``None``: those of this process.
-
-    Returns:
-        Its exit code.
-    """
-    nothing = subprocess.DEVNULL
-    stdin, stdout = None if terminal else nothing, nothing if quiet else None
-    command = subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=environ)
-    assert command.stderr is not None
-    try:
-        for line in command.stderr:
-            if not quiet and not told.search(line.strip()):
-                sys.stderr.buffer.write(line)
-                sys.stderr.buffer.flush()
-        return command.wait()
-    except BaseException:  # Ctrl-C
-        command.kill()
-        raise
 
 
 class CommandConnections:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
+from launcher.output.lines import strip_controls
 from launcher.record import Record
 
 if TYPE_CHECKING:
@@ -13,6 +19,8 @@ if TYPE_CHECKING:
 
 #: States of a batch job.
 PENDING, RUNNING, OVER = "pending", "running", "over"
+#: Bytes of a line that are shown together.
+_PIECE = 64 * 1024
 
 
 class Queued(Record):
@@ -110,3 +118,49 @@ class Queue:
     def withdraw(self, run: Run) -> None:
         """End the batch job of a run."""
         raise NotImplementedError
+
+
+def run_shown(
+    argv: Sequence[str],
+    told: re.Pattern[bytes],
+    quiet: bool = False,
+    terminal: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command that runs a program elsewhere, and show what it prints: on a terminal only text.
+
+    Args:
+        argv: the command.
+        told: finds lines of its own in what it writes to stderr, which are not shown.
+        quiet: show nothing.
+        terminal: it has the stdin and the stdout of this process, and may control the terminal.
+        environ: the variables of the command; ``None``: those of this process.
+
+    Returns:
+        Its exit code.
+    """
+    nothing, as_it_is = subprocess.DEVNULL, terminal or not sys.stdout.isatty()
+    stdin, stdout = None if terminal else nothing, None if as_it_is else subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdin=stdin, stdout=nothing if quiet else stdout, stderr=subprocess.PIPE, env=environ
+    ) as command:
+        assert command.stderr is not None
+        lines = threading.Thread(target=_show, args=(command.stdout, sys.stdout), daemon=True)
+        try:
+            if command.stdout is not None:
+                lines.start()
+            _show(command.stderr, None if quiet else sys.stderr, told)
+            if command.stdout is not None:
+                lines.join()
+            return command.wait()
+        except BaseException:  # Ctrl-C
+            command.kill()
+            raise
+
+
+def _show(printed: IO[bytes], shown: TextIO | None, told: re.Pattern[bytes] | None = None) -> None:
+    for line in iter(functools.partial(printed.readline, _PIECE), b""):
+        if shown is not None and (told is None or not told.search(line.strip())):
+            text = strip_controls(line.decode("utf-8", "replace"))
+            shown.buffer.write(text.encode("utf-8", "replace"))
+            shown.buffer.flush()

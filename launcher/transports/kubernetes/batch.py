@@ -16,7 +16,6 @@ from launcher.output.files import write_json
 from launcher.runs.folder import batched
 from launcher.runs.run import Batch, Run, json_of
 from launcher.transports.base import slow
-from launcher.transports.command import run_shown
 from launcher.transports.kubernetes.kubectl import Kubectl
 from launcher.transports.kubernetes.launcher_pod import (
     HOST,
@@ -31,7 +30,7 @@ from launcher.transports.kubernetes.launcher_pod import (
 )
 from launcher.transports.kubernetes.manifest import LAUNCHER, job_name, selector
 from launcher.transports.kubernetes.status import pod_status
-from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted
+from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
 from launcher.transports.transport import Launch
 
 #: What a launcher writes into the folder of its run; the report is the last to be fetched.

@@ -15,8 +15,7 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
-from launcher.transports.command import run_shown
-from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted
+from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
 from launcher.transports.slurm import in_step, is_inside
 from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
 from launcher.transports.slurm.steps import NO_BINDING, srun

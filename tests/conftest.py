@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -411,6 +412,26 @@ def launch(tmp_path: Path, nothing_left: str) -> Iterator[Launch]:
     yield command
     for started in command.started:
         started.kill()
+
+
+@contextmanager
+def at_the_end(script: str, *words: str, **environ: str) -> Iterator[None]:
+    """Run a shell script at the end of the context, or when this process is killed before.
+
+    Args:
+        script: in the language of sh.
+        words: its ``$0``, ``$1`` and so on.
+        environ: added to its environment.
+    """
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f"cat; {script}", *words], env={**os.environ, **environ}, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        process.communicate(timeout=300)  # it closes its stdin
+    assert process.returncode == 0, f"{script} failed: {words}"
 
 
 @pytest.fixture(scope="session")

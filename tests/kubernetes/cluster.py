@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import command_line
+from tests.conftest import at_the_end, command_line
 from tests.kubernetes.image import root_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NODES = 2
 #: The image of the tests: in a cluster of ours it is made of this machine's Python.
 IMAGE, PUBLIC_IMAGE = "localhost/launch-test:1", "python:3.11-slim"
+#: Ends a cluster that nobody uses: by its script, its name, and the lock files of its users and their turn.
+_LAST = 'exec 8>"$3"; flock 8; exec 9>"$2"; ! flock -nx 9 || { "$0" down "$1" && rm "$2" "$3"; }'
 
 
 class Cluster:
@@ -228,10 +230,11 @@ def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
     cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{name}.users", "w") as users, open(cache / f"{name}.turn", "w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        fcntl.flock(users, fcntl.LOCK_SH)
-        try:
+    files = [str(cache / f"{name}.{lock}") for lock in ("users", "turn")]
+    with at_the_end(_LAST, str(script), name, *files), open(files[0], "w") as users:
+        with open(files[1], "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_SH)
             call("up", name, str(nodes))
             _raise_weight(f"k8s-{name}")
             admin = call("kubeconfig", name)
@@ -239,15 +242,4 @@ def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
                 with root_files(cache) as archive:
                     call("load", name, str(archive), IMAGE)
                 Path(admin).with_name("image-loaded").touch()
-            fcntl.flock(turn, fcntl.LOCK_UN)
-            yield admin
-        finally:
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            try:
-                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # others use it
-                pass
-            else:
-                call("down", name)
-                for file in (users, turn):
-                    os.unlink(file.name)
+        yield admin

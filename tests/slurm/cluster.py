@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import command_line
+from tests.conftest import at_the_end, command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Nodes of a cluster of ours.
@@ -185,19 +185,20 @@ def a_cluster(folder: Path, name: str, nodes: int = NODES) -> Iterator[Cluster]:
         with cluster.stack:
             yield cluster
         return
-    environ = {**os.environ, "CLUSTER_STATE": str(folder / "cluster")}
-    up = subprocess.run(
-        [script, "up", name, str(nodes), "--gpus", "2"], env=environ, capture_output=True, text=True
-    )
-    if up.returncode:
-        pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)
-    try:
+    state = str(folder / "cluster")
+    with at_the_end('"$0" down "$1"', str(script), name, CLUSTER_STATE=state):
+        up = subprocess.run(
+            [script, "up", name, str(nodes), "--gpus", "2"],
+            env={**os.environ, "CLUSTER_STATE": state},
+            capture_output=True,
+            text=True,
+        )
+        if up.returncode:
+            pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)
         enter = ["nsenter", f"--net=/run/netns/slurm-{name}", "--"]
-        cluster = Cluster(f"{folder}/cluster/slurm.conf", enter, (str(script), name))
+        cluster = Cluster(f"{state}/slurm.conf", enter, (str(script), name))
         with cluster.stack:
             yield cluster
-    finally:
-        subprocess.run([script, "down", name], env=environ, check=True, capture_output=True, timeout=60)
 
 
 def kill_tree(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

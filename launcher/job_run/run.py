@@ -303,12 +303,17 @@ def _launch(
             board,
             hosts.grow,
         )
-        report = orchestrator.run()
         complete = written = True
-        left = report.restarts < restarts
-        asks = bool(queue and left and interrupts.limit_is_near and report.failure and queue.may_requeue())
-        goes_on = asks or bool(queue and report.failure and queue.is_requeued())
-        with display.closing(report, interrupts, goes_on):
+        with ExitStack() as ending:
+            with (
+                interrupts.queued()
+            ):  # a signal after the end of the job, as at scancel, takes no report away
+                report = orchestrator.run()
+                left = report.restarts < restarts
+                near = interrupts.limit_is_near
+                asks = bool(queue and left and near and report.failure and queue.may_requeue())
+                goes_on = asks or bool(queue and report.failure and queue.is_requeued())
+                ending.enter_context(display.closing(report, interrupts, goes_on))
             if staging is not None:
                 complete = staging.collect(orchestrator.plan, paths, display.show)
             if options.report is not None:

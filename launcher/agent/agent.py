@@ -12,7 +12,7 @@ import selectors
 import signal
 import time
 from contextlib import suppress
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from launcher import events, protocol
 from launcher.agent import environments, host, listening, ports, processes
@@ -31,6 +31,9 @@ from launcher.task_id import TaskId
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
+#: Seconds until the end of a task by SIGTERM is reported: who ends all processes of this machine, or of a
+#: step of Slurm, may signal the agent after the tasks. Then the launcher hears of the agent's end only.
+DOUBT = 0.5
 
 
 class Agent:
@@ -69,6 +72,8 @@ class Agent:
         self._children = Children(selector, connection, self._families.own.add)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
+        #: The ends of tasks that are not reported before a time (monotonic), see `DOUBT`.
+        self._doubted: Dict[Task, Tuple[float, events.TaskExited]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
         self._spawner = Spawner(number)
@@ -139,6 +144,7 @@ class Agent:
             self._look_at_stopping()
         for part in (self._children, self._templates, self._outputs, self._connection):
             part.on_time(now)
+        self._report_doubted(now)
         if self._look_at is not None and self._look_at <= now:
             self._look_at = math.inf
             self._look_for_servers()
@@ -150,13 +156,14 @@ class Agent:
         parts = (self._stopping, self._outputs, self._children, self._templates, self._connection)
         times = [due for part in parts if (due := part.next_due()) is not None]
         times += [] if self._look_at is None else [self._look_at]
+        times += [until for until, _ in self._doubted.values()]
         return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
     def _listen(self) -> None:
         """Listen to ended children, to SIGTERM and to the watchdog."""
         self._wake = processes.wake_on(signal.SIGCHLD, signal.SIGTERM)
         for fd, callback in (
-            (self._wake, self._on_signal),
+            (self._wake, self._look_at_ended),
             (self._exits.fileno(), self._look_at_ended),
             (self._watchdog, self._on_watchdog),
         ):
@@ -192,6 +199,7 @@ class Agent:
         if not self._cut_short:
             self._cut_short, self._stays = True, False
             self._connection.refuse(why)
+            self._report_doubted(math.inf)
             self._end_all(steps)
 
     def _on_watchdog(self) -> None:
@@ -272,12 +280,10 @@ class Agent:
 
     # ------------------------------------------------------------------ ended processes
 
-    def _on_signal(self) -> None:
-        if signal.SIGTERM in os.read(self._wake, 65536):
-            self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
-        self._look_at_ended()
-
     def _look_at_ended(self) -> None:
+        with suppress(BlockingIOError):  # no signal came
+            if signal.SIGTERM in os.read(self._wake, 65536):
+                self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
         exited = self._reap()
         if not (exited or self._stopping):
             return
@@ -318,7 +324,18 @@ class Agent:
         suspect = number == SIGKILL and not task.signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
         now = events.now()
-        self._send(events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom))
+        exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
+        if number == signal.SIGTERM and not (task.signalled or self._cut_short):
+            self._doubted[task] = time.monotonic() + DOUBT, exited
+        else:
+            self._send(exited)
+
+    def _report_doubted(self, now: float) -> None:
+        for task, (until, exited) in list(self._doubted.items()):
+            if until <= now:
+                del self._doubted[task]
+                self._send(exited)
+                self._gone_if_done(task)
 
     def _look_at_stopping(self, exited: Sequence[Task] = ()) -> None:
         done = self._stopping.look(time.monotonic())
@@ -330,6 +347,8 @@ class Agent:
 
     def _gone_if_done(self, task: Task) -> None:
         if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
+            return
+        if task in self._doubted:
             return
         del self._tasks[task.id]
         self._families.forget(task.id)

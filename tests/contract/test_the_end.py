@@ -138,6 +138,17 @@ def test_a_signal_to_agent_or_watchdog(
         assert not agent.all(events.TaskSignalled) and not agent.all(events.TaskGone)
 
 
+def test_who_ends_all_processes_may_signal_a_task_first(agent: Driver, eyes: Eyes):
+    """As Slurm at scancel: reported is the end of the agent, not that of the task."""
+    task = agent.started("worker/0", ["sleep", "600"]).pid
+    kill = "import os, sys, time; task, agent = map(int, sys.argv[1:]);"
+    eyes.code(
+        f"{kill} os.kill(task, 15); time.sleep(0.05); os.kill(agent, 15)", str(task), str(agent.ready().pid)
+    )
+    assert (agent.to_the_end() or "").startswith(_ASKED)
+    assert not agent.all(events.TaskExited)
+
+
 def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Eyes):
     first, second = Household(open_agent(), eyes), Household(open_agent(), eyes)
     eyes.kill(9, first.watchdog, first.pid)

@@ -12,7 +12,6 @@ from launcher.agent.environments import entered
 from launcher.cli.launch_options import program_command
 from launcher.cli.parser import Parser, command_parser
 from launcher.cli.run import options_of
-from launcher.config.values import not_empty, option
 from launcher.errors import Fault, JobError
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
@@ -33,7 +32,7 @@ SUMMARY = "write a job as a file for Kubernetes, Slurm or Docker Compose"
 EXAMPLES = """\
 launch export slurm -N 2 --ps 1 --workers 3 train.py > job.sh
 launch export kubernetes --docker IMAGE --workers 3 train.py > job.yaml
-launch export compose -o compose.yaml job.yaml
+launch export compose job.yaml > compose.yaml
 
 Options, program and job file are those of launch. Comments at the top of the
 file say how it is used, and what it can't do."""
@@ -45,13 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch export``; those of the launch come after them."""
     cast(Parser, parser).divided_at = _FORMS
     parser.add_argument("form", metavar="FORM", choices=_FORMS, help=", ".join(_FORMS))
-    _add_output(parser)
     text = "options and program, or a job file, as for launch"
     parser.add_argument("launch", metavar="ARGS", nargs="*", help=text)
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    option(parser, "-o --output FILE", "write to this file (default: standard output)", not_empty)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
         ProgramError: a program for Slurm does not exist.
     """
     os.environ.pop("SLURM_JOB_ID", None)  # the file is not for the job around this process
-    parser = command_parser("run")
-    _add_output(parser)
-    parser.parse_args(args.rest, args)
+    command_parser("run").parse_args(args.rest, args)
     command = program_command(args)
     if args.form == "slurm":
         args.slurm = not args.no_slurm
@@ -81,14 +73,7 @@ def run(args: argparse.Namespace) -> int:
     made, text = make(options, job, label(job, _name(command)))
     for note in (*options.notes, *made.placement.notes):
         print_notice(note)
-    if args.output is None:
-        print(text, end="")
-        return 0
-    try:
-        Path(args.output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        problem = f"{args.output!r} can't be written: {error.strerror}"
-        raise JobError([Fault("--output", problem)]) from None
+    print(text, end="")
     return 0
 
 

@@ -30,13 +30,11 @@ _POLICY = table(
     Key("cleanPodPolicy", "", single(values.choice("All", "Running", "None"))),
     Key("activeDeadlineSeconds", "", _SECONDS),
     Key("backoffLimit", "", _COUNT),
-    Key("suspend", "", single(values.flag)),
-    *any_keys("ttlSecondsAfterFinished", "schedulingPolicy", "managedBy"),
+    *any_keys("suspend", "ttlSecondsAfterFinished", "schedulingPolicy", "managedBy"),
 )
 _SPEC = table(
-    *any_keys("tfReplicaSpecs"),
+    *any_keys("tfReplicaSpecs", "enableDynamicWorker"),
     Key("successPolicy", "", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
-    Key("enableDynamicWorker", "", single(values.flag)),
     Key("runPolicy", "", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
     *_POLICY.values(),  # where earlier versions have them
 )
@@ -106,11 +104,6 @@ class _TFJob:
         for key in _POLICY.keys() & spec.nodes.keys() - policy.nodes.keys():
             policy.nodes[key] = spec.nodes[key]
             policy.update(spec.some(key))
-        if spec.get("enableDynamicWorker"):
-            expected = "expected false: the TF_CONFIG of launch names all tasks"
-            spec.add("enableDynamicWorker", "enableDynamicWorker is true", expected)
-        if policy.get("suspend"):
-            policy.add("suspend", "suspend is true", "expected false: launch starts the job at once")
         roles = self._roles(spec)
         self._check_programs()
         at = spec.line_of("tfReplicaSpecs")
@@ -145,9 +138,11 @@ class _TFJob:
             job["done_when"] = Node("workers" if every else "chief", spec.line, spec.line_of("successPolicy"))
         elif spec.get("successPolicy"):
             self._leave("successPolicy, as there is a chief", spec.nodes["successPolicy"])
-        for key in ("ttlSecondsAfterFinished", "schedulingPolicy", "managedBy"):
+        for key in ("ttlSecondsAfterFinished", "schedulingPolicy", "managedBy", "suspend"):
             if key in policy.nodes:
                 self._leave(key, policy.nodes[key])
+        if "enableDynamicWorker" in spec.nodes:
+            self._leave("enableDynamicWorker", spec.nodes["enableDynamicWorker"])
         if policy.get("cleanPodPolicy") == "None":
             self._leave("cleanPodPolicy: None", policy.nodes["cleanPodPolicy"])
         return job

@@ -38,23 +38,18 @@ def _lines(job: Exported) -> Iterator[str]:
     """How the file is used, and what it can't say."""
     deciding = job.deciding()
     names = [task.host for task in job.plan.tasks if task.task in deciding]
-    services = {role.name for role in job.job.roles if role.service or role.sidecar}
     others = [task for task in job.plan.tasks if task.task not in deciding]
-    if len(names) == 1 and all(task.task.role in services for task in others):
-        yield f"    docker compose -f FILE up --abort-on-container-exit --exit-code-from {names[0]}"
-        yield "    docker compose -f FILE down"
-    else:
-        yield "    docker compose -f FILE up --detach"
-        yield f"    docker wait $(docker compose -f FILE ps --all --quiet {' '.join(names)})"
-        yield "    docker compose -f FILE logs"
-        yield "    docker compose -f FILE down"
-        yield (
-            "The second line waits for the tasks that decide when the job is done, and prints their exit "
-            "codes. With up --abort-on-container-exit the first of them to be done would end the others. A "
-            "failed task ends no other one."
-        )
-        if others:
-            yield f"Nothing ends {listed([task.host for task in others])} but the last line."
+    yield "    docker compose -f FILE up --detach"
+    yield f"    docker wait $(docker compose -f FILE ps --all --quiet {' '.join(names)})"
+    yield "    docker compose -f FILE logs"
+    yield "    docker compose -f FILE down"
+    yield (
+        "The second line waits for the tasks that decide when the job is done, and prints their exit "
+        "codes. With up --abort-on-container-exit the first of them to be done would end the others. A "
+        "failed task ends no other one."
+    )
+    if others:
+        yield f"Nothing ends {listed([task.host for task in others])} but the last line."
     if job.copied:
         copied = listed(job.copied)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."

@@ -153,16 +153,14 @@ def test_ctrl_c_while_it_is_submitted(start: Start, launch: Launch, job: Path):
 def test_its_manifest_has_no_resources_of_tasks():
     """What the user gives tasks beside variables, it does not need; it has limits of its own."""
     container = {"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    spec = {"containers": [container], "volumes": [{"name": "data"}], "nodeSelector": {"disk": "ssd"}}
+    spec = {"containers": [container], "initContainers": [{}], "nodeSelector": {"disk": "ssd"}}
     options = KubernetesOptions("image", pod={"spec": spec})
     role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, "launch"))
-    arguments = (options, "run", Host("launcher"), role, "python3", "1000", 10.0, 4)
-    pod = launcher_manifest(*arguments, volumes=False)["spec"]["template"]["spec"]
+    made = launcher_manifest(options, "run", Host("launcher"), role, "python3", "1000", 10.0, 4)
+    pod = made["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"] == {"memory": "512Mi", "cpu": "1"}
     assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
-    assert {"name": "data"} not in pod["volumes"]
-    with_python = launcher_manifest(*arguments, volumes=True)["spec"]["template"]["spec"]
-    assert {"name": "data"} in with_python["volumes"]
+    assert "initContainers" not in pod
     assert pod["automountServiceAccountToken"] is True and pod["nodeSelector"] == {"disk": "ssd"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -39,19 +38,6 @@ def quota(kubernetes: Cluster, clean: None) -> Iterator[Callable[[str], None]]:
 
     yield limit
     kubernetes.kubectl("delete", "quota", "few")
-
-
-@pytest.fixture
-def without_events(kubernetes: Cluster) -> Iterator[None]:
-    """The user may not read events."""
-    role = kubernetes.objects("roles")[0]
-    rules = [rule for rule in role["rules"] if rule["resources"] != ["events"]]
-    assert len(rules) == len(role["rules"]) - 1
-    replace = ("replace", "-f", "-")
-    kubernetes.kubectl(*replace, stdin=json.dumps({**role, "rules": rules}))
-    yield
-    del role["metadata"]["resourceVersion"]
-    kubernetes.kubectl(*replace, stdin=json.dumps(role))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +95,7 @@ def test_an_image_without_python_ends_the_launch(start: Start, clean: None):
 def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: None):
     ended = start("--kubernetes", kubernetes.image, "--namespace", "default", "--", "true").wait()
     assert ended.code == 125, ended.err
-    missing = "create, delete, list jobs.batch; get, list, watch pods; create pods/exec"
+    missing = "list events; create, delete, list jobs.batch; get, list, watch pods; create pods/exec"
     assert f"in the namespace default; missing: {missing} (docs/kubernetes.md, Rights, " in ended.err
 
 
@@ -127,19 +113,6 @@ def test_a_quota_for_some_of_the_jobs(start: Start, kubernetes: Cluster, quota: 
     ended = start("--kubernetes", kubernetes.image, "--workers", "2", "--", "true").wait()
     assert ended.code == 125, ended.err
     assert ended.err.count("is forbidden: exceeded quota: few, requested: count/jobs.batch=1") == 1
-
-
-def test_without_the_right_to_read_events(
-    start: Start, kubernetes: Cluster, without_events: None, quota: Callable[[str], None]
-):
-    """The user learns who can tell more."""
-    quota("pods=2")
-    words = ("--start-timeout", "5", "--workers", "3", "--", "true")
-    ended = start("--kubernetes", kubernetes.image, *words).wait(30)
-    assert ended.code == 125, ended.err
-    assert re.search(
-        r"this user may not read why \(list events\): `kubectl describe job launch-\S+-worker-\d`", ended.err
-    )
 
 
 def test_a_pod_that_the_namespace_does_not_admit(

@@ -85,9 +85,8 @@ class LauncherPod(Pods):
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """See `Pods.manifest`."""
-        run, role, user, volumes = self._launch.name, self._role, self._user, self._launch.python_given
-        tasks = self._tasks
-        return launcher_manifest(self.options, run, host, role, self.python, user, self.grace, tasks, volumes)
+        run, role, user, tasks = self._launch.name, self._role, self._user, self._tasks
+        return launcher_manifest(self.options, run, host, role, self.python, user, self.grace, tasks)
 
     def name_and_uid(self) -> tuple[str, str]:
         """Of the pod."""
@@ -109,8 +108,11 @@ class Pod:
 
     def command(self, *options: str, words: Sequence[str]) -> list[str]:
         """The command line that runs words there."""
+        return self._kubectl.argv(*self._words(words, *options))
+
+    def _words(self, words: Sequence[str], *options: str) -> list[str]:
         pod = (f"--container={CONTAINER}", f"pod/{self._name}")
-        return self._kubectl.argv("exec", "--quiet", *options, *pod, "--", *words)
+        return ["exec", "--quiet", *options, *pod, "--", *words]
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
         """See `Commands.run`."""
@@ -123,8 +125,7 @@ class Pod:
 
     def ask_program(self, *words: str) -> str:
         """Run a program: what it prints."""
-        pod = (f"--container={CONTAINER}", f"pod/{self._name}")
-        return self._kubectl.ask("exec", "--quiet", *pod, "--", *words)
+        return self._kubectl.ask(*self._words(words))
 
     def has_ended(self) -> bool:
         """Whether the launcher there has ended."""

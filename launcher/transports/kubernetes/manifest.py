@@ -35,9 +35,9 @@ _WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
 #: Seconds of its end, beyond that of the tasks.
 _LAUNCHER_GRACE = 20
-#: What of the user's template is not for a launcher: its container keeps the variables.
-_OF_TASKS = ("initContainers", "volumes", "containers")
-_OF_LAUNCHER = ("env", "envFrom", "securityContext")
+#: What of the user's template is not for a launcher; what its container has of it.
+_OF_TASKS = ("initContainers", "containers")
+_OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 #: What the pods of the user's template can't have: launch sets it.
 _RESERVED = ("restartPolicy", "hostname", "subdomain")
@@ -137,7 +137,6 @@ def launcher_manifest(
     user: str,
     grace: float,
     tasks: int,
-    volumes: bool,
 ) -> dict[str, Any]:
     """The Job of a launcher, whose pod has the token of its service account.
 
@@ -145,15 +144,14 @@ def launcher_manifest(
         options, run, python, user, grace: see `job_manifest`.
         host, role: of the launcher.
         tasks: how many the job has.
-        volumes: whether it has those of the tasks: the user's Python may be there.
     """
-    spec, given = options.pod.get("spec", {}), {"volumes", "volumeMounts"} if volumes else set[str]()
+    spec = options.pod.get("spec", {})
     # A quota of the namespace may ask for limits of every pod.
     limits = {"memory": f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi", "cpu": "1"}
     resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
     (container,) = spec.get("containers", [{}])
-    container = {name: value for name, value in container.items() if name in {*_OF_LAUNCHER, *given}}
-    spec = {name: value for name, value in spec.items() if name not in _OF_TASKS or name in given}
+    container = {name: value for name, value in container.items() if name in _OF_LAUNCHER}
+    spec = {name: value for name, value in spec.items() if name not in _OF_TASKS}
     spec = {
         "automountServiceAccountToken": True,
         **spec,
@@ -189,8 +187,8 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
     limits: dict[str, str] = {}
     if (cpus := limit(options.cpus, role, "cpus")) is not None:
         limits["cpu"] = f"{round(cpus * 1000)}m"
-    if memory := limit(options.memory, role, "memory"):
-        limits["memory"] = quantity(memory[0])
+    if role.memory:
+        limits["memory"] = quantity(role.memory[0])
     if role.gpus:
         limits["nvidia.com/gpu"] = str(role.gpus)
     if limits:

@@ -89,9 +89,9 @@ class Pods:
         self._looked_at = -_FRESH
         #: Jobs in whose pods an agent was started.
         self._begun: set[str] = set()
-        #: Why pods do not start: the Jobs, by name, and the events; ``None``: this user may not read them.
+        #: Why pods do not start: the Jobs, by name, and the events.
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
-        self._events: Sequence[Mapping[str, Any]] | None = ()
+        self._events: Sequence[Mapping[str, Any]] = ()
         self._looking = threading.Lock()
         #: Commands that something waits for.
         self._starting: set[PodProgram] = set()
@@ -106,10 +106,10 @@ class Pods:
         role = self._roles[host.roles[0]]
         sizes = self._sizes.setdefault(host.name, role.memory or ())
         found = job_manifest(
-            self.options._replace(memory=((role.name, sizes),)),
+            self.options,
             self._launch.name,
             host,
-            role,
+            role._replace(memory=sizes),
             self.python,
             self._user,
             self.grace,
@@ -215,13 +215,8 @@ class Pods:
         if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
             return
         self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self.selects)}
-        try:
-            reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
-            self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
-        except TransportError as error:
-            if "cannot list" not in str(error):
-                raise
-            self._events = None
+        reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
+        self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
 
     def renew(self, host: str) -> None:
         """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
@@ -318,7 +313,7 @@ class Pods:
         """The state of the pod of a host, as the last look has found it."""
         job = self._of(host)
         if job in self._found:
-            return pod_status(self._found[job], self._events or ())
+            return pod_status(self._found[job], self._events)
         if job in self._seen:
             return gone_status(self._seen[job])
         if job in self._jobs:

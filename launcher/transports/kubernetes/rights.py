@@ -10,6 +10,7 @@ from launcher.transports.kubernetes.kubectl import in_pod
 
 #: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
 RIGHTS: Mapping[str, Sequence[str]] = {
+    "events": ("list",),
     "jobs.batch": ("create", "delete", "list"),
     "pods": ("get", "list", "watch"),
     "pods/exec": ("create",),

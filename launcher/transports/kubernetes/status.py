@@ -127,12 +127,12 @@ def gone_status(pod: _Json) -> PodStatus:
     return last._replace(running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)
 
 
-def job_status(job: _Json, events: Iterable[_Json] | None) -> PodStatus:
+def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
     """What the API server tells about the pod that a Job does not have.
 
     Args:
         job: the object.
-        events: of its namespace, with the reason `JOB_EVENT`; ``None``: the user may not read them.
+        events: of its namespace, with the reason `JOB_EVENT`.
 
     Raises:
         TransportError: it has no host.
@@ -142,11 +142,6 @@ def job_status(job: _Json, events: Iterable[_Json] | None) -> PodStatus:
         if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
             hopeless = _text(condition, "type") == "Failed"
             return PodStatus(host, "", waiting=host_text(_said(condition)), hopeless=hopeless)
-    if events is None:
-        name = _text(job, "metadata", "name")
-        told = f"`kubectl describe job {name}` tells it"
-        why = f"its pod is not made, and this user may not read why (list events): {told}"
-        return PodStatus(host, "", waiting=host_text(why))
     why = _event(events, _text(job, "metadata", "uid"), JOB_EVENT)
     hopeless = _HOPELESS_WORDS.search(why) is not None
     return PodStatus(host, "", waiting=host_text(why) or "its pod is not made yet", hopeless=hopeless)
@@ -234,11 +229,6 @@ def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[s
         return f"can't pull the image {_text(container, 'image')}: {message}", False
     if fault := _no_program(pod, message):
         return fault, True
-    if reason == "CrashLoopBackOff":
-        how = _end(
-            pod, f"its container {_text(container, 'name')}", _get(container, "lastState", "terminated")
-        )
-        return f"{reason}: {how}", False
     hopeless = reason == "InvalidImageName" or _HOPELESS_WORDS.search(message) is not None
     return f"{reason}: {message}", hopeless
 

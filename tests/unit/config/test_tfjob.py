@@ -202,10 +202,10 @@ def test_settings(roles: str, spec: str, settings: dict[str, object]):
 
 
 def test_notes_on_what_differs():
-    notes = parse_job(tfjob(f"{role('Master')},\n{WORKERS}", "successPolicy: AllWorkers, "), "j").notes
-    assert notes == (
-        "of the TFJob launch does not use successPolicy, as there is a chief (j:3): docs/tfjob.md",
-    )
+    spec = "successPolicy: AllWorkers, enableDynamicWorker: true, runPolicy: {suspend: true}, "
+    notes = parse_job(tfjob(f"{role('Master')},\n{WORKERS}", spec), "j").notes
+    unused = "enableDynamicWorker (j:3), successPolicy, as there is a chief (:3), suspend (:3)"
+    assert notes == (f"of the TFJob launch does not use {unused}: docs/tfjob.md",)
     notes = parse_job(tfjob(role("PS", "restartPolicy: Always, "), version="kubeflow.org/v1beta2"), "j").notes
     assert notes == (
         "j:1: this version of TFJob is read as kubeflow.org/v1",
@@ -247,7 +247,6 @@ FAULTS = [
     (tfjob(role("Worker", container=", env: [{name: V0, value: xxxxxxxxxx}" + "".join(f", {{name: V{n + 1}, value: '{f'$(V{n})' * 9}'}}" for n in range(40)) + "]")), "j:4: the variables in env and command become too long; expected at most 8 MiB from $(NAME)"),
     # what would change what the program does
     (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't apply it here; expected --kubernetes", "j:4: envFrom: launch can't apply it here; expected --kubernetes", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),
-    (tfjob(CHIEF, "enableDynamicWorker: true, runPolicy: {suspend: true}, "), "j:3: enableDynamicWorker is true; expected false: the TF_CONFIG of launch names all tasks", "j:3: suspend is true; expected false: launch starts the job at once"),
     (tfjob(CHIEF, "successPolicy: Any, runPolicy: {cleanPodPolicy: Never, activeDeadlineSeconds: 0, backoffLimit: -1}, "), 'j:3: successPolicy is "Any"; expected AllWorkers, or ""', 'j:3: cleanPodPolicy is "Never"; expected All, Running or None', 'j:3: activeDeadlineSeconds is "0"; expected a whole number from 1 to 864000000', f'j:3: backoffLimit is "-1"; {COUNT}'),
 ]  # fmt: skip
 

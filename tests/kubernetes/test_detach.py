@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -162,17 +160,3 @@ def test_its_manifest_has_no_resources_of_tasks():
     assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
     assert "initContainers" not in pod
     assert pod["automountServiceAccountToken"] is True and pod["nodeSelector"] == {"disk": "ssd"}
-
-
-def test_a_kubectl_that_runs_only_here(
-    start: Start, launch: Launch, job: Path, kubernetes: Cluster, tmp_path: Path
-):
-    path = kubernetes.environ.get("PATH", os.environ["PATH"])
-    (tmp_path / "kubectl").write_text(f'#!/bin/sh\nexec {shutil.which("kubectl", path=path)} "$@"\n')
-    (tmp_path / "kubectl").chmod(0o755)
-    ended = start("-d", str(job), env={"PATH": f"{tmp_path}:{path}"}).wait(90)
-    assert ended.code == 125, ended.err
-    assert (
-        "--detach: the image needs kubectl: it has none, and that of this machine does not run" in ended.err
-    )
-    assert not list(launch.state.iterdir())

@@ -64,7 +64,7 @@ def test_tasks_find_each_other(
     (weird_path / "beside.py").write_text("")
     job: dict[str, object] = {
         "command": ["meet.py", "0", HOSTILE, "{task_index} {rank} {task_address}"],
-        "roles": {"worker": 1, "ps": 1},
+        "roles": {"worker": 3, "ps": 1},
         "env": {"HOSTILE": HOSTILE},
         "kubernetes": {"image": kubernetes.image, "pod": {"spec": dns}, "memory": "200m", "cpus": 0.1},
         "timeout": "5m",

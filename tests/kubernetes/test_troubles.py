@@ -134,25 +134,6 @@ def test_a_pod_that_the_namespace_does_not_admit(
     )
 
 
-def test_a_pod_killed_for_memory(start: Start, kubernetes: Cluster, clean: None):
-    """As a kernel does that kills all processes of a pod: here it prefers the agent.
-
-    With both limits the kernel's preference is not at its highest already.
-    """
-    eat = "echo 1000 >/proc/1/oom_score_adj; exec tail /dev/zero"
-    words = ("--memory", "64m", "--cpus", "0.5", "--workers", "1", "--", "sh", "-c", eat)
-    ended = start("--kubernetes", kubernetes.image, *words).wait()
-    assert ended.code == 125, ended.err
-    assert ended.err.count("OOMKilled: its limit is 64Mi") == 1, ended.err
-
-
-def test_a_task_killed_for_memory(start: Start, kubernetes: Cluster, clean: None):
-    words = ("--memory", "64m", "--workers", "1", "--", "tail", "/dev/zero")
-    ended = start("--kubernetes", kubernetes.image, *words).wait()
-    assert ended.code == 137, ended.err
-    assert "out of memory" in ended.err
-
-
 def test_the_end_does_not_wait_for_a_kubectl(start: Start, kubernetes: Cluster, clean: None, tmp_path: Path):
     """One that connects to a pod of a lost node gets no answer for a minute."""
     path = kubernetes.environ.get("PATH", os.environ["PATH"])

@@ -90,6 +90,18 @@ def read_shared(found: Values, roles: Sequence[str]) -> dict[str, Any]:
     return {**settings, "limited_roles": tuple(role for _, role in limited)}
 
 
+def read_engine(node: Node, name: str, keys: Keys, faults: Faults) -> Values:
+    """Read ``docker:`` or ``kubernetes:`` of a job file, an image or a mapping."""
+    from launcher.config.schema import read_mapping
+
+    if isinstance(node.value, str):
+        node = node._replace(value={"image": node})
+    elif not isinstance(node.value, dict):
+        faults.add_kind(node, name, "expected an image, or a mapping with image:")
+        node = node._replace(value={})
+    return read_mapping(node, keys, faults)
+
+
 def keys() -> Keys:
     """The keys of ``docker:`` in a job file."""
     from launcher.config.schema import Key, several, single, table
@@ -120,14 +132,7 @@ def _engine_options(node: Node, label: str, faults: Faults) -> Any:
 
 def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOptions:
     """``docker:`` of a job file, an image or a mapping; without an image each role must have one."""
-    from launcher.config.schema import read_mapping
-
-    if isinstance(node.value, str):
-        return DockerOptions(faults.check(node.line, "docker", node.value, values.image) or "")
-    if not isinstance(node.value, dict):
-        faults.add_kind(node, "docker", "expected an image, or a mapping with image:")
-        return DockerOptions()
-    found = read_mapping(node, keys(), faults)
+    found = read_engine(node, "docker", keys(), faults)
     if found.get("no_mount") and found.get("read_only"):
         expected = "expected one of them: the working folder is not mounted"
         found.add("read_only", '"no_mount" and "read_only" both', expected)

@@ -64,6 +64,8 @@ class Kubectl(Record):
             )
         except FileNotFoundError:
             raise TransportError("kubectl is not installed here: there is none along PATH") from None
+        except OSError as error:
+            raise TransportError(f"kubectl{_where()} can't be run: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise TransportError(f"kubectl {words[0]} takes more than {limit:.0f}s") from None
         if done.returncode:
@@ -131,5 +133,8 @@ def explain(stderr: str, status: int | None = None) -> str:
     said = "; ".join(told[:_SHOWN]) + more
     if not said and status is not None:
         said = f"it exited with {status}"
-    where = " in the launcher's pod" if in_pod() else ""
-    return f"kubectl{where}: {said}" if said else ""
+    return f"kubectl{_where()}: {said}" if said else ""
+
+
+def _where() -> str:
+    return " in the launcher's pod" if in_pod() else ""

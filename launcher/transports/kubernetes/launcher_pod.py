@@ -121,11 +121,7 @@ class Pod:
 
     def ask(self, code: str) -> str:
         """Run code: what it prints."""
-        return self.ask_program(self._python, "-E", "-s", "-S", "-c", code)
-
-    def ask_program(self, *words: str) -> str:
-        """Run a program: what it prints."""
-        return self._kubectl.ask(*self._words(words))
+        return self._kubectl.ask(*self._words([self._python, "-E", "-s", "-S", "-c", code]))
 
     def has_ended(self) -> bool:
         """Whether the launcher there has ended."""
@@ -169,12 +165,6 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
             places[tree.request.text] = place
             trees.append(tree._replace(request=tree.request._replace(remote=place)))
     sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.job)
-    if not has_kubectl:
-        try:
-            with slow(launch.notice, "waiting for kubectl in the launcher's pod"):
-                there.ask_program(f"{_KUBECTL}/kubectl", "version", "--client")
-        except TransportError as error:
-            raise TransportError(f"{_NO_KUBECTL} of this machine does not run there: {error}") from error
     return places
 
 

@@ -16,6 +16,7 @@ from launcher.transports.docker.options import (
     ANYWHERE,
     any_image,
     image_faults,
+    read_engine,
     read_shared,
     shared_keys,
     with_shared,
@@ -114,14 +115,7 @@ def _templates(node: Node, label: str, faults: Faults) -> Any:
 
 def read_section(node: Node, roles: Sequence[str], faults: Faults) -> KubernetesOptions:
     """``kubernetes:`` of a job file, an image or a mapping; without an image each role must have one."""
-    from launcher.config.schema import read_mapping
-
-    if isinstance(node.value, str):
-        return KubernetesOptions(faults.check(node.line, "kubernetes", node.value, values.image) or "")
-    if not isinstance(node.value, dict):
-        faults.add_kind(node, "kubernetes", "expected an image, or a mapping with image:")
-        return KubernetesOptions()
-    found = read_mapping(node, keys(), faults)
+    found = read_engine(node, "kubernetes", keys(), faults)
     for role in found.get("pods", ()):
         if roles and role not in roles:
             found.add("pods", f"pods: there is no role {role!r}", did_you_mean(role, roles))

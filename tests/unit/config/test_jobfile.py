@@ -294,7 +294,7 @@ FAULTS = [
     ("command: a\ndone_when: workers\nroles:\n chief: {drain: 5}\n worker: 1", f'j:4: "drain" for "chief"; {WAITS}'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
-    (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),
+    (START + "docker: true", 'j:3: image is "true"; expected the name of an image'),
     (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected from 6m to 8388607t: container engines accept no other size'),
     (START + DOCKER + "memory: [8g, 4g]}", f'j:3: memory is "8g,4g"; {SIZES}'),
     (START + DOCKER + "memory: {worker: [4g, 4096m]}}", f'j:3: memory of worker is "4g,4096m"; {SIZES}'),

@@ -83,15 +83,15 @@ os.dup2(peer.fileno(), 1)
 peer.close()
 {_REST}
 """
-#: Is that first connection, between our stdin and stdout and the main process, which may not listen yet.
+#: Is that first connection, between our stdin and stdout and the main process, which may not listen yet. Many
+#: images have no compiled modules: it imports none that must be compiled.
 _PUMP = f"""\
 {_BEGIN}
-import signal, socket, threading, time
-signal.alarm({{}})
-peer = socket.socket(socket.AF_UNIX)
-while peer.connect_ex("\\0{{}}"):
+import _socket, _thread, time
+until = time.monotonic() + {{}}
+peer = _socket.socket(_socket.AF_UNIX)
+while peer.connect_ex("\\0{{}}") and time.monotonic() < until:
     time.sleep(0.02)
-signal.alarm(0)
 def copy(source, target):
     try:
         data = os.read(source, 1 << 18)
@@ -100,9 +100,7 @@ def copy(source, target):
         os._exit(0)
     except OSError:  # what goes the other way still arrives
         pass
-up = threading.Thread(target=copy, args=(0, peer.fileno()))
-up.daemon = True
-up.start()
+_thread.start_new_thread(copy, (0, peer.fileno()))
 copy(peer.fileno(), 1)
 """
 

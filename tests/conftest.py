@@ -180,7 +180,7 @@ def _shared_by(nodeid: str) -> str:
     if "tests/docker/" in nodeid:
         if any(part in nodeid for part in ("test_hosts_life", "test_api")):
             return "tests/docker/hosts 1"
-        if any(part in nodeid for part in ("hosts", "elsewhere", "exit_codes")):
+        if any(part in nodeid for part in ("hosts", "elsewhere")):
             return "tests/docker/hosts 2"
     if any(part in nodeid for part in ("tests/slurm/", "soak/test_slurm", "[slurm")):  # a cluster for each
         part = next((part for part in ("test_inside", "test_batch", "contract") if part in nodeid), "others")
@@ -191,6 +191,18 @@ def _shared_by(nodeid: str) -> str:
     return nodeid
 
 
+#: How many processes this one has started, as far as Python tells.
+_STARTED = [0]
+
+
+def _count(event: str, _: tuple[object, ...]) -> None:
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"):
+        _STARTED[0] += 1
+
+
+sys.addaudithook(_count)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Fail a test that leaves processes, threads or open files behind; end its processes."""
@@ -198,9 +210,9 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in _FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(MARK, mark)
-    before = leaks()
+    before, started = leaks(), _STARTED[0]
     yield mark
-    if left := _settled(lambda: leaks(mark).since(before)):
+    if left := _settled(lambda: leaks(mark if _STARTED[0] > started else "").since(before)):
         _end(mark)
         pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)
 

@@ -59,8 +59,7 @@ def rows_of(folder: Path) -> Counter[int]:
 PARTITIONS = [range(start, start + 500) for start in range(0, 20_000, 500)]
 
 
-@pytest.mark.parametrize("policy", ["stop", "continue"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "policy"), [(1, "stop"), (2, "continue")])
 def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path):
     args = {"folder": str(tmp_path), "die": ["0-1"], "wait": True}
     options = {"restarts": 1, "restart": "task", "on_failure": policy, **FED}
@@ -87,8 +86,7 @@ def test_all_nodes_that_start_again_are_fed_again(tmp_path: Path):
     assert {name for name in batches_of(tmp_path) if name.endswith("-3")} == {"worker-0-3", "worker-1-3"}
 
 
-@pytest.mark.parametrize("restart", ["task", "auto"])
-def test_inference_gives_each_result_once(restart: str, tmp_path: Path):
+def test_inference_gives_each_result_once():
     def square(args: Any, ctx: Any) -> None:
         feed, batches = ctx.get_data_feed(train_mode=False), 0
         while not feed.should_stop():
@@ -99,7 +97,7 @@ def test_inference_gives_each_result_once(restart: str, tmp_path: Path):
                 feed.next_batch(10)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    with TFCluster.run(square, None, 2, restarts=2, restart=restart, grace=1, **FED) as cluster:
+    with TFCluster.run(square, None, 2, restarts=2, grace=1, **FED) as cluster:
         found = list(cluster.inference(range(start, start + 170) for start in range(0, 17_000, 170)))
     assert found == [row * row for row in range(17_000)]
 
@@ -133,12 +131,11 @@ def test_equal_batches_need_a_restart_of_all(tmp_path: Path):
         cluster.train(list(range(100_000)), equal="drop", batch_size=4)
 
 
-@pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_no_restart_is_left(policy: str, tmp_path: Path):
+def test_no_restart_is_left(tmp_path: Path):
     args = {"folder": str(tmp_path), "die": ["0-1", "0-2"]}
     with (
         pytest.raises(TaskFailed, match=r"worker/0 failed .*\(attempt 2\): killed by SIGKILL"),
-        TFCluster.run(consume, args, 1, restarts=1, on_failure=policy, **FED) as cluster,
+        TFCluster.run(consume, args, 1, restarts=1, **FED) as cluster,
     ):
         cluster.train(PARTITIONS, feed_timeout=60)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +19,10 @@ from tests.ssh.lab import Lab
 #: Fixtures of other folders.
 __all__ = ["real_engine"]
 
-#: The transports that are tested: by default all, but this machine alone with all tests (`_is_too_much`).
-#: ``LAUNCH_TEST_CONTRACT=docker`` for all tests by this one.
+#: ``LAUNCH_TEST_CONTRACT=docker``: all tests by this transport. By default only this machine has all, as the
+#: agent is the same everywhere.
 ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
+_HERE = Path(__file__).parent
 #: Seconds a test in a container may take, its fixtures left out: they have limits of their own.
 _LIMIT = 120
 #: Tests by every transport: what it starts, and how its links end.
@@ -44,43 +44,34 @@ _MORE = {
 }  # fmt: skip
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each transport's name in turn."""
+    if "transport" in metafunc.fixturenames:
+        module, test = Path(metafunc.module.__file__).name, metafunc.function.__name__
+        named = [
+            name
+            for name in sorted(SITES)
+            if name == "local" or test in _EVERYWHERE or {test, module} & _MORE.get(name, set())
+        ]
+        metafunc.parametrize("transport", ASKED_FOR or named)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What lives as long as the session must be there before a test looks at what it leaves."""
-    left_out = [] if ASKED_FOR else [item for item in items if _is_too_much(item)]
     for item in items:
-        if item.path.parent == Path(__file__).parent and "[local" in item.name:
+        if item.path.parent != _HERE or not isinstance(item, pytest.Function):
+            continue
+        if "[local" in item.name:
             item.add_marker(pytest.mark.forks)
-        if isinstance(item, pytest.Function) and _is_in_docker(item):
+        if "[docker" in item.name:
             item.fixturenames = ["real_engine", *item.fixturenames]
             if item.get_closest_marker("timeout") is None:  # the first waits for an engine or an image
                 item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
             if item.name in NOT_HERE:
                 item.add_marker(pytest.mark.skip(reason="an agent in a container has too little of the CPU"))
         for name in ("slurm", "kubernetes"):
-            if isinstance(item, pytest.Function) and f"[{name}" in item.name and "site" in item.fixturenames:
+            if f"[{name}" in item.name and "site" in item.fixturenames:
                 item.fixturenames = [name, *item.fixturenames]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _is_in_docker(item: pytest.Item) -> bool:
-    return item.path.parent == Path(__file__).parent and "[docker" in item.name
-
-
-def _is_too_much(item: pytest.Item) -> bool:
-    """Whether nothing of a test depends on its transport: the agent is the same everywhere."""
-    transport = re.search(rf"\[({'|'.join(SITES)})\b", item.name)
-    if transport is None or transport[1] == "local" or item.path.parent != Path(__file__).parent:
-        return False
-    name = item.name.partition("[")[0]
-    return name not in _EVERYWHERE and not _MORE.get(transport[1], set()) & {name, item.path.name}
-
-
-@pytest.fixture(params=ASKED_FOR or sorted(SITES))
-def transport(request: pytest.FixtureRequest) -> str:
-    """Each transport's name in turn."""
-    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -34,16 +34,3 @@ def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, lau
     assert ended.code == 125
     assert "node1: no Docker engine responds: is it running?" in ended.err
     assert "node2: the `docker` command is missing (No such file" in ended.err
-
-
-def test_an_engine_that_is_stopped(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    options = ["--workers", "4", "--no-mount"]
-    started = launch.start(
-        *docker_on(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
-    )
-    started.until(lambda it: it.out.count("up") == 4, 40)
-    hosts[0].stop()
-    ended = started.wait(60)
-    hosts[0].start()
-    assert ended.code == 125
-    assert "host node1 is lost" in ended.err

@@ -15,7 +15,6 @@ from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
 from tests.local.board import FOLDER, page_of, url_of, waits_for
 from tests.local.seeing import last_run
-from tests.local.test_stall import comes_back_detached
 
 #: A ps that serves one word at its own address, and a worker that fetches it by the ps' name.
 SERVE = """
@@ -55,11 +54,6 @@ def test_tasks_find_each_other_by_name(docker: Engine, image: str, launch: Launc
     assert states == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
     hosts = {task["host"] for task in last_run(launch).report["tasks"]}
     assert hosts == {"worker-0", "worker-1", "ps-0"}
-
-
-def test_a_detached_job_that_hangs_comes_back(docker: Engine, image: str, launch: Launch):
-    comes_back_detached(launch, "--docker", image, "--no-mount")
-    assert not left_of(docker, last_run(launch).path.name)
 
 
 def test_the_working_folder_and_the_owner_of_files(

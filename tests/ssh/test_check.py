@@ -50,18 +50,12 @@ def test_four_in_good_health(ssh_launch: Launch):
     assert rest.startswith("16 of 16 connections between the hosts work\n")
 
 
-def test_each_has_its_own_name_and_sees_the_others(ssh_launch: Launch, hosts: list[LabHost]):
-    record = checked(ssh_launch)
-    for seen, host in zip(record["hosts"], hosts, strict=True):
-        assert seen["facts"]["hostname"] == host.name
-        assert seen["facts"]["addresses"] == [host.address]
-    addresses = {host.name: host.address for host in hosts}
-    assert all(pair["address"] == addresses[pair["to"]] for pair in record["pairs"])
-
-
 def test_a_host_that_is_down_and_the_others_are_checked(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[2].cut()
     record = checked(ssh_launch, "--connect-timeout", "2", code=125)
+    for seen, host in zip(record["hosts"], hosts, strict=True):
+        facts = seen["facts"]
+        assert host is hosts[2] or (facts["hostname"], facts["addresses"]) == (host.name, [host.address])
     errors = {seen["name"]: seen["error"] for seen in record["hosts"]}
     assert errors.pop("node3").startswith(f"no answer from {hosts[2].address}:22")
     assert set(errors.values()) == {None}
@@ -89,23 +83,21 @@ def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
     ("line", "finding"),
     [
         ("127.0.1.1 node4", "node4 means 127.0.1.1 there, the host itself"),
-        ("{third} node4", "node4 means {third} there, which is node3"),
         (None, "node4 can't be resolved: "),
     ],
 )
 def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], line: str | None, finding: str):
-    third = hosts[2].address
     table = hosts[0].there("/etc/hosts")
     right = table.read_text()
     kept = [kept for kept in right.splitlines() if not kept.endswith(" node4")]
     # Written in place: it is the file itself that is mounted.
-    table.write_text("\n".join([*kept, *([line.format(third=third)] if line else []), ""]))
+    table.write_text("\n".join([*kept, *([line] if line else []), ""]))
     try:
         record = checked(ssh_launch, code=1)
     finally:
         table.write_text(right)
     names = [text for kind, whose, text in problems(record) if (kind, whose) == ("name", ["node1"])]
-    assert len(names) == 1 and names[0].startswith(finding.format(third=third))
+    assert len(names) == 1 and names[0].startswith(finding)
     assert pairs(record)["node1", "node4"] != "ok"
     assert pairs(record)["node4", "node1"] == "ok"
 
@@ -117,13 +109,6 @@ def test_a_full_disk_and_a_python_that_is_gone(ssh_launch: Launch, hosts: list[L
     full = f"its working folder {hosts[0].home} can't be written: No space left on device"
     assert found["disk", ("node1",)] == full
     assert found["python", tuple(NAMES)] == "/opt/python is not there: No such file or directory"
-
-
-def test_fewer_gpus_than_the_hostfile_says(ssh_launch: Launch, hosts: list[LabHost]):
-    hosts[0].program("nvidia-smi", "#!/bin/sh\necho 0, GPU-1, NVIDIA A100, 80 GB\n")
-    (ssh_launch.home / "lab.yaml").write_text("hosts: [{name: node1, gpus: 2}, node2]\n")
-    record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
-    assert problems(record) == [("gpus", ["node1"], "GPU 1 of the hostfile not found: nvidia-smi lists 1")]
 
 
 def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]):

@@ -100,10 +100,10 @@ def test_a_task_starts_again_in_its_container(docker: Engine, image: str, launch
     started.until(lambda it: it.out.count("| up") == 2, timeout=120)
     name = last_run(launch).path.name
     containers = sorted(alive(docker, name))
-    before = json.loads(launch("ps", name, "--json").out)
-    ended = launch("restart", name, "worker/1")
+    before = json.loads(launch.here("ps", name, "--json").out)
+    ended = launch.here("restart", name, "worker/1")
     assert ended.code == 0, ended.err
-    first, second = json.loads(launch("ps", name, "--json").out)
+    first, second = json.loads(launch.here("ps", name, "--json").out)
     assert (first["attempt"], first["pid"]) == (1, before[0]["pid"]) and second["attempt"] == 2
     assert second["address"] == before[1]["address"] and 0 < second["memory"] < 50 << 20
     assert sorted(alive(docker, name)) == containers

@@ -279,13 +279,13 @@ def test_the_wait_begins_anew_when_another_host_is_lost():
     assert all(told[told.index(True) :])
 
 
-def test_50_hosts_that_are_lost_cost_few_commands():
-    script = Script(job("worker 400", restarts=1), hosts(100), tasks_end=80.0)
-    lost = "; ".join(f"lost node{number}" for number in range(51, 101))
+def test_20_hosts_that_are_lost_cost_few_commands():
+    script = Script(job("worker 160", restarts=1), hosts(40), tasks_end=80.0)
+    lost = "; ".join(f"lost node{number}" for number in range(21, 41))
     replay = script.play(f"up; {lost}; time up place")
-    assert len(replay.report.tasks) == 400
-    first, *others = replay.steps[-51:-1]
-    assert len(first.commands) < 110
+    assert len(replay.report.tasks) == 160
+    first, *others = replay.steps[-21:-1]
+    assert len(first.commands) < 50
     assert all(len(step.commands) < 10 for step in others)
     told = [event for step in others for event in step.commands if isinstance(event, events.Restarting)]
     assert {len(event.attempts) for event in told} == {4}

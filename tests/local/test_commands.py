@@ -86,7 +86,7 @@ def test_the_man_page_is_roff_and_has_every_option(launch: Launch, tmp_path: Pat
 
 def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
     """``launch ps`` lists runs, ``launch run ps`` runs ps."""
-    assert "nothing is running" in launch("ps").err
+    assert "nothing is running" in launch.here("ps").err
     ended = launch("run", "ps", "-p", "1", "-o", "pid=")
     assert ended.code == 0
     assert "worker/0 |     1\n" in ended.out or "worker/0 | 1\n" in ended.out
@@ -181,21 +181,21 @@ def _running(launch: Launch, *words: str, tasks: int = 1) -> Started:
 
 def test_ps_and_stop(launch: Launch, family: Family):
     started = _running(launch, "--ps", "1", "--workers", "2", tasks=3)
-    (record,) = json.loads(launch("ps", "--json").out)
+    (record,) = json.loads(launch.here("ps", "--json").out)
     assert (record["state"], record["pid"]) == ("running", started.pid)
     assert record["tasks"] == {"worker": 2, "ps": 1}
     assert record["processes"] >= 6
     name = record["run"]
-    assert name in launch("ps").out
-    stopped = launch("stop", name[-5:])
+    assert name in launch.here("ps").out
+    stopped = launch.here("stop", name[-5:])
     assert stopped.code == 0
     assert "exit code 143" in stopped.out
     ended = started.wait()
     assert ended.code == 143
     assert ended.out.endswith("stopped by launch stop, exit code 143\n")
-    assert "nothing is running" in launch("ps").err
-    assert "ended (143)" in launch("ps", "--all").out
-    assert "already ended" in launch("stop", name).out
+    assert "nothing is running" in launch.here("ps").err
+    assert "ended (143)" in launch.here("ps", "--all").out
+    assert "already ended" in launch.here("stop", name).out
     family.gone(0.5)
 
 
@@ -214,7 +214,7 @@ def test_stop_and_logs_show_which_runs_there_are(launch: Launch):
         assert re.fullmatch(
             rf"  {names[1]}, started \d+\.\ds ago: launch -x SECRET=\.\.\. --workers 2 -- {words}", lines[1]
         )
-    header, *rows = launch("ps", "--all").out.splitlines()
+    header, *rows = launch.here("ps", "--all").out.splitlines()
     assert header.split()[:4] == ["run", "state", "started", "time"]
     assert [row.split()[0] for row in rows] == [names[1], names[0]], "the newest first"
     assert "  2 workers  " in rows[0] and "  1 worker  " in rows[1]
@@ -228,7 +228,7 @@ def test_stop_now(launch: Launch, family: Family):
     words = ["--workers", "2", "--grace", "300", "--", *stub("family", "ignore", "child", "sleep")]
     started = launch.start(*words)
     started.until(lambda _: family.ready() == 2)
-    stopped = launch("stop", "--now")
+    stopped = launch.here("stop", "--now")
     assert stopped.code == 0
     assert started.wait().code == 143
     family.gone(0.5)
@@ -238,7 +238,7 @@ def test_ps_knows_a_launcher_that_was_killed(launch: Launch, family: Family):
     started = _running(launch)
     started.kill()
     family.gone(2.0)
-    (record,) = json.loads(launch("ps", "--all", "--json").out)
+    (record,) = json.loads(launch.here("ps", "--all", "--json").out)
     assert record["state"] == "died"
 
 
@@ -254,7 +254,7 @@ def test_logs(launch: Launch):
     )
     assert launch.here("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
     launch("true")
-    assert launch("logs").err == f"launch: worker/0 printed nothing in {last_run(launch).path.name}\n"
+    assert launch.here("logs").err == f"launch: worker/0 printed nothing in {last_run(launch).path.name}\n"
 
 
 def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):

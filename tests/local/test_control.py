@@ -52,7 +52,7 @@ def test_the_tasks_of_a_run(launch: Launch):
     started = launch.start("--ps", "1", "--workers", "2", "--", sys.executable, "-I", "-S", "-c", MEMORY)
     started.until(lambda it: "big" in it.out and it.out.count("step") == 3)
     run, name = last_run(launch), last_run(launch).path.name
-    ended = launch("ps", name)
+    ended = launch.here("ps", name)
     assert ended.code == 0, ended.err
     header, *lines = ended.out.splitlines()
     assert header.split() == ["task", "state", "attempt", "host", "pid", "address", "memory", "last", "line"]
@@ -62,18 +62,18 @@ def test_the_tasks_of_a_run(launch: Launch):
         assert line.split()[:6] == [task, "running", "1", "localhost", str(pids[task]), plan[task]]
         assert line.endswith("B  step 7") or task == "worker/1"
 
-    tasks = {task["task"]: task for task in json.loads(launch("ps", "--json", name).out)}
+    tasks = {task["task"]: task for task in json.loads(launch.here("ps", "--json", name).out)}
     assert tasks["worker/1"]["memory"] > 100 << 20 > 50 << 20 > tasks["worker/0"]["memory"] > 1 << 20
     assert tasks["ps/0"]["state"] == "running" and tasks["ps/0"]["attempt"] == 1
     assert tasks["worker/0"]["last_line"] == "step 7", "not the message of TensorFlow after it"
 
     os.kill(pids["ps/0"], signal.SIGKILL)
     code = started.wait().code
-    ended = launch("ps", name)
+    ended = launch.here("ps", name)
     assert (ended.code, code) == (0, 137)
     table = started.out[started.out.index("HOST ") :]
     assert ended.out == table
-    assert json.loads(launch("ps", "--json", name).out)[2]["status"] == {"code": None, "signal": 9}
+    assert json.loads(launch.here("ps", "--json", name).out)[2]["status"] == {"code": None, "signal": 9}
 
 
 def test_a_task_that_waits_to_start_again(launch: Launch):
@@ -82,11 +82,11 @@ def test_a_task_that_waits_to_start_again(launch: Launch):
     started = launch.start("--ps", "1", "--workers", "2", "--restarts", "9", "--", "sh", "-c", script)
     started.until(lambda it: "| up" in it.out and "starting worker/0 again" in it.err)
     name = last_run(launch).path.name
-    line = soon(lambda: [each for each in launch("ps", name).out.splitlines() if "starts again" in each])[0]
-    assert re.match(r"worker/0 +failed, starts again +\d ", line)
-    tasks = soon(lambda: [t for t in json.loads(launch("ps", "--json", name).out) if t["restarting"]])
+    again = re.compile(r"(?m)^worker/0 +failed, starts again +\d ")
+    assert soon(lambda: again.search(launch.here("ps", name).out))
+    tasks = soon(lambda: [t for t in json.loads(launch.here("ps", "--json", name).out) if t["restarting"]])
     assert [task["task"] for task in tasks] == ["worker/0"]
-    assert launch("stop", name).code == 0
+    assert launch.here("stop", name).code == 0
     started.wait()
 
 
@@ -94,7 +94,7 @@ def test_a_launcher_that_died(launch: Launch):
     started = running(launch)
     started.kill()
     for words in (["ps", "latest"], ["restart", "latest", "worker/0"]):
-        ended = launch(*words)
+        ended = launch.here(*words)
         assert ended.code == 125
         assert "died and left no report" in ended.err
 
@@ -117,7 +117,7 @@ def test_a_launcher_that_is_suspended(launch: Launch):
     assert ended.code == 125
     assert "does not answer; is it suspended?" in ended.err
     started.send(signal.SIGCONT)
-    assert launch("ps", "latest").code == 0
+    assert launch.here("ps", "latest").code == 0
     started.send(signal.SIGINT)
     assert started.wait().code == 130
 
@@ -129,7 +129,7 @@ def test_a_line_for_each_move(launch: Launch):
     started = running(launch, "--workers", "2", "--", "sh", "-c", ATTEMPTS)
     watching = [launch.start("ps", "-w"), launch.start("ps", "--watch", "latest", "--json")]
     soon(lambda: count_sockets(launch) == 2)
-    assert launch("restart", "latest", "worker/1").code == 0
+    assert launch.here("restart", "latest", "worker/1").code == 0
     os.kill(soon(lambda: task_of(launch, "worker/1")["pid"]), signal.SIGKILL)
     code = started.wait().code
     text, lines = (each.wait() for each in watching)
@@ -151,14 +151,14 @@ def test_a_table_that_renews_itself(launch: Launch, terminal: Callable[..., Term
     started = running(launch)
     watching = terminal("ps", "-w")
     watching.until(lambda it: it.text.count(" running ") >= 2)
-    assert launch("restart", "latest", "worker/1").code == 0
+    assert launch.here("restart", "latest", "worker/1").code == 0
     watching.until(lambda it: re.search(r"worker/1 +running +2 ", it.text))
     started.send(signal.SIGINT)
     assert started.wait().code == 130
     assert watching.wait() == 0
     assert "stopped by Ctrl-C" in watching.text or "exit code 130" in watching.text
     ended = launch("ps", "-w")
-    assert (ended.code, ended.out) == (0, launch("ps", "latest").out)
+    assert (ended.code, ended.out) == (0, launch.here("ps", "latest").out)
 
 
 def count_sockets(launch: Launch) -> int:
@@ -170,7 +170,7 @@ def count_sockets(launch: Launch) -> int:
 
 def task_of(launch: Launch, task: str) -> dict[str, Any]:
     """A task, as the launcher of the newest run has it."""
-    found: list[dict[str, Any]] = json.loads(launch("ps", "latest", "--json").out)
+    found: list[dict[str, Any]] = json.loads(launch.here("ps", "latest", "--json").out)
     return next(each for each in found if each["task"] == task)
 
 
@@ -222,7 +222,7 @@ def test_clients_that_misbehave(launch: Launch):
     for _ in range(20):
         with connect(launch) as peer:
             peer.send(b'{"request": "tasks"}')  # and goes
-    assert launch("ps", "latest").code == 0
+    assert launch.here("ps", "latest").code == 0
     for peer in silent:
         peer.close()
     started.send(signal.SIGINT)
@@ -271,7 +271,7 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
         impostor.bind(f"\0tf-launcher-{job}")
         impostor.listen()
-        ended = launch("ps", str(folder))
+        ended = launch.here("ps", str(folder))
         assert ended.code == 125
         assert f"its socket belongs to process {os.getpid()} of user {os.geteuid()}" in ended.err
         peer, _ = impostor.accept()
@@ -291,7 +291,7 @@ def test_a_record_of_another_user_is_not_trusted(
     owner = this_process()._replace(pid=sleeper.pid, start_ticks=ticks)._asdict()
     (folder / "launcher.json").write_text(json.dumps({"job": "theirs", "started_at": time.time(), **owner}))
     os.chown(folder / "launcher.json", 65534, 65534)
-    ended = launch(*words, str(folder), *(["worker/0"] if words == ["restart"] else []))
+    ended = launch.here(*words, str(folder), *(["worker/0"] if words == ["restart"] else []))
     assert (ended.code, ended.out) == (125, "")
     assert f"belongs to user 65534 and names process {sleeper.pid} of another user" in ended.err
     assert sleeper.poll() is None
@@ -303,16 +303,16 @@ def test_a_record_of_another_user_is_not_trusted(
 def test_tasks_start_again(launch: Launch):
     """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
     started = running(launch, "--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
-    pids = {task["task"]: task["pid"] for task in json.loads(launch("ps", "latest", "--json").out)}
-    ended = launch("restart", "latest", "ps")
+    pids = {task["task"]: task["pid"] for task in json.loads(launch.here("ps", "latest", "--json").out)}
+    ended = launch.here("restart", "latest", "ps")
     assert ended.code == 0, ended.err
-    tasks = {task["task"]: task for task in json.loads(launch("ps", "latest", "--json").out)}
+    tasks = {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
     assert ended.out == f"ps/0: attempt 2, running on localhost, pid {tasks['ps/0']['pid']}\n"
     assert tasks["worker/0"]["pid"] == pids["worker/0"] and tasks["ps/0"]["pid"] != pids["ps/0"]
     address = last_run(launch).plan["cluster"]["ps"][0]
     started.until(lambda it: f"attempt 2 of ps/0 at {address}" in it.out)
-    assert launch("restart", "latest", "worker/0", "ps/0").code == 0
-    tasks = {task["task"]: task for task in json.loads(launch("ps", "latest", "--json").out)}
+    assert launch.here("restart", "latest", "worker/0", "ps/0").code == 0
+    tasks = {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
     assert [tasks[name]["attempt"] for name in ("worker/0", "ps/0")] == [2, 3]
     os.kill(tasks["worker/0"]["pid"], signal.SIGKILL)  # the one restart that is counted
     started.until(lambda it: "attempt 3 of worker/0" in it.out)
@@ -325,7 +325,7 @@ def test_a_task_that_has_ended_starts_again(launch: Launch):
     script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
     started = running(launch, "--workers", "2", "--", "sh", "-c", script)
     started.until(lambda _: any(event.get("state") == "succeeded" for event in last_run(launch).events))
-    ended = launch("restart", "latest", "worker/1")
+    ended = launch.here("restart", "latest", "worker/1")
     assert ended.code == 0
     assert ended.out.startswith("worker/1: attempt 2, ")
     started.send(signal.SIGINT)
@@ -335,7 +335,7 @@ def test_a_task_that_has_ended_starts_again(launch: Launch):
 def test_a_task_that_is_slow_to_end(launch: Launch):
     script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
     started = running(launch, "--workers", "2", "--grace", "60", "--", "sh", "-c", script)
-    ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
+    ended = launch.here("restart", "latest", "worker/0", "--timeout", "2.5")
     assert ended.code == 124
     assert "waiting for worker/0 to start again" in ended.err
     assert "worker/0 did not start again within 2.5s" in ended.err
@@ -355,7 +355,7 @@ def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
     program.chmod(0o755)
     started = running(launch, "--workers", "2", "--on-failure", "continue", "--", str(program))
     program.unlink()
-    ended = launch("restart", "latest", "worker/1")
+    ended = launch.here("restart", "latest", "worker/1")
     assert (ended.code, ended.out) == (125, "")
     assert "worker/1 could not be started again: program not found" in ended.err
     started.send(signal.SIGINT)
@@ -373,7 +373,7 @@ def test_bad_input(launch: Launch):
         "restart worker worker/0": "RUN: no run 'worker'; running: 2",
         "ps no-such-run": "no run 'no-such-run'",
     }.items():
-        ended = launch(*words.split())
+        ended = launch.here(*words.split())
         assert ended.code == 2 and message in ended.err, ended.err
     started.send(signal.SIGINT)
     assert started.wait().code == 130
@@ -385,12 +385,12 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
     started = running(launch, *words)
     started.send(signal.SIGINT)
     started.until(lambda it: "stopping" in it.out)
-    ended = launch("restart", "latest", "worker/0")
+    ended = launch.here("restart", "latest", "worker/0")
     assert ended.code == 125
     assert "or the job is ending" in ended.err
-    assert " stopping " in launch("ps", "latest").out
+    assert " stopping " in launch.here("ps", "latest").out
     started.send(signal.SIGINT)
     assert started.wait().code == 130
-    ended = launch("restart", "latest", "worker/0")
+    ended = launch.here("restart", "latest", "worker/0")
     assert ended.code == 125
     assert "has ended" in ended.err

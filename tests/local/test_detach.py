@@ -128,7 +128,7 @@ def test_ctrl_c_asks(
     assert it.wait() == code
     assert message in it.text
     if code == 130:
-        assert launch("stop").code == 0
+        assert launch.here("stop").code == 0
     family.gone(0.5)
 
 

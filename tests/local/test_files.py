@@ -168,8 +168,7 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
     assert re.fullmatch(rb"(z{99}\n)*z{0,99}", log), "what there is of it is what was printed first"
 
 
-@pytest.mark.parametrize("code", [0, 3])
-@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize(("words", "code"), [([], 0), (["--json"], 3)])
 def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: list[str], code: int):
     """One rule for all that is written; whose reader has gone is another matter."""
     command = ("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND)

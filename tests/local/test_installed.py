@@ -24,6 +24,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _THIS = f"3.{sys.version_info.minor}"
 _OTHERS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if version != _THIS]
 
+#: Runs command lines, and prints for each the exit code and what it wrote to stderr.
+_ANSWERS = """
+import contextlib, io, json, sys
+from launcher.__main__ import _run
+answers = []
+for words in json.loads(sys.argv.pop()):
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        answers.append((_run(words), err.getvalue()))
+print(json.dumps(answers))
+"""
+
 
 def _run(*argv: str | Path, cwd: Path = ROOT, timeout: float = 500) -> str:
     words = [str(word) for word in argv]
@@ -81,6 +92,7 @@ def test_local_jobs_on_the_pythons_of_this_machine(version: str, wheel: Path, la
     commands = _installed(python, str(wheel), tmp_path / "environment")
     _run_a_job(commands, version, launch, tmp_path)
     furnish(tmp_path)
-    for words, message in MISSPELT:  # Python's argparse parses them
-        ended = launch(*shlex.split(words), command=[str(commands / "launch")], cwd=tmp_path)
-        assert ended.code == 2 and message in ended.err, ended.err
+    lines = json.dumps([shlex.split(words) for words, _ in MISSPELT])  # Python's argparse parses them
+    answers = json.loads(_run(commands / "python", "-I", "-c", _ANSWERS, lines, cwd=tmp_path))
+    for (_, message), (code, answer) in zip(MISSPELT, answers, strict=True):
+        assert code == 2 and message in answer, answer

@@ -165,7 +165,7 @@ def test_orphans_are_killed_by_the_next_command(
     other.send(signal.SIGTERM)
     assert other.wait().code == 143
     family.gone(0.5)
-    assert "died" not in launch("ps").err
+    assert "died" not in launch.here("ps").err
     assert "agents" not in json.loads((run / "launcher.json").read_text())
 
 
@@ -175,7 +175,7 @@ def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_agent(launch: La
     )
     started.until(lambda _: family.ready() == 2)
     started.kill()
-    ended = launch("stop", "latest")
+    ended = launch.here("stop", "latest")
     assert not family.alive()
     assert (ended.code, ended.err) == (0, "")
     assert "had already ended without a report" in ended.out

@@ -260,8 +260,13 @@ def test_the_stop_sequence_of_a_forked_task(launch: Launch, family: Family, prog
     family.gone(1.0)
 
 
-@pytest.mark.parametrize("when", ["importing", "running"])
-@pytest.mark.parametrize("process", ["launch-agent", "launch-watchdog", "launcher", "both"])
+@pytest.mark.parametrize(
+    ("process", "when"),
+    [
+        ("launch-agent", "importing"), ("launch-watchdog", "running"), ("launcher", "importing"),
+        ("launcher", "running"), ("both", "running"),
+    ],
+)  # fmt: skip
 def test_whichever_is_killed_no_template_is_left(
     launch: Launch, family: Family, programs: Path, process: str, when: str
 ):

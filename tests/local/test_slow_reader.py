@@ -92,8 +92,7 @@ def _logged(launch: Launch) -> int:
     return sum(file.stat().st_size for file in launch.state.glob("*/logs/*"))
 
 
-@pytest.mark.parametrize("form", ["--show=worker", "--json"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("form", "number"), [("--show=worker", signal.SIGINT), ("--json", signal.SIGTERM)])
 def test_a_signal_does_not_wait_for_a_slow_reader(
     launch: Launch, family: Family, reader: Callable[[float], Reader], form: str, number: int
 ):

@@ -27,10 +27,10 @@ def test_its_url_is_told_everywhere(launch: Launch, tmp_path: Path):
     assert re.fullmatch(r"http://localhost:\d+/", url)
     (output,) = launch.state.glob("*/output")
     assert page_of(url) == f"<title>TensorBoard</title>{output.resolve()}"
-    (record,) = json.loads(launch("ps", "--json").out)
+    (record,) = json.loads(launch.here("ps", "--json").out)
     assert record["tensorboard"] == url
-    assert re.search(rf"^run .* TensorBoard +command\n.* {url} +launch ", launch("ps").out, re.MULTILINE)
-    assert launch("ps", "latest").out.endswith(f"\nTensorBoard: {url}\n")
+    assert re.search(rf"^run .* TensorBoard +command\n.* {url} +launch ", launch.here("ps").out, re.MULTILINE)
+    assert launch.here("ps", "latest").out.endswith(f"\nTensorBoard: {url}\n")
     (tmp_path / "done").touch()
     ended = started.wait()
     assert ended.code == 0, ended.err

@@ -19,7 +19,6 @@ from launcher.testing import Cluster
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
-from tests.ssh.test_outputs import cache_of
 from tests.testing.stubs import COUNTS
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("caller")]
@@ -177,7 +176,7 @@ def test_output_folders_are_copied_here_when_the_program_fails(hosts: list[LabHo
         assert soon(lambda: outputs_at(hosts[0]), 60)
         raise KeyError("of the program")
     assert Path(cluster.run_dir, "output/worker-0/file").read_text() == "of it"
-    assert not cache_of(hosts[0])
+    assert not [*(hosts[0].there(hosts[0].home) / ".cache/tf-launcher/work").glob("*")]
 
 
 def outputs_at(host: LabHost) -> bool:

@@ -47,7 +47,7 @@ def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list
     words = ["--hosts", "node1,node2", "--workers", "2", "--", "python3", "-c", code]
     started = ssh_launch.start(*words, cwd="/")
     started.until(lambda it: it.out.count("| up") == 2)
-    tasks = json.loads(ssh_launch("ps", "latest", "--json").out)
+    tasks = json.loads(ssh_launch.here("ps", "latest", "--json").out)
     assert [(task["task"], task["host"], task["last_line"]) for task in tasks] == [
         ("worker/0", "node1", "up"),
         ("worker/1", "node2", "up"),
@@ -55,15 +55,15 @@ def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list
     assert all(60 << 20 < task["memory"] < 120 << 20 for task in tasks)
     pids = [[process.pid for process in host.processes()] for host in hosts[:2]]
     assert all(task["pid"] in pids[index] for index, task in enumerate(tasks))
-    ended = ssh_launch("restart", "latest", "worker/0")
+    ended = ssh_launch.here("restart", "latest", "worker/0")
     assert ended.code == 0, ended.err
-    (again,) = json.loads(ssh_launch("ps", "latest", "--json").out)[:1]
+    (again,) = json.loads(ssh_launch.here("ps", "latest", "--json").out)[:1]
     assert (again["attempt"], again["address"]) == (2, tasks[0]["address"]) and again["pid"] != tasks[0][
         "pid"
     ]
     started.until(lambda it: it.out.count("| up") == 3)
     hosts[1].cut()
-    lines = ssh_launch("ps", "latest").out.splitlines()
+    lines = ssh_launch.here("ps", "latest").out.splitlines()
     hosts[1].restore()
     assert re.search(r" (6|7|8)\d MB  up$", lines[1]) and re.search(r" -  up$", lines[2]), lines
     started.send(signal.SIGINT)

@@ -53,7 +53,7 @@ def test_shorter_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     _suspend(int(pid), 6.0, lambda: attached.out.count("| up") >= 4)
     before = attached.out.count("| up")
     attached.until(lambda it: it.out.count("| up") > before + 20)
-    assert ssh_launch("stop").code == 0
+    assert ssh_launch.here("stop").code == 0
     assert attached.wait(60).code == 143
     assert "no answer" not in attached.out
 

@@ -95,6 +95,12 @@ def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
     ]
 
 
+def test_gpus_of_the_hostfile():
+    found = listed(reports({"gpus": {"state": "ok", "output": "", "list": [GPU]}}, gpus=("0", "1")))
+    text = "GPU 1 of the hostfile not found: nvidia-smi lists 1"
+    assert found == [("problem", "gpus", ("node1",), text)]
+
+
 def test_addresses_of_the_inventory():
     hosts = [Host("node1"), Host("a", address="10.0.0.9"), Host("b", address="10.0.0.9"), Host("localhost")]
     found = findings_of_agents(hosts, {"node1": facts(1).agent})

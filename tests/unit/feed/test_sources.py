@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -52,14 +51,22 @@ def flat(data: Any, **named: Any) -> list[Any]:
         ([np.float32(3), np.array(3)], [3, 3]),
         ((np.arange(2), np.array(["a", "b"])), [(0, "a"), (1, "b")]),
         ({"x": np.arange(2), "y": np.arange(2)}, [{"x": 0, "y": 0}, {"x": 1, "y": 1}]),
-        (pandas.DataFrame({"a": [1, 2]}), [{"a": 1}, {"a": 2}]),
-        (pandas.DataFrame({"a": [1, 2]})["a"], [1, 2]),
-        ((pandas.DataFrame({"a": [n]}) for n in range(2)), [{"a": 0}, {"a": 1}]),
         (((lambda n=n: n, n)[1] for n in range(200)), list(range(200))),
     ],
 )
 def test_rows(data: Any, expected: list[Any]):
     assert flat(data) == expected
+
+
+def test_frames():
+    import pandas  # takes a third of a second, which other processes of the tests don't need
+
+    frame = pandas.DataFrame({"a": [1, 2]})
+    assert flat(frame) == [{"a": 1}, {"a": 2}]
+    assert flat(frame["a"]) == [1, 2]
+    assert flat(pandas.DataFrame({"a": [n]}) for n in range(2)) == [{"a": 0}, {"a": 1}]
+    with pytest.raises(InputError, match="columns age, age; expected each name once"):
+        taken(pandas.DataFrame([[1, 2]], columns=["age", "age"]))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,6 @@ def test_lists_in_a_list():
         *((data, "data: .* has no rows; expected") for data in (None, 7, b"x", {"x": 1}, np.array(3))),
         ("logs/*.txt", r"expected TextFiles\(\.\.\.\)"),
         ((np.arange(3), np.arange(4)), "columns of 3, 4 rows; expected one length"),
-        (pandas.DataFrame([[1, 2]], columns=["age", "age"]), "columns age, age; expected each name once"),
         (partitions(["abc"]), "'abc' as a partition"),
         (partitions([np.array(3)]), "as a partition"),
     ],

@@ -13,6 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
 # Kills at random moments, floods, and the matrix of trainings: make soak runs them.
 LONG := test_floods.py test_kills.py test_kubernetes.py test_survival.py
+# Tests whose examples are random: make test tries a quarter of them.
+EXAMPLES := tests/histories/test_any_history.py tests/unit/output tests/unit/config tests/unit/scheduler tests/unit/files/test_walk.py
 comma := ,
 
 PACKAGING := pyproject.toml setup.py constraints.txt .ci/install.py
@@ -60,7 +62,7 @@ collected: $(VENV)/.dev
 	$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq -m forks
 
 soak: packages $(VENV)/.dev  ## random kills, many times, on every transport; trainings that survive kills
-	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(PYTEST_ARGS)
+	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(EXAMPLES) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, codespell and import-linter
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ what it leaves behind can be found on the whole machine, whatever its parent is 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import re
@@ -55,6 +56,11 @@ _FOREIGN = (
     "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "CUDA_VISIBLE_DEVICES",
     "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "SLURM_JOB_ID", "SLURM_STEP_ID",
 )  # fmt: skip
+
+
+def examples(most: int) -> int:
+    """How many examples hypothesis tries: a quarter of these, and all in ``make soak`` (``LAUNCH_SOAK``)."""
+    return most if os.environ.get("LAUNCH_SOAK") else most // 4
 
 
 class Leaks(NamedTuple):
@@ -219,10 +225,12 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def _settled(found: Callable[[], list[str]]) -> list[str]:
     """What is still found when nothing should be any more."""
-    left: list[str] = []
-    for _ in looks(_GONE_WITHIN):
-        if not (left := found()):
-            break
+    left = found()
+    if left:
+        gc.collect()  # what only a cycle of objects holds is no leak
+        for _ in looks(_GONE_WITHIN):
+            if not (left := found()):
+                break
     return left
 
 

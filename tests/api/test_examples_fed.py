@@ -55,15 +55,6 @@ def test_click_through_rate(run: Run):
     assert max(float(before) - float(after) for _, before, after in ends) > 0.05
 
 
-def test_click_through_rate_with_lines_of_ones_own(run: Run, tmp_path: Path):
-    good = [f"{n % 2}\tuser={n} side={'right' if n % 2 else 'left'}" for n in range(600)]
-    (tmp_path / "log-1.txt").write_text("\n".join(good[:300]) + "\n")
-    (tmp_path / "log-2.txt").write_text("\n".join(good[300:500]) + "\n")
-    (tmp_path / "test.txt").write_text("\n".join(good[500:]) + "\n")
-    words = ["--data", "log-*.txt", "--test", "test.txt", "--ps", "1", "--workers", "1", "--min_auc", "0.99"]
-    assert number(r"AUC ([\d.]+) on 100 lines", run("ctr_embedding/ctr.py", *words)) > 0.99
-
-
 def test_wide_and_deep(run: Run, tmp_path: Path):
     out = run("wide_deep/wide_deep.py", "--epochs", "4")
     folder = tmp_path / "wide_deep_run"

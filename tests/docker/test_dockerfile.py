@@ -53,8 +53,8 @@ def tf_image(real_engine: Engine, names: None) -> str:
     return built(real_engine, "tf-launcher-test")
 
 
-def test_mnist_in_four_containers(docker: Engine, launch: Launch, tf_image: str):
-    args = ["--docker", tf_image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
+def test_mnist_in_containers(docker: Engine, launch: Launch, tf_image: str):
+    args = ["--docker", tf_image, "--ps", "1", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
     ended = launch(*args, MNIST, cwd=ROOT, timeout=400)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
@@ -66,7 +66,6 @@ def test_mnist_in_four_containers(docker: Engine, launch: Launch, tf_image: str)
         ["worker-0", "succeeded"],
         ["worker-1", "succeeded"],
         ["ps-0", "stopped"],
-        ["ps-1", "stopped"],
     ]
     assert min(task["peak_rss"] for task in last_run(launch).report["tasks"]) > 100 << 20
     assert [left for job in jobs(launch) for left in left_of(docker, job)] == []

@@ -101,7 +101,7 @@ def test_a_task_starts_again_in_its_container(docker: Engine, image: str, launch
     name = last_run(launch).path.name
     containers = sorted(alive(docker, name))
     before = json.loads(launch.here("ps", name, "--json").out)
-    ended = launch.here("restart", name, "worker/1")
+    ended = launch("restart", name, "worker/1")
     assert ended.code == 0, ended.err
     first, second = json.loads(launch.here("ps", name, "--json").out)
     assert (first["attempt"], first["pid"]) == (1, before[0]["pid"]) and second["attempt"] == 2

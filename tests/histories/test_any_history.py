@@ -13,6 +13,7 @@ from launcher.report import Attempt, Reason, Report, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.tasks import deciding_tasks
 from launcher.task_id import TaskId
+from tests.conftest import examples
 from tests.histories.script import SimulatedJob, hosts, job
 from tests.histories.world import World
 
@@ -71,7 +72,7 @@ def run(
     return world
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     jobs(),
     st.integers(1, 3),
@@ -151,7 +152,7 @@ def check_cause(report: Report, restarts: bool) -> None:
         assert report.exit_code in (124, 125, 130)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(jobs(), st.integers(1, 3), TAPES, st.booleans(), st.sampled_from([80.0, 0.0]))
 def test_whatever_hosts_say_a_job_ends(
     spec: JobSpec, count: int, tape: list[int], calm: bool, tasks_end: float
@@ -162,7 +163,7 @@ def test_whatever_hosts_say_a_job_ends(
     assert simulated.machine.report(100.0, 200.0).exit_code == simulated.exit_code
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(jobs(), st.integers(1, 3), TAPES)
 def test_without_surprises_and_failures_it_is_a_success(spec: JobSpec, count: int, tape: list[int]):
     """Only the order in which things happen is left to chance."""

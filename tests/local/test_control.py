@@ -129,7 +129,7 @@ def test_a_line_for_each_move(launch: Launch):
     started = running(launch, "--workers", "2", "--", "sh", "-c", ATTEMPTS)
     watching = [launch.start("ps", "-w"), launch.start("ps", "--watch", "latest", "--json")]
     soon(lambda: count_sockets(launch) == 2)
-    assert launch.here("restart", "latest", "worker/1").code == 0
+    assert launch("restart", "latest", "worker/1").code == 0
     os.kill(soon(lambda: task_of(launch, "worker/1")["pid"]), signal.SIGKILL)
     code = started.wait().code
     text, lines = (each.wait() for each in watching)
@@ -151,7 +151,7 @@ def test_a_table_that_renews_itself(launch: Launch, terminal: Callable[..., Term
     started = running(launch)
     watching = terminal("ps", "-w")
     watching.until(lambda it: it.text.count(" running ") >= 2)
-    assert launch.here("restart", "latest", "worker/1").code == 0
+    assert launch("restart", "latest", "worker/1").code == 0
     watching.until(lambda it: re.search(r"worker/1 +running +2 ", it.text))
     started.send(signal.SIGINT)
     assert started.wait().code == 130
@@ -304,14 +304,14 @@ def test_tasks_start_again(launch: Launch):
     """At the same address; the others go on; it counts neither for --restarts nor as a failure."""
     started = running(launch, "--ps", "1", "--workers", "1", "--restarts", "1", "--", "sh", "-c", ATTEMPTS)
     pids = {task["task"]: task["pid"] for task in json.loads(launch.here("ps", "latest", "--json").out)}
-    ended = launch.here("restart", "latest", "ps")
+    ended = launch("restart", "latest", "ps")
     assert ended.code == 0, ended.err
     tasks = {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
     assert ended.out == f"ps/0: attempt 2, running on localhost, pid {tasks['ps/0']['pid']}\n"
     assert tasks["worker/0"]["pid"] == pids["worker/0"] and tasks["ps/0"]["pid"] != pids["ps/0"]
     address = last_run(launch).plan["cluster"]["ps"][0]
     started.until(lambda it: f"attempt 2 of ps/0 at {address}" in it.out)
-    assert launch.here("restart", "latest", "worker/0", "ps/0").code == 0
+    assert launch("restart", "latest", "worker/0", "ps/0").code == 0
     tasks = {task["task"]: task for task in json.loads(launch.here("ps", "latest", "--json").out)}
     assert [tasks[name]["attempt"] for name in ("worker/0", "ps/0")] == [2, 3]
     os.kill(tasks["worker/0"]["pid"], signal.SIGKILL)  # the one restart that is counted
@@ -325,7 +325,7 @@ def test_a_task_that_has_ended_starts_again(launch: Launch):
     script = "echo up; test $TASK_INDEX = 0 || exit 0; exec sleep 300"
     started = running(launch, "--workers", "2", "--", "sh", "-c", script)
     started.until(lambda _: any(event.get("state") == "succeeded" for event in last_run(launch).events))
-    ended = launch.here("restart", "latest", "worker/1")
+    ended = launch("restart", "latest", "worker/1")
     assert ended.code == 0
     assert ended.out.startswith("worker/1: attempt 2, ")
     started.send(signal.SIGINT)
@@ -335,7 +335,7 @@ def test_a_task_that_has_ended_starts_again(launch: Launch):
 def test_a_task_that_is_slow_to_end(launch: Launch):
     script = "trap 'echo stopping' TERM; echo up; while :; do sleep 0.1; done"
     started = running(launch, "--workers", "2", "--grace", "60", "--", "sh", "-c", script)
-    ended = launch.here("restart", "latest", "worker/0", "--timeout", "2.5")
+    ended = launch("restart", "latest", "worker/0", "--timeout", "2.5")
     assert ended.code == 124
     assert "waiting for worker/0 to start again" in ended.err
     assert "worker/0 did not start again within 2.5s" in ended.err
@@ -355,7 +355,7 @@ def test_a_task_that_can_not_be_started_again(launch: Launch, tmp_path: Path):
     program.chmod(0o755)
     started = running(launch, "--workers", "2", "--on-failure", "continue", "--", str(program))
     program.unlink()
-    ended = launch.here("restart", "latest", "worker/1")
+    ended = launch("restart", "latest", "worker/1")
     assert (ended.code, ended.out) == (125, "")
     assert "worker/1 could not be started again: program not found" in ended.err
     started.send(signal.SIGINT)
@@ -385,12 +385,12 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
     started = running(launch, *words)
     started.send(signal.SIGINT)
     started.until(lambda it: "stopping" in it.out)
-    ended = launch.here("restart", "latest", "worker/0")
+    ended = launch("restart", "latest", "worker/0")
     assert ended.code == 125
     assert "or the job is ending" in ended.err
     assert " stopping " in launch.here("ps", "latest").out
     started.send(signal.SIGINT)
     assert started.wait().code == 130
-    ended = launch.here("restart", "latest", "worker/0")
+    ended = launch("restart", "latest", "worker/0")
     assert ended.code == 125
     assert "has ended" in ended.err

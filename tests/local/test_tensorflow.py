@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Ended, Launch
 from tests.local.seeing import ROOT, Family, last_run, run_of
-from tests.local.training import CACHE, PYTHON, here, running, survive
+from tests.local.training import CACHE, PYTHON, running
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -97,15 +97,6 @@ def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp
     assert again.code == 0, again.out[-3000:] + again.err[-3000:]
     assert "restored coordinated_run/ckpt-1000" in again.out and "step" not in again.out
     assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
-    family.gone(1.0)
-
-
-@pytest.mark.timeout(800)
-def test_training_survives(launch: Launch, family: Family, tmp_path: Path):
-    """The whole matrix: soak/test_survival.py."""
-    folder = tmp_path / "training"
-    folder.mkdir()
-    survive(here(launch, folder), "sync", "ps/0")
     family.gone(1.0)
 
 

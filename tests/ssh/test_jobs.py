@@ -55,7 +55,7 @@ def test_launch_ps_and_restart_of_tasks_on_hosts(ssh_launch: Launch, hosts: list
     assert all(60 << 20 < task["memory"] < 120 << 20 for task in tasks)
     pids = [[process.pid for process in host.processes()] for host in hosts[:2]]
     assert all(task["pid"] in pids[index] for index, task in enumerate(tasks))
-    ended = ssh_launch.here("restart", "latest", "worker/0")
+    ended = ssh_launch("restart", "latest", "worker/0")
     assert ended.code == 0, ended.err
     (again,) = json.loads(ssh_launch.here("ps", "latest", "--json").out)[:1]
     assert (again["attempt"], again["address"]) == (2, tasks[0]["address"]) and again["pid"] != tasks[0][

@@ -1,4 +1,4 @@
-"""Real TensorFlow on four hosts that have nothing of the project: the code and the data come along."""
+"""Real TensorFlow on hosts that have nothing of the project: the code and the data come along."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_mnist_on_four_hosts(ssh_launch: Launch, hosts: list[LabHost], project: Path):
+def test_mnist_on_three_hosts(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     for host in hosts:
         host.expected.append(".keras")  # Keras's own
     ended = ssh_launch(
-        "--hosts", "hostfiles/four-nodes.yaml", "--ps", "1", "--workers", "3", "--flags", "--sync", ".",
+        "--hosts", "hostfiles/four-nodes.yaml", "--ps", "1", "--workers", "2", "--flags", "--sync", ".",
         "--python", PYTHON, "-x", "TF_CPP_MIN_LOG_LEVEL=2", "examples/mnist_dist/mnist_dist.py",
         cwd=project, timeout=300,
     )  # fmt: skip
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     found = re.findall(r"^node\d (worker/\d) +\| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
-    assert {name for name, _ in found} == {"worker/0", "worker/1", "worker/2"}, ended.out[-3000:]
+    assert {name for name, _ in found} == {"worker/0", "worker/1"}, ended.out[-3000:]
     assert all(float(accuracy) >= 0.9 for _, accuracy in found), found
     rows = re.findall(r"^(node\d) +\d+ +(worker|ps) +\d +(succeeded|stopped)", ended.out, re.MULTILINE)
-    assert sorted(name for name, _, _ in rows) == ["node1", "node2", "node3", "node4"]
+    assert sorted(name for name, _, _ in rows) == ["node1", "node2", "node3"]
     assert last_run(ssh_launch).states()["ps/0"] == "stopped"
     # The cache is all that stays: the fixture `lab` sees to the rest.
     assert soon(lambda: not any(host.processes() for host in hosts), 30)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import TransportError
 from launcher.transports.kubernetes.status import PodStatus, gone_status, job_status, pod_status
+from tests.conftest import examples
 
 #: Messages of a registry, of a runtime, of an admission controller.
 _PULL = (
@@ -309,7 +310,7 @@ _STATUSES = st.lists(
 _CONDITION = st.fixed_dictionaries({"type": st.sampled_from(_WORDS), "status": st.sampled_from(_WORDS)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.fixed_dictionaries(
         {"metadata": st.just(pod()["metadata"]) | _ANY, "spec": _ANY},

@@ -12,9 +12,10 @@ from launcher.config.hostfile import parse_hostfile, parse_list
 from launcher.config.jobfile import parse_job
 from launcher.errors import HostfileError
 from launcher.transports import sections
+from tests.conftest import examples
 
 #: Examples of each property; some thousands for a long search.
-EXAMPLES = 200
+EXAMPLES = examples(200)
 
 PIECES = [
     "node", "node1", "h", "user@", "@", ":", ":2", "::", "fe80::1", "[fe80::1]", "%eth0", "[", "]", "[1-3]",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from launcher.files.requests import parse_syncs
 from launcher.files.walk import Tree, left_out, read_trees
+from tests.conftest import examples
 
 _GIT = shutil.which("git")
 
@@ -124,7 +125,7 @@ def plant(root: bytes, paths: list[bytes]) -> None:
 
 
 @pytest.mark.skipif(_GIT is None, reason="no git on this machine")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     paths=st.lists(PATHS, min_size=1, max_size=15),
     top=RULES,

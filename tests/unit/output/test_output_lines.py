@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.output.lines import LineCutter
+from tests.conftest import examples
 
 PIECES = [
     *(b"\n", b"\r", b"\b", b"\r\n", b"\b\b\b", b"\t", b"\x00", b"\x07", b"\x7f", b"\x1b", b"\x0e"),
@@ -24,7 +25,7 @@ def cut(data: bytes, places: list[int], keep: bool, limit: int) -> bytes:
     return b"".join([*out, cutter.end()])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 200)), st.booleans())
 def test_where_it_is_cut_makes_no_difference(data: bytes, places: list[int], keep: bool):
     whole = cut(data, [], keep, 65536)
@@ -32,7 +33,7 @@ def test_where_it_is_cut_makes_no_difference(data: bytes, places: list[int], kee
     assert cut(data, list(range(len(data))), keep, 65536) == whole
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 200)), st.booleans(), st.sampled_from([4, 17, 65536]))
 def test_every_line_has_its_prefix_and_nothing_a_terminal_obeys(
     data: bytes, places: list[int], keep: bool, limit: int

@@ -12,12 +12,13 @@ from launcher.errors import PlacementError
 from launcher.job import Host, JobSpec, Placement, Program, ProgramKind, Role
 from launcher.scheduler.assignment import slots_of
 from launcher.scheduler.placement import place
+from tests.conftest import examples
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 NAMES = ("ps", "worker", "chief", "evaluator", "reader")
 LABELS = ("fast", "zone=a", "zone=b")
 MAYBE_SLOTS = st.none() | st.integers(0, 4)
-EXAMPLES = settings(max_examples=200, deadline=None)
+EXAMPLES = settings(max_examples=examples(200), deadline=None)
 
 
 def some(words: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:

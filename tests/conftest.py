@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster
 
 MARK = "LAUNCH_TEST_MARK"
-TESTS = Path(__file__).resolve().parent
 assert os.path.exists("/proc/thread-self/children"), "the kernel was built without CONFIG_PROC_CHILDREN"
 
 # numpy, once a test module imports it, would start a thread for each core, and a process of several threads
@@ -343,6 +342,17 @@ def _ends(pid: int, timeout: float) -> bool:
         os.close(pidfd)
 
 
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Handlers and mask are as before afterwards: processes of later tests would inherit them."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    mask, handlers = signal.pthread_sigmask(signal.SIG_BLOCK, ()), [*map(signal.getsignal, numbers)]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 class Launch:
     """The installed command, at home in a folder of the test.
 
@@ -379,7 +389,8 @@ class Launch:
             patch.setattr(sys, "argv", ["launch", *words])
             if cwd is not None:
                 patch.chdir(cwd)
-            code = _run(words)
+            with _own_signals():
+                code = _run(words)
         out.flush()
         err.flush()
         return Ended(code, written[0].getvalue(), written[1].getvalue(), time.monotonic() - since)

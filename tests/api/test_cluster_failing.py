@@ -94,19 +94,6 @@ def test_exit_with_0_is_no_failure():
     TFCluster.run(lambda args, ctx: sys.exit(), None, 1, quiet=True).shutdown()
 
 
-def test_the_others_go_on_with_continue(tmp_path: Path):
-    def fun(args: Any, ctx: Any) -> None:
-        if ctx.task_index == 0:
-            raise ValueError("one of them")
-        time.sleep(0.5)
-        (tmp_path / "done").touch()
-
-    cluster = TFCluster.run(fun, None, 2, on_failure="continue", quiet=True)
-    with pytest.raises(TaskFailed, match="worker/0 raised ValueError: one of them"):
-        cluster.shutdown()
-    assert (tmp_path / "done").exists()
-
-
 def test_nodes_that_do_not_end_are_ended_after_the_timeout():
     cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
     with pytest.raises(JobFailed, match=r"not exit within 0\.2s"):

@@ -234,14 +234,6 @@ def test_stop_now(launch: Launch, family: Family):
     family.gone(0.5)
 
 
-def test_ps_knows_a_launcher_that_was_killed(launch: Launch, family: Family):
-    started = _running(launch)
-    started.kill()
-    family.gone(2.0)
-    (record,) = json.loads(launch.here("ps", "--all", "--json").out)
-    assert record["state"] == "died"
-
-
 def test_logs(launch: Launch):
     launch("--workers", "2", "--", "sh", "-c", r"printf 'I am %s\n\377' $TASK_INDEX")
     assert launch.here("logs").out == "worker/0 | I am 0\nworker/0 | �\nworker/1 | I am 1\nworker/1 | �\n"

@@ -34,12 +34,6 @@ def test_whole_lines_with_prefixes(launch: Launch):
         assert last_run(launch).log(f"worker/{task}").count(b"\n") == 3000
 
 
-def test_lines_that_come_in_pieces_are_not_torn(launch: Launch):
-    ended = launch("--workers", "4", "--", *stub("printer", "torn", 50))
-    lines = ended.out.splitlines()[:200]
-    assert sorted(lines) == sorted(f"worker/{t} | first second {n}" for t in range(4) for n in range(50))
-
-
 def test_several_hosts_have_their_names_before_each_line(launch: Launch):
     words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4"]
     ended = launch(*words, "--", "sh", "-c", "echo I am $TASK_INDEX")

@@ -3,7 +3,6 @@
 =========  ================================================================
 endless    NUMBER MiB without a newline
 lines      NUMBER lines, numbered and of different lengths
-torn       NUMBER lines, each in pieces with pauses between them
 progress   a progress bar that rewrites its line NUMBER times
 backspace  the same with backspaces
 binary     every byte there is, NUMBER times
@@ -32,13 +31,6 @@ def lines(number):
     me = os.environ["TASK_INDEX"]
     text = [f"{me}:{n}:{'y' * (n * 7 % 150)}:end\n" for n in range(number)]
     say("".join(text).encode())
-
-
-def torn(number):
-    for n in range(number):
-        for piece in (b"first ", b"second ", b"%d\n" % n):
-            say(piece)
-            time.sleep(0.001)
 
 
 def progress(number):

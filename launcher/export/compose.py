@@ -10,7 +10,7 @@ from launcher.export.exported import Exported, documents, heading
 from launcher.job import Placed, TaskPlan
 from launcher.text import listed
 from launcher.transports.docker.container import Container, containers
-from launcher.transports.docker.options import DockerOptions, limit
+from launcher.transports.docker.options import DockerOptions
 
 #: The port of each task: each has an address of its own.
 PORT = 2222
@@ -84,7 +84,7 @@ def _service(
             for source, target, read_only in container.mounts
         ],
         "mem_limit": container.memory,
-        "cpus": limit(options.cpus, placed.role, "cpus"),
+        "cpus": placed.role.cpus,
         "deploy": {"resources": {"reservations": {"devices": gpus}}} if placed.gpus else None,
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -32,3 +32,15 @@ def start(kubernetes: Cluster, launch: Launch, clean: None) -> Callable[..., Sta
         return launch.start(*args, command=command, env={**kubernetes.environ, **(env or {})}, **more)
 
     return started
+
+
+@pytest.fixture
+def quota(kubernetes: Cluster, clean: None) -> Iterator[Callable[[str], None]]:
+    """Sets a quota of the namespace, which the API server then knows."""
+
+    def limit(hard: str) -> None:
+        kubernetes.kubectl("create", "quota", "few", f"--hard={hard}")
+        assert soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
+
+    yield limit
+    kubernetes.kubectl("delete", "quota", "few")

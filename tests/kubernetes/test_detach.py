@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job import Host, Program, ProgramKind, Role
-from launcher.transports.kubernetes.manifest import launcher_manifest
-from launcher.transports.kubernetes.options import KubernetesOptions
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster, soon
 from tests.local.seeing import last_run
@@ -98,8 +95,10 @@ def test_the_job_goes_on_without_this_machine(
     assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
 
 
-def test_it_is_stopped(start: Start, submit: Submit):
-    name = submit("--workers", "2")
+def test_it_is_stopped(start: Start, submit: Submit, quota: Callable[[str], None]):
+    """In a namespace that asks for limits of every pod."""
+    quota("limits.cpu=8,limits.memory=8Gi")
+    name = submit("--workers", "2", "--cpus", "0.5", "--memory", "100m")
     ended = start("stop", name).wait(60)
     assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
     assert "stopped by launch stop" in start("attach", name).wait(30).out
@@ -146,17 +145,3 @@ def test_ctrl_c_while_it_is_submitted(start: Start, launch: Launch, job: Path):
     started.send(signal.SIGINT)
     assert started.wait(30).code == 130
     assert not list(launch.state.iterdir())
-
-
-def test_its_manifest_has_no_resources_of_tasks():
-    """What the user gives tasks beside variables, it does not need; it has limits of its own."""
-    container = {"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    spec = {"containers": [container], "initContainers": [{}], "nodeSelector": {"disk": "ssd"}}
-    options = KubernetesOptions("image", pod={"spec": spec})
-    role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, "launch"))
-    made = launcher_manifest(options, "run", Host("launcher"), role, "python3", "1000", 10.0, 4)
-    pod = made["spec"]["template"]["spec"]
-    assert pod["containers"][0]["resources"]["limits"] == {"memory": "512Mi", "cpu": "1"}
-    assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
-    assert "initContainers" not in pod
-    assert pod["automountServiceAccountToken"] is True and pod["nodeSelector"] == {"disk": "ssd"}

@@ -41,11 +41,6 @@ from tests.kubernetes.cluster import Cluster
             'The Job "a" is invalid: \n* spec.x: Required value\n* spec.y: Required value\n',
             'kubectl: The Job "a" is invalid; * spec.x: Required value; * spec.y: Required value',
         ),
-        (
-            'E1126 15:00:00.1 1 memcache.go:1] "Unhandled Error"\n'
-            "The connection to the server localhost:8080 was refused - did you specify the right host?\n",
-            "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG",
-        ),
     ],
 )
 def test_errors(stderr: str, expected: str):

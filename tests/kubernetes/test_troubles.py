@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Started
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import Cluster
 
 Start = Callable[..., Started]
 
@@ -26,18 +26,6 @@ def shows(started: Started, text: str) -> None:
     """The launch shows a text in time, once."""
     started.until(lambda it: text in it.err, SHOWN + 10)
     assert started.err.count(text) == 1, started.err
-
-
-@pytest.fixture
-def quota(kubernetes: Cluster, clean: None) -> Iterator[Callable[[str], None]]:
-    """Sets a quota of the namespace, which the API server then knows."""
-
-    def limit(hard: str) -> None:
-        kubernetes.kubectl("create", "quota", "few", f"--hard={hard}")
-        assert soon(lambda: "used" in kubernetes.objects("quota")[0]["status"])
-
-    yield limit
-    kubernetes.kubectl("delete", "quota", "few")
 
 
 @pytest.mark.parametrize(

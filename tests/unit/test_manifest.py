@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
+from launcher.transports.kubernetes import TRANSPORT
+from launcher.transports.kubernetes.launcher_pod import HOST, LauncherPod
 from launcher.transports.kubernetes.manifest import job_manifest, job_name, merged, template_faults
 from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.kubernetes.pods import Pods
-from launcher.transports.transport import Reaching
+from launcher.transports.transport import Launch, Reaching
 
 ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))
 #: RFC 1123.
@@ -69,6 +71,20 @@ def test_a_template_with_faults(template: Any):
 def test_a_template_without_faults():
     spec = {"restartPolicy": "Never", "containers": [{"name": "task", "env": []}]}
     assert not [*template_faults({"spec": spec, "metadata": {"annotations": {"a": "b"}}})]
+
+
+def test_a_launcher_has_no_resources_of_tasks():
+    """What the user gives tasks beside variables, it does not need; it has limits of its own."""
+    container = {"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"containers": [container], "initContainers": [{}], "nodeSelector": {"disk": "ssd"}}
+    options = KubernetesOptions("image", memory=(("", (64 << 30,)),), pod={"spec": spec})
+    job = JobSpec((ROLE,))
+    launch = Launch("run", job, (), False, options, Reaching(), (TRANSPORT, None), print, lambda: None)
+    pod = LauncherPod(launch).manifest(HOST)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"] == {"memory": "384Mi", "cpu": "1"}
+    assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]
+    assert "initContainers" not in pod
+    assert pod["automountServiceAccountToken"] is True and pod["nodeSelector"] == {"disk": "ssd"}
 
 
 NAMES = st.sampled_from(["metadata", "spec", "env", "volumes", "resources", "limits", "name"])

@@ -12,7 +12,7 @@ from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
 from launcher.record import Record
 from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
 from launcher.text import counted, listed
-from launcher.transports.docker.options import DockerOptions, image_faults, limit
+from launcher.transports.docker.options import DockerOptions, image_faults
 
 _N = TypeVar("_N")
 
@@ -132,13 +132,13 @@ def containers(
             )
             raise PlacementError([Fault(tasks[0].host.source, problem, "expected hosts: in the roles")])
         options = []
-        if cpus := _limits(docker.cpus, tasks, "cpus"):
+        if cpus := _limits(placed.role.cpus for placed in tasks):
             options.append(f"--cpus={sum(cpus):g}")
         if any(placed.gpus for placed in tasks):
             options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
             options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
-        memory, *larger = _sums(_limits(docker.memory, tasks, "memory")) or (None,)
+        memory, *larger = _sums(_limits(placed.role.memory for placed in tasks)) or (None,)
         mine = same._replace(host=host, image=image, options=tuple(options))
         made.append(mine._replace(memory=memory, larger=tuple(larger)))
     return made
@@ -195,10 +195,11 @@ def _mount(text: str, here: bool) -> Mount | None:
     return Mount(source, os.path.normpath(target), mode == "ro")
 
 
-def _limits(limits: Sequence[tuple[str, _N]], tasks: Sequence[Placed], field: str) -> list[_N]:
+def _limits(limits: Iterable[_N | None]) -> list[_N]:
     """The limit of each of a container's tasks; empty: a task has none."""
-    found = [one for placed in tasks if (one := limit(limits, placed.role, field)) is not None]
-    return found if len(found) == len(tasks) else []
+    given = [*limits]
+    found = [one for one in given if one is not None]
+    return found if len(found) == len(given) else []
 
 
 def _sums(tasks: Sequence[Sequence[int]]) -> list[int]:

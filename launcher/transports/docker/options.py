@@ -266,7 +266,7 @@ def image_faults(job: JobSpec, settings: Any, name: str) -> Iterator[Fault]:
                 yield Fault(f"--{option} {role}=", f"there is no role {role!r}", expected)
 
 
-def limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None:
+def _limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None:
     """The limit of a task; ``None``: it has none.
 
     A limit for a role, then that in the role's field, comes before the limit for every role.
@@ -277,7 +277,7 @@ def limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | None
 
 
 def in_images(job: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
-    """The job as in images: with the memory of each role, and GPUs for each task of a role without its own.
+    """The job as in images: with the limits of each role, and GPUs for each task of a role without its own.
 
     Args:
         job: the job; ps and sidecars get no GPUs.
@@ -288,8 +288,8 @@ def in_images(job: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSp
     roles = []
     for role in job.roles:
         own = role.gpus is not None or role.name == "ps" or role.sidecar
-        memory = limit(settings.memory, role, "memory")
-        roles.append(role._replace(gpus=role.gpus if own else settings.gpus, memory=memory))
+        memory, cpus = _limit(settings.memory, role, "memory"), _limit(settings.cpus, role, "cpus")
+        roles.append(role._replace(gpus=role.gpus if own else settings.gpus, memory=memory, cpus=cpus))
     return job._replace(
         roles=tuple(roles),
         python=job.python if python else DEFAULT_PYTHON,

@@ -33,7 +33,8 @@ from launcher.transports.base import slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.kubernetes.keeper import BEGUN, ENDED
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
-from launcher.transports.kubernetes.manifest import HOME, LAUNCHER, launcher_manifest, selector
+from launcher.transports.kubernetes.manifest import HOME, LAUNCHER, launcher_options, selector
+from launcher.transports.kubernetes.manifest import RUN as RUN_LABEL
 from launcher.transports.kubernetes.pods import OWNER_POD, Pods
 from launcher.transports.kubernetes.status import CONTAINER
 from launcher.transports.queue import Parcel
@@ -52,6 +53,8 @@ _OLDEST = (3, 10)
 _NO_KUBECTL = "--detach: the image needs kubectl: it has none, and that"
 #: Hours that the files of a run wait in the pod.
 _HOURS = 24
+#: Seconds of its end, beyond that of the tasks.
+_GRACE = 20
 #: Seconds to read from the pod before the API is asked again; for kubectl to end.
 _PAUSE, _END = 1.0, 5.0
 #: Tells about an image; and whether a launcher has ended: a moment after its report, its keeper says so.
@@ -73,20 +76,22 @@ class LauncherPod(Pods):
     """The pod of a launcher, while it is made."""
 
     def __init__(self, launch: Launch) -> None:
-        settings = launch.settings
-        image = settings.image or next(role.image for role in launch.job.roles if role.image)
-        self._tasks = sum(role.count for role in launch.job.roles)
-        self._role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, LAUNCH), image=image)
-        job = launch.job._replace(
-            roles=(self._role,), python=launch.job.python if launch.python_given else None
-        )
-        super().__init__(launch, job)
+        settings, job = launch.settings, launch.job
+        image = settings.image or next(role.image for role in job.roles if role.image)
+        role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, LAUNCH), image=image)
+        options = launcher_options(settings, sum(role.count for role in job.roles))
+        job = job._replace(roles=(role,), python=job.python if launch.python_given else None)
+        super().__init__(launch._replace(settings=options), job)
+        self.grace += _GRACE
         self.selects = f"--selector={selector(launch.name, LAUNCHER)}"
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """See `Pods.manifest`."""
-        run, role, user, tasks = self._launch.name, self._role, self._user, self._tasks
-        return launcher_manifest(self.options, run, host, role, self.python, user, self.grace, tasks)
+        found = super().manifest(host, number, avoid)
+        del found["metadata"]["annotations"]
+        own = found["metadata"]["labels"]
+        own[LAUNCHER] = own.pop(RUN_LABEL)
+        return found
 
     def name_and_uid(self) -> tuple[str, str]:
         """Of the pod."""

@@ -10,7 +10,6 @@ from typing import Any
 from launcher.errors import Fault
 from launcher.job import Host, Role
 from launcher.transports import bootstrap
-from launcher.transports.docker.options import limit
 from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.kubernetes.status import CONTAINER, HOST
 
@@ -33,8 +32,6 @@ HOME = "/launch"
 _WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
 #: Memory limit of a launcher in a pod, in MiB; and how much more for each task: a kubectl.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
-#: Seconds of its end, beyond that of the tasks.
-_LAUNCHER_GRACE = 20
 #: What of the user's template is not for a launcher; what its container has of it.
 _OF_TASKS = ("initContainers", "containers")
 _OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")
@@ -128,41 +125,23 @@ def job_manifest(
     }
 
 
-def launcher_manifest(
-    options: KubernetesOptions,
-    run: str,
-    host: Host,
-    role: Role,
-    python: str,
-    user: str,
-    grace: float,
-    tasks: int,
-) -> dict[str, Any]:
-    """The Job of a launcher, whose pod has the token of its service account.
+def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOptions:
+    """The options of a launcher's pod, which has the token of its service account.
 
     Args:
-        options, run, python, user, grace: see `job_manifest`.
-        host, role: of the launcher.
+        options: of the launch.
         tasks: how many the job has.
     """
     spec = options.pod.get("spec", {})
     # A quota of the namespace may ask for limits of every pod.
     limits = {"memory": f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi", "cpu": "1"}
     resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
-    (container,) = spec.get("containers", [{}])
-    container = {name: value for name, value in container.items() if name in _OF_LAUNCHER}
+    (given,) = spec.get("containers", [{}])
+    container = {name: value for name, value in given.items() if name in _OF_LAUNCHER}
     spec = {name: value for name, value in spec.items() if name not in _OF_TASKS}
-    spec = {
-        "automountServiceAccountToken": True,
-        **spec,
-        "containers": [{**container, "resources": resources}],
-    }
-    options = options._replace(memory=(), cpus=(), pod={**options.pod, "spec": spec}, pods={})
-    found = job_manifest(options, run, host, role, python, user, grace + _LAUNCHER_GRACE, "")
-    del found["metadata"]["annotations"]
-    own = found["metadata"]["labels"]
-    own[LAUNCHER] = own.pop(RUN)
-    return found
+    containers = [{**container, "resources": resources}]
+    spec = {"automountServiceAccountToken": True, **spec, "containers": containers}
+    return options._replace(pod={**options.pod, "spec": spec}, pods={})
 
 
 def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:
@@ -185,8 +164,8 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     limits: dict[str, str] = {}
-    if (cpus := limit(options.cpus, role, "cpus")) is not None:
-        limits["cpu"] = f"{round(cpus * 1000)}m"
+    if role.cpus is not None:
+        limits["cpu"] = f"{round(role.cpus * 1000)}m"
     if role.memory:
         limits["memory"] = quantity(role.memory[0])
     if role.gpus:

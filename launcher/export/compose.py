@@ -14,7 +14,7 @@ from launcher.transports.docker.options import DockerOptions
 
 #: The port of each task: each has an address of its own.
 PORT = 2222
-_LEFT_OUT = "--timeout, --restarts, --on-failure, docker: options, all sizes of --memory but the first, "
+_LEFT_OUT = "--timeout, --restarts, --on-failure, docker: options, "
 
 
 def compose_file(job: Exported, options: DockerOptions, user: str) -> str:

@@ -17,7 +17,7 @@ from launcher.transports.kubernetes.options import KubernetesOptions
 PORT = 2222
 #: Bytes of the files of a ConfigMap; with names and quotes it may have 1 MiB.
 MOST_BYTES = 900_000
-_LEFT_OUT = "mounts and options of docker:, all sizes of --memory but the first, "
+_LEFT_OUT = "mounts and options of docker:, "
 #: Placeholders that are the index in the first role.
 _RANKS = ("rank", "node_rank")
 _LABEL = "app.kubernetes.io/name"

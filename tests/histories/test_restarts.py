@@ -324,6 +324,12 @@ worker 2 sizes 8 16, ps 1, hosts 3, containers, restarts 2: {OOM}; time up resta
     worker/0,ps/0 ends; time up restart 2; ready node3; held node1; held node2; held node3;
     worker/0,worker/1,ps/0 starts; grown node3; worker/0,worker/1 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped
+# it is made anew with more memory: that is one restart
+worker 2 sizes 8 16, ps 1, hosts 3, containers, restarts 1: {OOM}; time up restart 1; taken node3;
+    worker/0,ps/0 ends; time up restart 2; ready node3; held node1; held node2; held node3;
+    worker/0,worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | host node3 is lost: connection reset; a new one takes its place,
+       all tasks start again (attempt 2, not counted)
 """
 
 

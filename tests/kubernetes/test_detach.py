@@ -95,10 +95,12 @@ def test_the_job_goes_on_without_this_machine(
     assert start("stop", name).wait().out == f"{name} had already ended with exit code 7\n"
 
 
-def test_it_is_stopped(start: Start, submit: Submit, quota: Callable[[str], None]):
+def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota: Callable[[str], None]):
     """In a namespace that asks for limits of every pod."""
     quota("limits.cpu=8,limits.memory=8Gi")
     name = submit("--workers", "2", "--cpus", "0.5", "--memory", "100m")
+    log = kubernetes.kubectl("logs", f"--selector=tf-launcher/launcher={name}")
+    assert "launch: the tasks start" in log.splitlines(), log
     ended = start("stop", name).wait(60)
     assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
     assert "stopped by launch stop" in start("attach", name).wait(30).out

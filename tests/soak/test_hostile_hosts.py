@@ -88,6 +88,8 @@ def check(all_cases: Sequence[Case], results: Sequence[dict[str, Any]], host: st
     """Fail if a launch ended in a wrong way."""
     pairs = zip(all_cases, results, strict=True)
     found = [fault for case, result in pairs for fault in faults(case, result, host)]
+    memory, seconds = (max(result[name] for result in results) for name in ("memory", "seconds"))
+    print(f"{len(results)} cases, {len(found)} faults, at most {memory} kB and {seconds:.0f} s")
     assert not found, f"{len(found)} faults\n" + "\n".join(found[:20])
 
 

@@ -34,12 +34,21 @@ victims = pytest.mark.parametrize("victim", VICTIMS)
 pytestmark = pytest.mark.timeout(240)
 
 
-def until_moment(started: Started, moment: str, ready: Callable[[], bool]) -> None:
-    """Wait for the moment: a random one in the start, all tasks up, or a stop that has begun."""
+def until_moment(started: Started, moment: str, ready: Callable[[], bool], start: float = 0.4) -> None:
+    """Wait for the moment.
+
+    A random one in the start or in a restart, all tasks up, or a stop that has begun.
+
+    Args:
+        start: seconds of the start.
+    """
     if moment == "start":
-        time.sleep(random.random() * 0.4)
-        return
-    started.until(lambda _: ready(), 60)
+        time.sleep(random.random() * start)
+    elif moment == "restart":
+        started.until(lambda it: "restart 1 of " in it.err, 90)
+        time.sleep(random.random() * 1.5)
+    else:
+        started.until(lambda _: ready(), 90)
     if moment == "stop":
         started.send(signal.SIGINT)
         started.until(lambda it: "Ctrl-C" in it.err)

@@ -26,12 +26,12 @@ from tests.kubernetes.cluster import ROOT, Cluster, a_cluster, soon
 from tests.kubernetes.conftest import clean, start
 from tests.kubernetes.test_losses import kubectls
 from tests.local.training import CACHE, PYTHON
+from tests.soak.test_kills import kill, repeated, until_moment
 
 __all__ = ["clean", "start"]
 
 Start = Callable[..., Started]
 
-TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
 MOMENTS = ("start", "run", "restart", "stop")
 VICTIMS = ("launch", "kubectl", "kubectls", "pod", "kubelet", "kubelet for a while", "node")
 #: Two processes, one in a session of its own, both deaf to SIGTERM, write the attempt again and again.
@@ -102,16 +102,7 @@ def silent_since(folder: Path) -> float:
     return max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
 
 
-def kill(pids: list[int]) -> None:
-    """SIGKILL, unless they have just ended by themselves."""
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
-@pytest.mark.parametrize("turn", range(TIMES))
+@repeated
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tmp_path: Path):
     moment = MOMENTS[(turn + VICTIMS.index(victim)) % len(MOMENTS)]
@@ -120,16 +111,7 @@ def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tm
     folder.chmod(0o777)
     started = start(str(_job(kubernetes, tmp_path, folder, count, moment)), *WORDS)
     started.until(lambda it: "job " in it.err, 60)
-    if moment == "start":
-        time.sleep(random.random() * 4)
-    elif moment == "restart":
-        started.until(lambda it: "restart 1 of 3" in it.err, 90)
-        time.sleep(random.random() * 1.5)
-    else:
-        started.until(lambda it: len(beats(folder)) == count, 90)
-    if moment == "stop":
-        started.send(signal.SIGINT)
-        started.until(lambda it: "Ctrl-C" in it.err)
+    until_moment(started, moment, lambda: len(beats(folder)) == count, start=4.0)
     pods = kubernetes.objects("pods")
     node = next((name for pod in pods if (name := pod["spec"].get("nodeName", "n1")) != "n1"), "n2")
     kubelet, attacked_at = Kubelet(kubernetes, node), time.time()
@@ -176,11 +158,13 @@ def _attack(
         started.kill()
     elif victim.startswith("kubectl"):
         killed = kubectls(started, "exec")[:1]
-        kill(killed)
+        for pid in killed:
+            kill(pid)
         if victim == "kubectls":  # that of the next connection, too
             before = kubectls(started, "exec")
             soon(lambda: {*kubectls(started, "exec")} - {*before, *killed}, 5)
-            kill(list({*kubectls(started, "exec")} - {*before}))
+            for pid in {*kubectls(started, "exec")} - {*before}:
+                kill(pid)
     elif victim == "pod":
         for pod in pods[-1:]:
             name = pod["metadata"]["name"]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import signal
@@ -20,10 +19,10 @@ import pytest
 from tests.conftest import Launch, Started, command_line
 from tests.local.seeing import last_run
 from tests.slurm.cluster import Cluster, kill_tree, soon, sruns
+from tests.soak.test_kills import kill, repeated, until_moment
 
 Start = Callable[..., Started]
 
-TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
 MOMENTS = ("pending", "start", "run", "restart", "stop")
 VICTIMS = ("launch", "srun", "salloc", "holder", "job", "step")
 #: Up after the second attempt, if there is one; with children in sessions of their own, deaf to SIGTERM.
@@ -56,16 +55,7 @@ def below(pid: int, *words: str) -> int | None:
     return next((child for child, line in lines.items() if all(word in line for word in words)), None)
 
 
-def kill(pid: int | None) -> None:
-    """SIGKILL, unless it has just ended by itself."""
-    if pid is not None:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-
-
-@pytest.mark.parametrize("turn", range(TIMES))
+@repeated
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_an_allocation(start: Start, launch: Launch, slurm: Cluster, victim: str, turn: int, clean: None):
     moment = moment_of(victim, turn)
@@ -85,16 +75,8 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
     started = start("--slurm", "-N", nodes, *WORDS, *tasks, *first(moment), "--", "sh", "-c", SCRIPT)
     if moment == "pending":
         started.until(lambda it: "is pending: Resources" in it.err, 60)
-    elif moment == "start":
-        time.sleep(random.random() * 1.5)
-    elif moment == "restart":
-        started.until(lambda it: "restart 1 of 1" in it.err, 60)
-        time.sleep(random.random() * 1.5)
     else:
-        started.until(lambda it: it.out.count("| up") == 2, 60)
-    if moment == "stop":
-        started.send(signal.SIGINT)
-        started.until(lambda it: "Ctrl-C" in it.err)
+        until_moment(started, moment, lambda: started.out.count("| up") == 2, start=1.5)
     (job,) = re.findall(r"Slurm's job (\d+)", started.err)[:1] or [""]
     holder = below(started.pid, "trap", "salloc")
     if victim == "launch":
@@ -103,7 +85,9 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
         for pid in sruns({**slurm.environ, "SLURM_JOB_ID": job})[:1]:
             kill_tree(pid)
     elif victim in ("salloc", "holder"):
-        kill(holder if victim == "holder" or holder is None else below(holder, "salloc"))
+        found = holder if victim == "holder" or holder is None else below(holder, "salloc")
+        if found is not None:
+            kill(found)
     elif victim == "job":
         new = lambda: [number for number in slurm.jobs() if number not in others]  # noqa: E731
         assert soon(lambda: job or new(), 30)  # launch may not have asked yet
@@ -129,7 +113,7 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
     assert "network" not in ended.err, ended.err
 
 
-@pytest.mark.parametrize("turn", range(TIMES))
+@repeated
 def test_a_script(start: Start, launch: Launch, slurm: Cluster, turn: int, tmp_path: Path):
     """The launcher that Slurm has started: its tasks end, and the run has a reason."""
     moment, others = moment_of("script", turn), slurm.jobs()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 #: Bytes that a pipe takes completely or not at all.
@@ -167,6 +168,8 @@ class _File:
         self._given = self.fd = fd
         #: Writing may block: poll before each write, and write little.
         self._polls = False
+        #: Of a pipe, in bytes; 0: it is another file.
+        self._capacity = 0
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd):
@@ -174,6 +177,8 @@ class _File:
                 self._polls = True
                 self.fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
                 self._polls = False
+                if stat.S_ISFIFO(mode):
+                    self._capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
         except OSError:  # closed (the first write reports it), a socket, or a pipe of another user
             pass
 
@@ -213,10 +218,9 @@ class _File:
         """Write as much as the reader takes now; to a slow one complete lines, as it may never read again."""
         try:
             while self._queue:
-                pieces = [data for data, _ in islice(self._queue, _CHUNKS)]
-                if self.blocked or self._polls:
-                    head = bytes(pieces[0][:_PIPE_BUF])
-                    pieces = [head[: head.rfind(b"\n") + 1] or head]
+                slow = self.blocked or self._polls
+                pieces: Sequence[bytes | memoryview]
+                pieces = [self._lines()] if slow else [data for data, _ in islice(self._queue, _CHUNKS)]
                 if self._polls and not _is_writable(self.fd):
                     raise BlockingIOError
                 sent = os.writev(self.fd, pieces)
@@ -228,6 +232,26 @@ class _File:
         except OSError as error:
             self.error, self.blocked, self.size = error, False, 0
             self._queue.clear()
+
+    def _room(self) -> int:
+        """Bytes that the file takes completely or not at all: more if it is an empty pipe."""
+        if self._capacity:
+            from termios import FIONREAD  # few launches need it
+
+            if fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
+                return self._capacity
+        return _PIPE_BUF
+
+    def _lines(self) -> bytes:
+        """What the file takes completely or not at all: up to the end of a line, if there is one."""
+        size, pieces = self._room(), []
+        for data, _ in self._queue:
+            pieces.append(data[:size])
+            size -= len(pieces[-1])
+            if not size:
+                break
+        head = b"".join(pieces)
+        return head[: head.rfind(b"\n") + 1] or head
 
     def _remove(self, size: int) -> None:
         """Remove bytes that were written from the queue."""

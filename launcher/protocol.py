@@ -49,6 +49,8 @@ _ACK_AFTER, _ACK_SECONDS = 16, 0.25
 #: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
 _BATCH = 256 * 1024
 _MANY_BUFFERS = 256
+#: Bytes that a pipe takes at once.
+_PIPE = 64 * 1024
 #: Messages whose fields are kept, and the most bytes of these.
 _CACHED, _LONGEST_CACHED = 1024, 256
 
@@ -468,14 +470,21 @@ class Channel:
         if count:
             self._wire[0] = memoryview(self._wire[0])[count:]
 
-    def write(self, fd: int, now: float) -> bool:
+    def write(self, fd: int, now: float, table: Optional[bytes] = None) -> bool:
         """Write `output` to a descriptor that does not block; whether it took all of it.
+
+        Args:
+            fd: the descriptor.
+            now: monotonic seconds.
+            table: of ``bytes.translate`` for what is written, as `SWAPPED`; ``None``: nothing is changed.
 
         Raises:
             OSError: its other end is closed.
         """
         try:
             while buffers := self.output(now):
+                if table is not None:
+                    buffers = [b"".join(buffers)[:_PIPE].translate(table)]
                 self.sent(os.writev(fd, buffers))
         except BlockingIOError:
             return False

@@ -1,9 +1,9 @@
 """The agent's end of its connection to the launcher: a pipe, or sockets that come and go.
 
 On the launcher's own machine, and in a container of its engine, the agent has a pipe: its end of file means
-that the launcher is gone. On another host the agent listens on an abstract Unix socket. Small processes
-(`launcher.agent.main.connect`) pump bytes between it and a connection of the launcher. When the launcher
-does not come back in time, the agent gives up.
+that the launcher is gone. On another host the agent listens on an abstract Unix socket. The program of a
+connection there (`launcher.agent.main.connect`) passes its stdin and stdout to the agent, then waits: the
+agent itself reads and writes them. When the launcher does not come back in time, the agent gives up.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import os
 import selectors
 import socket
 import time
+from array import array
 from contextlib import suppress
 from functools import partial
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from launcher.agent.processes import nothing_on
 from launcher.errors import ProtocolError
-from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
+from launcher.protocol import SWAPPED, Channel, Decoder, Hello, Message, Refused, encode
 from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
@@ -27,10 +28,15 @@ _LATE = 0.5
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
+#: What a program of a connection says about the stdin and stdout that it passes to the agent: how the agent
+#: must write.
+_PLAIN, _AS_SWAPPED = b".", b"s"
+#: Bytes of two descriptors.
+_BOTH = 2 * array("i").itemsize
 
 
 class Connection:
-    """Reads and writes messages without blocking: over a pipe, or over one socket at a time.
+    """Reads and writes messages without blocking: over our stdin and stdout, or those of one peer at a time.
 
     Args:
         selector: wakes the agent.
@@ -67,8 +73,14 @@ class Connection:
         self._until = self._received_at + first
         #: The number of the present connection.
         self._attempt = -1
-        #: A connection whose peer has not greeted yet.
+        #: The program whose stdin and stdout are the connection: it exits when we close this, and the other
+        #: way round. ``None``: they are our own.
+        self._program: Optional[socket.socket] = None
+        #: See `SWAPPED`; ``None``: bytes are written as they are.
+        self._table: Optional[bytes] = None
+        #: A program whose launcher has not greeted yet, and its stdin and stdout when it has passed them.
         self._peer: Optional[socket.socket] = None
+        self._streams: Sequence[int] = ()
         if listener is None:
             self._attach(os.dup(0), os.dup(1))
             nothing_on(0, 1)
@@ -94,7 +106,7 @@ class Connection:
         self._flush()
         if self._writing >= 0 and not self._full:
             with suppress(OSError):  # it is broken
-                os.write(self._writing, b"".join(encode(Refused(why))))
+                os.write(self._writing, b"".join(encode(Refused(why))).translate(self._table))
         self._give_up()
 
     @property
@@ -147,6 +159,10 @@ class Connection:
             os.close(self._reading)
             os.close(self._writing)
             self._reading = self._writing = -1
+        if self._program is not None:
+            self._selector.unregister(self._program)
+            self._program.close()
+            self._program = None
         self.channel.disconnect()
 
     def _ended(self) -> None:
@@ -174,7 +190,7 @@ class Connection:
         if self._writing < 0:
             return
         try:
-            self._wait_to_write(not self.channel.write(self._writing, time.monotonic()))
+            self._wait_to_write(not self.channel.write(self._writing, time.monotonic(), self._table))
         except OSError:
             self._ended()
 
@@ -206,24 +222,37 @@ class Connection:
     # ------------------------------------------------------------------ new connections
 
     def _accept(self) -> None:
-        """Accept peers; the last of them takes the place of any other that has not greeted yet."""
+        """Accept peers; the last of them takes the place of any other whose launcher has not greeted yet."""
         assert self._listener is not None
         for peer in accept_own(self._listener):
-            self.take_peer(peer)
+            self._drop_peer()
+            peer.setblocking(False)
+            self._peer = peer
+            self._selector.register(peer, selectors.EVENT_READ, partial(self._take_streams, peer))
 
-    def take_peer(self, peer: socket.socket) -> None:
-        """Wait for the greeting of a connection that was accepted."""
-        self._drop_peer()
-        peer.setblocking(False)
-        self._peer, self._greeting = peer, Decoder(False, only=(Hello,))
-        self._selector.register(peer, selectors.EVENT_READ, partial(self._greet, peer))
+    def _take_streams(self, peer: socket.socket) -> None:
+        """The peer passes its stdin and stdout; or it has exited."""
+        self._selector.unregister(peer)
+        self._peer = None
+        said, streams = _receive_streams(peer)
+        if len(streams) == 2:
+            self.take_peer(peer, streams, said == _AS_SWAPPED)
+        else:
+            peer.close()
+            for fd in streams:
+                os.close(fd)
+
+    def take_peer(self, peer: socket.socket, streams: Sequence[int], swapped: bool = False) -> None:
+        """Wait for the greeting of a launcher on the stdin and stdout of a peer."""
+        self._peer, self._streams, self._table_of_peer = peer, streams, SWAPPED if swapped else None
+        self._greeting = Decoder(False, only=(Hello,))
+        self._selector.register(peer, selectors.EVENT_READ, self._drop_peer)
+        self._selector.register(streams[0], selectors.EVENT_READ, partial(self._greet, peer))
 
     def _greet(self, peer: socket.socket) -> None:
         try:
-            data = peer.recv(_READ)
+            data = os.read(self._streams[0], _READ)
             hellos: List[Hello] = self._greeting.feed(data)
-        except BlockingIOError:
-            return
         except (OSError, ProtocolError):
             data, hellos = b"", []
         if data and not hellos:
@@ -234,12 +263,14 @@ class Connection:
         if hello is None or hello.session != self._token or hello.attempt <= self._attempt:
             self._drop_peer()
             return
-        self._selector.unregister(peer)
-        self._peer = None
         self._detach()
+        (reading, writing), self._streams = self._streams, ()
+        self._selector.unregister(reading)
+        self._program, self._peer, self._table = peer, None, self._table_of_peer
+        self._selector.modify(peer, selectors.EVENT_READ, self._ended)
         self._attempt = hello.attempt
         self._received_at = time.monotonic()
-        self._attach(os.dup(peer.fileno()), peer.detach())
+        self._attach(reading, writing)
         self.channel.connect(hello.attempt, self._received_at)
         try:
             self.channel.greeted(hello)
@@ -252,6 +283,11 @@ class Connection:
             self._selector.unregister(self._peer)
             self._peer.close()
             self._peer = None
+        if self._streams:
+            self._selector.unregister(self._streams[0])
+            for fd in self._streams:
+                os.close(fd)
+            self._streams = ()
 
 
 def listen(token: str) -> socket.socket:
@@ -288,6 +324,32 @@ def connect_to(token: str, seconds: float) -> socket.socket:
     except BaseException:
         peer.close()
         raise
+
+
+def pass_streams(agent: socket.socket, swapped: bool) -> None:
+    """Pass our stdin and stdout to an agent.
+
+    Args:
+        agent: of `connect_to`.
+        swapped: the agent writes as `SWAPPED` has it.
+
+    Raises:
+        OSError: it has exited.
+    """
+    streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (0, 1)))
+    agent.sendmsg([_AS_SWAPPED if swapped else _PLAIN], [streams])
+
+
+def _receive_streams(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
+    """What a peer says, and the descriptors that it passes: none if it has exited."""
+    try:
+        said, passed, _, _ = peer.recvmsg(len(_PLAIN), socket.CMSG_SPACE(_BOTH))
+    except OSError:
+        return b"", ()
+    streams = array("i", b"".join(data for *_, data in passed))
+    for fd in streams:
+        os.set_inheritable(fd, False)
+    return said, streams
 
 
 def _address(token: str) -> str:

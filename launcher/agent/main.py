@@ -6,8 +6,8 @@
 `start`         on another machine: the agent as a daemon, then `connect`
 `serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
                 first connection, and it listens like a daemon
-`serve_socket`  in a pod: the same, but our stdin is a socket, which is the first connection itself
-`connect`       a pump between our stdin and stdout and the agent that listens
+`serve_passed`  in a pod: the same, but another program has passed us its stdin and stdout
+`connect`       passes our stdin and stdout to the agent that listens, and waits for its end
 ==============  ======================================================================================
 
 Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
@@ -26,14 +26,13 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import Connection, connect_to, listen
-from launcher.agent.processes import write_all
+from launcher.agent.connection import Connection, connect_to, listen, pass_streams
+from launcher.agent.processes import PASSER, write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
 from launcher.protocol import SWAPPED, Refused, encode
@@ -46,18 +45,19 @@ _FIRST = 30.0
 _ACCEPTING = 10.0
 #: Seconds until the second look whether an agent has ended; each pause is twice the one before.
 _LOOK = 0.002
-_READ = 256 * 1024
 
 
 def run(
-    arguments: Mapping[str, Any], listener: Optional[socket.socket] = None, connected: bool = False
+    arguments: Mapping[str, Any],
+    listener: Optional[socket.socket] = None,
+    peer: Optional[socket.socket] = None,
 ) -> NoReturn:
     """Be the agent under its watchdog.
 
     Args:
         arguments: see above.
         listener: see `launcher.agent.connection.Connection`; ``None``: the agent has a pipe.
-        connected: our stdin is a socket, the first connection that the listener has accepted.
+        peer: to the program that has passed us its stdin and stdout, the first connection.
     """
     host, number = str(arguments["host"]), int(arguments["agent"])
     token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
@@ -71,8 +71,8 @@ def run(
         gc.freeze()
         selector = selectors.DefaultSelector()
         connection = Connection(selector, host, listener, token, lease, _FIRST)
-        if connected:
-            connection.take_peer(socket.socket(fileno=os.dup(0)))
+        if peer is not None:
+            connection.take_peer(peer, (os.dup(0), os.dup(1)))
             processes.nothing_on(0, 1)
         try:
             grace = arguments.get("grace")
@@ -86,7 +86,7 @@ def run(
             sweep.kill_all(sweep.lost, _SWEEPING)
         return code
 
-    watch(agent, deadline)
+    watch(agent, deadline, peer)
 
 
 def start(arguments: Mapping[str, Any]) -> int:
@@ -131,10 +131,13 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     run(arguments, listener)
 
 
-def serve_socket(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent that listens, under its watchdog; our stdin is a socket, its first connection."""
-    processes.close_inherited()
-    run(arguments, listen(str(arguments["token"])), connected=True)
+def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
+    """Be the agent that listens, under its watchdog; our stdin and stdout, its first connection, were passed.
+
+    See `launcher.transports.bootstrap.waiting`.
+    """
+    processes.close_inherited(PASSER)
+    run(arguments, listen(str(arguments["token"])), socket.socket(fileno=PASSER))
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
@@ -148,7 +151,9 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
 
 
 def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
-    """Pump bytes between our stdin and stdout and the agent; ends when either side does.
+    """Pass our stdin and stdout to the agent; ends when it does, or when it has left them.
+
+    When it was killed, report that, and end what it left.
 
     Args:
         arguments: ``token``, ``agent``; ``swapped``: our stdout is as `SWAPPED` has it.
@@ -167,27 +172,24 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sweep.sweep(number, _KILLING)
         _refuse("its agent exited while the connection was down", table)
         return 1
-    down = threading.Thread(target=_pump_down, args=(agent, number, watchdog, table), daemon=True)
-    down.start()
-    with suppress(OSError):  # a reset: our stdin is a socket, and its other end closed with unread bytes
-        while data := os.read(0, _READ):
-            agent.sendall(data)
-    with suppress(OSError):  # the agent has ended
-        agent.shutdown(socket.SHUT_WR)
-    down.join(2 * _ACCEPTING)  # it ends what the agent leaves
-    os._exit(0)
-
-
-def _pump_down(agent: socket.socket, number: int, watchdog: int, table: Optional[bytes]) -> None:
-    """Pass on what the agent sends; when it ended without a word, report that, and end what it left."""
-    with suppress(OSError):
-        with suppress(ConnectionResetError):
-            while data := agent.recv(_READ):
-                write_all(1, data.translate(table))
-        if _await_end(number, watchdog):  # else nothing is left, or a newer connection replaced this one
-            sweep.sweep(number, _KILLING)
+    with suppress(OSError):  # a reset: it has exited, or a newer connection replaced this one before
+        pass_streams(agent, table is not None)
+        _await_close(agent)
+    if _await_end(number, watchdog):  # else nothing is left, or the agent runs on
+        sweep.sweep(number, _KILLING)
+        with suppress(OSError):  # the launcher is gone, too
             _refuse("the agent was killed", table)
-    os._exit(0)
+    return 0
+
+
+def _await_close(agent: socket.socket) -> None:
+    """Wait until the agent has left our stdin and stdout; not long if stdin has ended and it does not."""
+    waiting = select.poll()
+    waiting.register(agent, select.POLLIN)
+    waiting.register(0, select.POLLRDHUP)
+    waiting.poll()
+    agent.settimeout(2 * _ACCEPTING)
+    agent.recv(1)
 
 
 def _await_end(number: int, watchdog: int) -> Optional[int]:
@@ -212,4 +214,5 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
 
 
 def _refuse(why: str, table: Optional[bytes]) -> None:
+    os.set_blocking(1, True)  # the agent has changed that
     write_all(1, b"".join(encode(Refused(why))).translate(table))

@@ -21,6 +21,8 @@ from launcher.record import Record
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
+#: In the main process of a pod: a socket to the program that has passed its stdin and stdout.
+PASSER = 3
 #: Bytes of a read of a small file.
 _SMALL = 8192
 #: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.
@@ -354,10 +356,10 @@ def nothing_on(*fds: int) -> None:
     os.close(nothing)
 
 
-def close_inherited() -> None:
-    """Close inherited descriptors."""
+def close_inherited(*kept: int) -> None:
+    """Close inherited descriptors, but for the standard streams and those kept."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        if int(name) > 2 and int(name) not in kept:
             with suppress(OSError):  # the descriptor that listed the folder
                 os.close(int(name))
 

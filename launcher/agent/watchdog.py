@@ -12,6 +12,7 @@ import mmap
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 import time
@@ -66,12 +67,15 @@ class Deadline:
         return now + _AGAIN if now >= until + _LATE else min(until + _LATE, now + _LONGEST)
 
 
-def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> NoReturn:
+def watch(
+    agent: Callable[[int], int], deadline: Optional[Deadline] = None, peer: Optional[socket.socket] = None
+) -> NoReturn:
     """Run ``agent`` in a child, kill the processes that it leaves, and exit; does not return.
 
     Args:
         agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
-        deadline: of an agent with sockets; ``None``: it has a pipe, our stdin and stdout.
+        deadline: of an agent that listens; ``None``: it has a pipe, our stdin and stdout.
+        peer: of the agent alone.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -89,6 +93,8 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
         with suppress(OSError, AttributeError):  # Python 3.8; or the parent is outside of our container
             launcher[os.pidfd_open(os.getppid())] = select.POLLIN
     processes.nothing_on(0, 1)
+    if peer is not None:
+        peer.close()
     if os.getpid() == 1:
         _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 
+from launcher.agent.processes import PASSER
 from launcher.errors import TransportError
 from launcher.text import host_text
 
@@ -50,6 +51,8 @@ AGENT_MODULES = (
     "launcher.scheduler.cluster_spec",
     "launcher.agent",
 )
+#: Seconds for a main process to leave the streams that were passed to it when their other end has closed.
+_LEAVING = 20
 #: A format of `marshal` that every Python 3 reads.
 _MARSHAL = 2
 
@@ -61,47 +64,57 @@ _BEGIN = "import sys;del sys.path[0];import os;"
 _REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
 _LOADER = _BEGIN + _REST
 
-#: The same for the main process of a container: its program comes through the first connection to an abstract
-#: socket, from a process of its user in its container. It ends if none comes in time, and by SIGTERM: such a
-#: process ignores signals without a handler. Python 2 has no name for SO_PEERCRED.
+#: The same for the main process of a container: its program comes through the stdin that the first process
+#: of its user in its container passes it, over an abstract socket. It ends if none comes in time, and by
+#: SIGTERM: such a process ignores signals without a handler.
 _WAITING = f"""\
 {_BEGIN}
-import signal, socket, struct
+import array, signal, socket, struct
 for number in (signal.SIGALRM, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(1))
 signal.alarm({{}})
 listener = socket.socket(socket.AF_UNIX)
 listener.bind("\\0{{}}")
 listener.listen(8)
-pid, uid, credentials = 0, 0, getattr(socket, "SO_PEERCRED", 17)
-while pid == 0 or uid != os.getuid():
+streams = ()
+while len(streams) != 2:
     peer = listener.accept()[0]
-    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, credentials, 12))
+    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if pid and uid == os.getuid():
+        passed = peer.recvmsg(1, socket.CMSG_SPACE(8))[1]
+        streams = array.array("i", bytes().join(data for _, _, data in passed))
+for number, fd in enumerate(streams):
+    os.dup2(fd, number)
+    os.close(fd)
 listener.close()
-os.dup2(peer.fileno(), 0)
-os.dup2(peer.fileno(), 1)
+os.dup2(peer.fileno(), {PASSER}, False)
 peer.close()
 {_REST}
 """
-#: Is that first connection, between our stdin and stdout and the main process, which may not listen yet. Many
-#: images have no compiled modules: it imports none that must be compiled.
-_PUMP = f"""\
+#: That process: it passes its stdin and stdout to the main process, which may not listen yet, and waits until
+#: that has left them; not long if stdin has ended and it does not. Many images have no compiled modules: it
+#: imports none that must be compiled. Any Python since 2.6 understands it.
+_PASSING = f"""\
 {_BEGIN}
-import _socket, _thread, time
+import _socket, array, select, time
+if sys.version_info < (3, 8):
+    version = ".".join(map(str, sys.version_info[:3])).encode("ascii")
+    os.write(1, b"{{}}too old " + version + b"{{}}")
+    sys.exit(1)
 until = time.monotonic() + {{}}
 peer = _socket.socket(_socket.AF_UNIX)
 while peer.connect_ex("\\0{{}}") and time.monotonic() < until:
     time.sleep(0.02)
-def copy(source, target):
-    try:
-        data = os.read(source, 1 << 18)
-        while data:
-            data = data[os.write(target, data):] or os.read(source, 1 << 18)
-        os._exit(0)
-    except OSError:  # what goes the other way still arrives
-        pass
-_thread.start_new_thread(copy, (0, peer.fileno()))
-copy(peer.fileno(), 1)
+try:
+    peer.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", (0, 1)))])
+except OSError:  # it does not listen, or was killed
+    sys.exit(1)
+poll = select.poll()
+poll.register(peer, select.POLLIN)
+poll.register(0, select.POLLRDHUP)
+poll.poll()
+poll.unregister(0)
+poll.poll({_LEAVING} * 1000)
 """
 
 #: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
@@ -219,7 +232,7 @@ def loader(python: str) -> list[str]:
 
 
 def waiting(python: str, name: str, seconds: int) -> list[str]:
-    """The command line of the main process of a container, which takes `program` from `pump`.
+    """The command line of the main process of a container, which takes `program` from the stdin of `passing`.
 
     Args:
         python: the Python.
@@ -229,15 +242,16 @@ def waiting(python: str, name: str, seconds: int) -> list[str]:
     return [python, "-E", "-s", "-S", "-c", _WAITING.format(seconds, name)]
 
 
-def pump(python: str, name: str, seconds: int) -> list[str]:
-    """The command line of the process that connects its stdin and stdout to that main process.
+def passing(python: str, name: str, seconds: int) -> list[str]:
+    """The command line of the process that passes its stdin and stdout to that main process.
 
     Args:
         python: the Python.
         name: of the socket.
         seconds: after which it exits if nothing listens there.
     """
-    return [python, "-E", "-s", "-S", "-c", _PUMP.format(seconds, name)]
+    opening, closing = (repr(mark)[2:-1] for mark in (_OPENING, _CLOSING))
+    return [python, "-E", "-s", "-S", "-c", _PASSING.format(opening, closing, seconds, name)]
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -17,7 +17,7 @@ import pytest
 
 from launcher import events
 from launcher.agent import processes, sweep
-from launcher.agent.connection import listen
+from launcher.agent.connection import Connection, listen
 from launcher.errors import TransportError
 from launcher.loop import Loop
 from launcher.protocol import GRACE, Channel, Decoder
@@ -193,23 +193,42 @@ def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
 
 
 def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(nothing_left: str):
-    """The program at this connection reads a reset, no end of file."""
+    """It reads a reset, no end of file."""
     token = os.urandom(16).hex()
     arguments = {"token": token, "agent": processes.new_agent_number()}
+    selector = selectors.DefaultSelector()
+    agent = Connection(selector, "node1", listen(token), token, lease=600, first=600)
+    channel = Channel(lambda: Decoder(True, "node1"), token, greets=True)
+    channel.connect(1, time.monotonic())
+
+    def turned(met: bool) -> bool:
+        for key, _ in selector.select(LOOK):
+            key.data()
+        return agent.channel.met == met
+
     ours, its = socket.socketpair()
-    argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT]
-    with listen(token) as listener, ours, its:
-        ours.sendall(json.dumps(arguments).encode() + b"\n")
-        program = subprocess.Popen(argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL)
-        its.close()
-        select.select([listener], [], [], TIME_LIMIT)
-        with listener.accept()[0] as agent:
-            agent.settimeout(10)
-            agent.sendall(b"unread")
-            ours.recv(1, socket.MSG_PEEK)
-            ours.close()
-            assert agent.recv(1) == b""
-        program.wait(TIME_LIMIT)
+    with ours:
+        ours.sendall(json.dumps(arguments).encode() + b"\n" + b"".join(channel.output(time.monotonic())))
+        argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT]
+        with its:
+            program = subprocess.Popen(
+                argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL
+            )
+        until(lambda: turned(True), TIME_LIMIT, "the agent is greeted")
+    until(lambda: turned(False), TIME_LIMIT, "the connection has ended")
+    assert agent.until < time.monotonic() + GRACE + 1
+    assert program.wait(TIME_LIMIT) == 0
+    agent.refuse("")
+    selector.close()
+
+
+def test_the_program_of_a_connection_is_killed(here: Reach):
+    """The agent has its stdin and stdout, and lets go of them."""
+    here.count(100)
+    here.agent.prints("worker/0", b"line 20\n")
+    here.fleet.programs[-1].process.kill()
+    here.counted(100)
+    assert "connection lost" in here.notices[0]
 
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):

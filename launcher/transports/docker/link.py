@@ -4,7 +4,7 @@
 
     here       orchestrator ══ pipe ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
     elsewhere  orchestrator ══ link ══ remote command ══ docker run -i ══ agent (main process) ──> task, ...
-                         after a break: docker exec -i ══ pump ═════╝
+                                       after a break: docker exec -i ═══╝
 
 Here end-of-file on the container's stdin ends the agent, and with it the container. Elsewhere the first
 connection to the agent is the stdin and stdout of its ``docker run``, and the agent listens: when that

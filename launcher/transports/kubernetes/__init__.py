@@ -11,9 +11,10 @@
     launcher_pod that pod: made, filled, fetched from
     keeper       its main process
 
-    here         orchestrator ══ link ══ kubectl exec ══ API server ══ pump ══ agent ──> task
+    here         orchestrator ══ link ══ kubectl exec ══ API server ══ agent ──> task
 
-The agent is the main process. It waits for the first pump, which brings its program.
+The agent is the main process. The program of each kubectl exec passes its stdin and stdout to it, then waits.
+Through the first ones the agent's modules come.
 
 Nothing is installed in the cluster: rights in one namespace are enough. The lease ends an agent whose
 launcher is gone; then its pod has ended, and the cluster removes the Job.

@@ -21,6 +21,8 @@ ENDED = b"launch: the launcher has ended with exit code "
 _AFTER = ENDED + b"%d; its files wait here for %d h, until launch ps, logs or attach fetches them"
 #: Seconds between two looks at whether the tasks start.
 _LOOK = 0.1
+#: See `launcher.agent.processes.PASSER`.
+_PASSER = 3
 _PIECE = 64 * 1024
 
 
@@ -93,6 +95,7 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
             begun = True
             _say(BEGUN + b"\n")
             os.dup2(0, 1)
+            os.close(_PASSER)
 
 
 def _say(data: bytes) -> None:

@@ -38,7 +38,7 @@ from launcher.transports.kubernetes.status import (
 from launcher.transports.link import CONNECT, KILL, START, tasks_end_after
 from launcher.transports.transport import Launch
 
-_SERVE = "launcher.agent.main:serve_socket"
+_SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which a look at the pods holds; between two looks while something is waited for.
 _FRESH, _PAUSE = 2.0, 0.3
 #: Seconds until a line says what keeps pods from running, or from being made anew.
@@ -364,7 +364,7 @@ class Pods:
 
     def first_command(self, host: str) -> list[str]:
         """The same for the first one, which brings the main process its program."""
-        return self.command(host, *bootstrap.pump(self.python, self._of(host), _COMING))
+        return self.command(host, *bootstrap.passing(self.python, self._of(host), _COMING))
 
     def starting(self, program: PodProgram) -> None:
         """Note a command that something waits for: it has not taken its program yet, or has not answered."""

@@ -44,8 +44,9 @@ def submit(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path) -> Calla
 
     def submitted(*words: str, folder: Path = tmp_path, env: str = "ALL") -> Batch:
         script, out = tmp_path / "job.sh", tmp_path / "out"
-        ended = launch("export", "slurm", "--output", script, *words, cwd=folder)
-        assert (ended.code, ended.out) == (0, ""), ended.err
+        ended = launch("export", "slurm", *words, cwd=folder)
+        assert ended.code == 0, ended.err
+        script.write_bytes(ended.stdout)
         slurm.run("sbatch", "--test-only", str(script))
         options = ("--wait", "--parsable", f"--output={out}", f"--export={env}")
         number = slurm.run("sbatch", *options, str(script), check=False, timeout=170)

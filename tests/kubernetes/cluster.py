@@ -85,8 +85,14 @@ class Cluster:
     def left(self) -> list[str]:
         """What launches have left in the namespace, and on the nodes of a cluster of ours."""
         names = self.kubectl("get", "jobs,pods,configmaps,services", "-o", "name").split()
-        processes = [line for _, line in self.processes()] if self._script else []
+        pods = any(name.startswith("pod/") for name in names)
+        processes = [line for _, line in self.processes()] if self._script and pods else []
         return [name for name in names if not name.endswith("ca.crt")] + processes  # the cluster's own
+
+    def gone(self, seconds: int) -> bool:
+        """Whether nothing is left in time; one kubectl waits, as each takes a tenth of a second of a CPU."""
+        self.kubectl("wait", "--for=delete", "pods", "--all", f"--timeout={seconds}s", check=False)
+        return soon(lambda: not self.left(), seconds)
 
     def commands(self, folder: Path) -> Path:
         """A folder with a kubectl, for a process that does not reach the cluster otherwise."""
@@ -155,7 +161,7 @@ def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:
     while not condition():
         if time.monotonic() > until:
             return False
-        time.sleep(0.1)
+        time.sleep(0.3)  # most conditions are a kubectl
     return True
 
 

@@ -15,10 +15,10 @@ from tests.kubernetes.cluster import Cluster, soon
 def clean(kubernetes: Cluster) -> Iterator[None]:
     """Nothing of the test is left."""
     yield
-    gone = soon(lambda: not kubernetes.left(), 40)  # a pod that is just starting takes its whole grace
-    left = kubernetes.left()
-    kubernetes.kubectl("delete", "jobs,pods", "--all", "--force", "--grace-period=0", "--wait=false")
-    assert gone, left
+    if not kubernetes.gone(40):  # a pod that is just starting takes its whole grace
+        left = kubernetes.left()
+        kubernetes.kubectl("delete", "jobs,pods", "--all", "--force", "--grace-period=0", "--wait=false")
+        pytest.fail(f"left behind: {left}", pytrace=False)
 
 
 @pytest.fixture

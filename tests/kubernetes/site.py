@@ -16,7 +16,7 @@ from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.link import open_link
 from launcher.transports.transport import Launch, Reaching
 from tests.docker.site import DockerSite
-from tests.kubernetes.cluster import Cluster, soon
+from tests.kubernetes.cluster import Cluster
 
 
 class KubernetesSite(DockerSite):
@@ -55,5 +55,5 @@ def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
         TRANSPORT.connections(found.hosts, found.settings, reaching, print) as made,
     ):
         yield KubernetesSite(cluster, found.hosts[0], made.connections, notices)
-    assert soon(lambda: not cluster.left(), 30), cluster.left()
+    assert cluster.gone(30), cluster.left()
     assert notices == [], notices

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.config.jobfile import JobFile, parse_job
@@ -272,6 +272,7 @@ def test_a_program_only_for_containers_without_a_command():
 PIECES = ["{", "}", "$", "rank", "ps_hosts", "task_idx", "num_workers", "x", '"a": 1', " "]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_braces_of_a_tfjob_are_no_placeholders(text: str):
     cluster = ClusterSpec({"worker": ["h:1", "h:2"], "ps": ["h:3"]})
@@ -292,6 +293,7 @@ WHOLE = yaml.safe_load(PODS)
 ODD: list[Any] = [None, "x", "$(NODE)", -1, [], [None], [{}], {}, {"name": []}, {"name": "tensorflow"}]
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([*paths(WHOLE)][1:]), st.sampled_from(ODD), st.sampled_from(["", "docker", "kubernetes"])
 )

@@ -77,7 +77,7 @@ def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable
             except LaunchError as error:
                 answer = FilesFailed(str(error))
             except OSError as error:
-                path = os.fsdecode(error.filename2 or error.filename or _cache())
+                path = os.fsdecode(error.filename2 or error.filename or cache_folder())
                 answer = FilesFailed(f"can't write {path}: {error.strerror or error}")
             pipe.put(answer)
             pipe.flush()
@@ -99,7 +99,7 @@ def _resolved(path: str) -> str:
     return os.path.normpath(os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path))
 
 
-def _cache() -> str:
+def cache_folder() -> str:
     """The folder of the user's cache; nothing is made."""
     folder = os.environ.get("XDG_CACHE_HOME", "")
     return f"{folder if os.path.isabs(folder) else _resolved('.cache')}/tf-launcher"
@@ -108,14 +108,14 @@ def _cache() -> str:
 def _run_folder(job: str) -> str:
     if not job or "/" in job or job.startswith(".") or "\0" in job:
         raise ProtocolError(f"{job!r} is not the name of a run")
-    return f"{_cache()}/work/{job}"
+    return f"{cache_folder()}/work/{job}"
 
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
     """Hold this user's lock for a folder; waits while another process holds it."""
-    os.makedirs(f"{_cache()}/locks", mode=0o700, exist_ok=True)
-    with open(f"{_cache()}/locks/{digest(path)}", "a", encoding="ascii") as file:
+    os.makedirs(f"{cache_folder()}/locks", mode=0o700, exist_ok=True)
+    with open(f"{cache_folder()}/locks/{digest(path)}", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -162,13 +162,13 @@ def discard(job: str) -> None:
         for name in os.listdir(run):
             key, entries = _read_list(f"{run}/{name}")
             if key:
-                kept = f"{_cache()}/trees/{key}"
+                kept = f"{cache_folder()}/trees/{key}"
                 with _locked(kept):
                     _keep(f"{run}/{name}", kept, entries)
     if os.path.isdir(run):
         with _locked(run):
             _remove(run)
-    marks, total = glob.glob(f"{glob.escape(_cache())}/trees/*/{SYNC_MARK}"), 0
+    marks, total = glob.glob(f"{glob.escape(cache_folder())}/trees/*/{SYNC_MARK}"), 0
     with contextlib.suppress(FileNotFoundError):  # another launch has taken it
         for path in sorted(marks, key=os.path.getmtime, reverse=True):
             tree = os.path.dirname(path)
@@ -194,7 +194,7 @@ def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
 def _sweep() -> None:
     """Remove folders of runs that only this machine used, and where no process belongs to them any more."""
     own = f".used-{os.uname().nodename}"
-    for mark in glob.glob(f"{glob.escape(_cache())}/work/*/{glob.escape(own)}"):
+    for mark in glob.glob(f"{glob.escape(cache_folder())}/work/*/{glob.escape(own)}"):
         run = os.path.dirname(mark)
         with contextlib.suppress(OSError):
             old = time.time() - os.stat(mark).st_mtime > _UNUSED
@@ -227,11 +227,11 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
     """
     _sweep()
     run = _run_folder(str(arguments["job"]))
-    os.makedirs(f"{_cache()}/trees", mode=0o700, exist_ok=True)
+    os.makedirs(f"{cache_folder()}/trees", mode=0o700, exist_ok=True)
     paths = []
     for tree in arguments["trees"]:
         if tree["remote"] is None:
-            path, kept = f"{run}/{tree['name']}", f"{_cache()}/trees/{tree['key']}"
+            path, kept = f"{run}/{tree['name']}", f"{cache_folder()}/trees/{tree['key']}"
             with _locked(kept):
                 # Another host with the same home folder may have made it.
                 root = path if os.path.isdir(path) else kept
@@ -272,7 +272,7 @@ def _check_place(path: str) -> None:
     Raises:
         LaunchError: it may not.
     """
-    kept = [os.path.realpath(folder) + "/" for folder in (_resolved("~"), _cache())]
+    kept = [os.path.realpath(folder) + "/" for folder in (_resolved("~"), cache_folder())]
     if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in kept):
         fault = "is a mount point, or holds the home folder or the launcher's cache, so it is not replaced"
         raise LaunchError(f"{path} {fault}; give a folder of its own")

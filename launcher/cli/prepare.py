@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 from launcher.cli.connecting import add_connecting, reaching
 from launcher.cli.tables import print_table
@@ -16,12 +16,9 @@ from launcher.config.hostfile import read_hosts
 from launcher.environments.requirements import Requirements, wanted
 from launcher.errors import Fault, InputError
 from launcher.job_run.notices import print_notice
-from launcher.text import byte_size, counted, listed
+from launcher.text import counted, listed
 from launcher.transports.machines import is_here, this_machine
 from launcher.transports.ssh import SshSettings
-
-if TYPE_CHECKING:  # it imports fabric
-    from launcher.environments.prepare import Row
 
 SUMMARY = "make the same Python environment on every host"
 
@@ -72,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if args.clean else wanted(args.requirement, args.packages, os.environ)
 
-    from launcher.environments.prepare import Settings, prepare  # fabric
+    from launcher.environments.prepare import Settings, prepare  # with uv and threads
 
     for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -80,25 +77,17 @@ def run(args: argparse.Namespace) -> int:
     how, makes, days = reaching(args), not args.check and not args.clean, _DAYS if args.clean else 0
     ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
     settings = Settings(args.name, packages, args.upgrade, makes, args.offline, days)
-    rows = prepare(settings, hosts, ssh, print_notice)
-    print_table(_COLUMNS, [_cells(row) for row in rows])
-    pythons = sorted({row.look.version for row in rows if row.look and row.look.version})
+    looks = prepare(settings, hosts, ssh, print_notice)
+    print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
+    pythons = sorted({look.version for look in looks.values() if look.version})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
-    others = {row.host: row.state for row in rows if row.state != "ready"}
-    bad = [host for host, state in others.items() if state.startswith("failed") or not args.clean]
+    good = "ready" if not args.clean else r"(?!failed).*"
+    bad = [host for host, look in looks.items() if not re.match(good, look.state)]
     if bad:
-        print_notice(f"{counted(len(bad), 'host')} of {len(rows)} without the environment: {listed(bad)}")
+        print_notice(f"{counted(len(bad), 'host')} of {len(looks)} without the environment: {listed(bad)}")
     elif makes:
         there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
         send = "" if all(map(is_here, hosts)) else " --sync ."
         print_notice(f"ready: launch{there} --venv {args.name}{send} PROGRAM")
     return int(bool(bad))
-
-
-def _cells(row: Row) -> list[str]:
-    look = row.look
-    if look is None:
-        return [row.host, "", "", "", "", row.state]
-    size = byte_size(look.size) if look.size else ""
-    return [row.host, look.version, look.tensorflow, look.driver, size, row.state]

@@ -4,7 +4,7 @@
 
     requirements  the packages that the user wants -> checked lines
     resolving     lines, Python and platform -> exact versions, by uv; downloads wheels, by pip
-    connections   hosts -> programs there; sends files, by fabric
+    sending       sends wheels, by fabric
     prepare       asks each host, decides what it needs, and lets it install
     remote        runs on each host: looks, installs, publishes, removes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import http.server
 import threading
 import zipfile
@@ -23,7 +22,7 @@ class PackageIndex:
     def __init__(self, folder: Path, address: str) -> None:
         folder.mkdir()
         self._folder = folder
-        self._pythons: dict[str, str] = {}
+        self._files: list[str] = []
         #: Addresses of hosts that get nothing.
         self.refused: set[str] = set()
         #: Addresses of hosts that get no answer.
@@ -54,22 +53,22 @@ class PackageIndex:
         self._server.server_close()
 
     def add(
-        self, name: str, version: str = "1.0", needs: tuple[str, ...] = (), python: str = ">=3.9"
+        self, name: str, version: str = "1.0", needs: tuple[str, ...] = (), platform: str = "any"
     ) -> None:
-        """Add a package with one module of its name, which has a ``version``."""
-        file = f"{name}-{version}-py3-none-any.whl"
+        """Add a package for Python 3.9 with one module of its name, which has a ``version``."""
+        file = f"{name}-{version}-py3-none-{platform}.whl"
         info = f"{name}-{version}.dist-info"
-        meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: {python}\n"
+        meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.9\n"
         members = {
             f"{name}.py": f"version = {version!r}\n",
             f"{info}/METADATA": meta + "".join(f"Requires-Dist: {need}\n" for need in needs),
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-{platform}\n",
         }
         members[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*members, f"{info}/RECORD"])
         with zipfile.ZipFile(self._folder / file, "w") as wheel:
             for path, text in members.items():
                 wheel.writestr(path, text)
-        self._pythons[file] = python
+        self._files.append(file)
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         index = self
@@ -90,8 +89,8 @@ class PackageIndex:
                 elif self.path.startswith("/simple/"):
                     name = self.path.split("/")[2].replace("-", "_")
                     links = "".join(
-                        f'<a href="/files/{file}" data-requires-python="{html.escape(python)}">{file}</a>'
-                        for file, python in index._pythons.items()
+                        f'<a href="/files/{file}" data-requires-python="&gt;=3.9">{file}</a>'
+                        for file in index._files
                         if file.startswith(f"{name}-")
                     )
                     self._answer(200 if links else 404, f"<!DOCTYPE html><body>{links}".encode(), "text/html")

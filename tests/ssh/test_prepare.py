@@ -80,7 +80,7 @@ def test_eight_hosts_of_all_kinds(launch: Launch, tmp_path: Path):
     show: list[str | os.PathLike[str]] = [sys.prefix, sys.base_prefix, Path(__file__).parents[2]]
     with Lab(8, show) as lab, PackageIndex(tmp_path / "wheels", lab.address) as index:
         index.add("tiny", needs=("tinier>=1",))
-        index.add("tinier")
+        index.add("tinier", platform=f"manylinux2014_{os.uname().machine}")
         (tmp_path / "requirements.txt").write_text(index.options + "tiny\n")
         lab.move_in(launch.home)
         config = launch.home / ".ssh/config"
@@ -93,7 +93,7 @@ def test_eight_hosts_of_all_kinds(launch: Launch, tmp_path: Path):
         hosts[3].fill_disk()
         index.refused.add(hosts[4].address)
         hosts[6].new_host_key()
-        hosts[7].banner('{"answer": {"state": "ready"}}')
+        hosts[7].banner('{"kind": "look", "said": {"state": "ready"}}')
         names = ",".join(host.name for host in hosts)
 
         ended = prepare(launch, names)
@@ -103,8 +103,8 @@ def test_eight_hosts_of_all_kinds(launch: Launch, tmp_path: Path):
         assert [version(host) for host in good] == ["1.0"] * 5
         table = rows(ended)
         assert list(table) == names.split(",")
-        assert all(re.fullmatch(r"3\.\d+ +[\d.]+ [kM]B +ready", table[host.name]) for host in good)
-        assert "failed: Python 3.8: it is too old, 3.9 is needed: " in table["node3"]
+        assert all(re.fullmatch(r"3\.\d+ +[\d.]+[KM] +ready", table[host.name]) for host in good)
+        assert re.search(r"failed: Python 3.8: .* does not satisfy Python>=3.9", table["node3"])
         assert "failed: its disk is full: 0 B free" in table["node4"]
         assert "host key" in table["node7"] and "has changed" in table["node7"]
         assert "node5: sending 2 wheels" in ended.err
@@ -263,20 +263,7 @@ def test_a_host_without_an_answer_of_the_index_gets_wheels_after_two_attempts(
     assert version(quick[0]) == "1.0"
 
 
-def test_a_killed_launch_ends_what_finds_versions_here(
-    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
-):
-    index.open.clear()
-    started = ssh_launch.start("prepare", "--hosts", "node1", cwd=ssh_launch.home.parent)
-    until(lambda: any("/files/" in path for _, path in index.requests))
-    tasks = Path(f"/proc/{started.pid}/task").glob("*/children")
-    children = [int(pid) for task in tasks for pid in task.read_text().split()]
-    assert any("pip compile" in command_line(pid) for pid in children)
-    started.kill()
-    until(lambda: not any("pip compile" in command_line(pid) for pid in children))
-
-
-def test_wheels_that_were_downloaded_here_are_removed(
+def test_after_ctrl_c_wheels_that_were_downloaded_here_are_removed(
     ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path
 ):
     assert prepare(ssh_launch, "node2").code == 0  # versions are known
@@ -287,16 +274,17 @@ def test_wheels_that_were_downloaded_here_are_removed(
     started = ssh_launch.start(*arguments, cwd=tmp_path, env={"TMPDIR": str(tmp_path / "tmp")})
     until(lambda: any("/files/" in path for _, path in index.requests))
     assert list((tmp_path / "tmp").glob("tf-launcher-*"))
-    started.kill()
-    until(lambda: not list((tmp_path / "tmp").glob("tf-launcher-*")))
+    started.send(signal.SIGINT)
+    assert started.wait().code == 130
+    assert not list((tmp_path / "tmp").glob("tf-launcher-*"))
 
 
 @pytest.mark.parametrize(
     ("does", "says"),
     [
-        ('yes \'{"kind": "stage", "text": "a"}\'', "sent 20000 answers to one request"),
-        ('echo \'{"answer": {"size": 1e999}}\'', "sent a wrong answer"),
-        ("yes | tr -d '\\n'", "failed: the program there failed"),
+        ('yes \'{"kind": "stage", "said": "a"}\'', "sent 20000 lines"),
+        ('echo \'{"kind": "look", "said": {"size": 1e999}}\'', "sent a wrong answer"),
+        ("yes | tr -d '\\n'", "failed: it printed no error"),
     ],
 )
 def test_a_hostile_host_gets_one_line(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from launcher import InputMode, TaskFailed, TFCluster, TFParallel
-from launcher.feed import listener
 from tests.conftest import Launch
 from tests.docker.engine import BASE, Engine
 from tests.docker.host_engines import Site
@@ -20,7 +19,7 @@ def engines(real_engine: Engine, two_hosts: Site) -> None:
     """They are there before a test looks at what is open."""
 
 
-@pytest.fixture(params=["here", "on hosts", "on hosts, by the connection of the launcher"])
+@pytest.fixture(params=["here", "on hosts"])
 def place(
     request: pytest.FixtureRequest, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
@@ -29,8 +28,6 @@ def place(
     hostfile = request.getfixturevalue("docker" if here else "hostfile")
     for name, value in launch.environment().items():
         monkeypatch.setenv(name, value)
-    if "connection" in request.param:
-        monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
     options = (
         {"workdir": str(tmp_path)} if here else {"hosts": hostfile, "workdir": "/", "options": ["--no-mount"]}
     )

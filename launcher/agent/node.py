@@ -51,8 +51,8 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
     """Write a line of JSON about this node; a line of JSON on stdin makes this process the agent.
 
-    The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job.
-    Without it the launcher does not need the node.
+    The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job. Before
+    it may come empty lines. Without it the launcher does not need the node.
 
     Args:
         arguments: ``files``: paths, and what `fingerprint` says about them on the machine of launch.
@@ -66,18 +66,26 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     }
     signal.alarm(_WAITING)  # srun may be killed, which is no end of stdin
     write_all(1, json.dumps(found).encode("ascii") + b"\n")
+    _import_the_agent()
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)  # no more: what follows is the agent's
         if not piece:
             sys.exit(0)
-        line += piece
+        line = (line + piece).lstrip()
     signal.alarm(0)
     arguments = json.loads(line)
     environ = without_step(os.environ, arguments["variables"])
     os.environ.clear()
     os.environ.update(environ)
     main.serve(arguments)
+
+
+def _import_the_agent() -> None:
+    """While the tasks are placed."""
+    import ctypes  # noqa: F401
+
+    import launcher.agent.agent  # noqa: F401
 
 
 def fingerprint(path: str) -> Optional[Sequence[Any]]:

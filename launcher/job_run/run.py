@@ -166,7 +166,13 @@ def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[st
         commands=bool(options.sync or options.collect or options.job.output_dirs),
         files=bool(options.sync or options.job.output_dirs),
         relay=options.relay,
+        meanwhile=_import_the_rest,
     )
+
+
+def _import_the_rest() -> None:
+    """Import what `_launch` needs."""
+    from launcher.job_run import display, orchestrator  # noqa: F401
 
 
 def _selection(options: Options, placement: Placement) -> frozenset[str] | None:

@@ -19,6 +19,8 @@ from launcher.text import byte_size, listed
 _T = TypeVar("_T")
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.
 _FIRST_NOTICE = 2.0
+#: Seconds for threads to begin what they then wait for.
+_BEGINNING = 0.03
 
 
 class Link(Protocol):
@@ -280,6 +282,7 @@ def for_each(
     step: str | Callable[[], str],
     fanout: int = 0,
     loop: Loop | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for all hosts at once, in threads.
 
@@ -290,6 +293,7 @@ def for_each(
         step: what they do, for that line, or a function that returns this.
         fanout: how many hosts at once; 0: all.
         loop: turns meanwhile; ``None``: none needs to, or another thread does that.
+        meanwhile: called once when all have begun.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
@@ -300,6 +304,11 @@ def for_each(
     pool = ThreadPoolExecutor(fanout or len(names) or 1, "host")
     try:
         futures = {name: pool.submit(function, name) for name in names}
+        if meanwhile is not None:
+            wait(
+                futures.values(), _BEGINNING
+            )  # else work of this thread would keep the others from beginning
+            meanwhile()
         seconds = _FIRST_NOTICE
         left = set(futures.values())
         if loop is not None:

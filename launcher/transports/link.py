@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
 from launcher.errors import AllGone, ConnectionLost, HostGone, Preempted, ProtocolError, TransportError
-from launcher.events import AgentClosed, CloseAgent, Command
+from launcher.events import AgentClosed, CloseAgent, Command, TaskStarted
 from launcher.loop import Loop, Timer, await_readable
 from launcher.protocol import (
     GRACE,
@@ -173,7 +173,9 @@ class ReconnectingLink:
         """See `Link.receive`."""
         with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
-            self._channel.took(len(messages), time.monotonic(), at_once=self._closed_there)
+            # TCP as srun uses it (Nagle) keeps a short message back for 40 ms, unless the last is answered.
+            at_once = self._closed_there or any(isinstance(each, TaskStarted) for each in messages)
+            self._channel.took(len(messages), time.monotonic(), at_once)
         if messages:
             if self.over:
                 self.loop.call(self._ready)

@@ -51,7 +51,7 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
     ("words", "expected"),
     [
         ("--slurm --partition nope true", "Slurm gives no nodes: invalid partition specified: nope"),
-        ("--slurm -N 99 true", "Slurm gives no nodes: the partition does not have so many nodes"),
+        ("--slurm -N 99 true", "the partition does not have or does not allow so many nodes"),
         ("--slurm --time soon true", "Slurm gives no nodes: Invalid --time specification"),
         ("--slurm --gpus-per-node 3 true", "Slurm gives no nodes: "),
         ("--slurm --slurm-options=--nonsense true", "Slurm gives no nodes: "),

@@ -41,10 +41,11 @@ ENDS = {
 }
 #: The same of a job that starts again.
 _REQUEUED = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
-#: Reasons of a pending job that do not pass by waiting.
+#: Reasons of a pending job that do not pass by waiting. The first may become the second a moment later.
+_NODES = "the partition does not have or does not allow so many nodes, or not such ones"
 _HOPELESS = {
-    "PartitionConfig": "the partition does not have so many nodes, or not such ones",
-    "PartitionNodeLimit": "the partition does not have or does not allow so many nodes",
+    "PartitionConfig": _NODES,
+    "PartitionNodeLimit": _NODES,
     "PartitionTimeLimit": "the partition does not allow so much time",
     "BadConstraints": "no node has what was asked for",
     "InvalidAccount": "there is no such account",
@@ -92,16 +93,33 @@ def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -
     Raises:
         TransportError: it fails, or does not answer.
     """
+    with asked(*argv, environ=environ) as answer:
+        return answer(stdin)
+
+
+@contextmanager
+def asked(*argv: str, environ: Mapping[str, str] | None = None) -> Iterator[Callable[..., str]]:
+    """Run a command of Slurm meanwhile; a function waits for what it prints. See `ask`."""
+    pipe = subprocess.PIPE
     try:
-        variables = environ or environment()
-        done = subprocess.run(argv, input=stdin.encode(), capture_output=True, env=variables, timeout=_ANSWER)
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environ or environment())
     except FileNotFoundError:
         raise _missing(argv[0]) from None
-    except subprocess.TimeoutExpired:
-        raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {_ANSWER:g}s") from None
-    if done.returncode:
-        raise TransportError(f"{argv[0]}: {said(done.stderr) or f'it exited with {done.returncode}'}")
-    return done.stdout.decode("utf-8", "replace").strip()
+
+    def answer(stdin: str = "") -> str:
+        try:
+            out, err = process.communicate(stdin.encode(), _ANSWER)
+        except subprocess.TimeoutExpired:
+            raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {_ANSWER:g}s") from None
+        if process.returncode:
+            raise TransportError(f"{argv[0]}: {said(err) or f'it exited with {process.returncode}'}")
+        return out.decode("utf-8", "replace").strip()
+
+    with process:
+        try:
+            yield answer
+        finally:
+            process.kill()  # unless it has ended
 
 
 def shown(kind: str, name: str) -> dict[str, str]:
@@ -143,8 +161,11 @@ class Job:
         """The job around a process that has these variables."""
         return cls(environ["SLURM_JOB_ID"], environ)
 
-    def nodes(self) -> list[str]:
+    def nodes(self, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
         """The names of its nodes.
+
+        Args:
+            meanwhile: called while Slurm is asked.
 
         Raises:
             JobError: the variables are wrong.
@@ -158,7 +179,11 @@ class Job:
                 raise TransportError(f"{over}; --no-slurm does without it") from None
             raise
         written = re.fullmatch(r"\w[\w.,\[\]-]*", found)
-        names = ask("scontrol", "show", "hostnames", found).split() if written else []
+        names: list[str] = []
+        if written:
+            with asked("scontrol", "show", "hostnames", found) as answer:
+                meanwhile()
+                names = answer().split()
         if not names:
             raise JobError([Fault("SLURM_JOB_NODELIST", f"{found!r} names no nodes")])
         return names

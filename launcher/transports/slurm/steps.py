@@ -5,6 +5,7 @@ The first step on a node looks at it, before the tasks are placed. Then it waits
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -30,13 +31,12 @@ from launcher.transports.base import Connected, for_each, slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.dialog import Dialog, read
 from launcher.transports.link import CONNECT, START
-from launcher.transports.slurm.allocation import UNANSWERED, Job, ask, environment, said, shown
+from launcher.transports.slurm.allocation import UNANSWERED, Job, asked, environment, said, shown
 from launcher.transports.transport import Inventory, Launch, Reaching
 
 _SERVE = "launcher.agent.node:serve"
-#: Seconds for the look at a node; for a step to take the arguments of its agent; for all steps to end at the
-#: end, by themselves and after SIGTERM.
-_LOOK, _BEGIN, _END, _LAST = 60.0, 5.0, 5.0, 2.0
+#: Seconds for the look at a node; for all steps to end at the end, by themselves and after SIGTERM.
+_LOOK, _END, _LAST = 60.0, 5.0, 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
 _CANCELLING, _PAUSE = 1.0, 0.1
 #: A step takes a share of no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
@@ -78,6 +78,8 @@ class Step(CommandPipe):
         self._job, self._is_agent = job, entry == _SERVE
         #: Whether its output is as `SWAPPED` has it.
         self.swapped = entry == CONNECT
+        #: What goes before the next bytes: two short messages would take 40 ms (TCP as srun uses it, Nagle).
+        self.first = b""
         argv = [*srun(job.id, host), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
         super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
@@ -86,6 +88,17 @@ class Step(CommandPipe):
         """See `RemoteCommand.recv`."""
         data = super().recv(size)
         return data.translate(SWAPPED) if data and self.swapped else data
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        sent, before = super().send(self.first + data), len(self.first)
+        self.first = self.first[sent:]
+        return max(0, sent - before)
+
+    def _await_mark(self, data: bytes) -> None:
+        super()._await_mark(data)
+        if self._ready and self._is_agent:
+            self._send(b"\n")  # what the program writes after the mark waits for an answer, or for 40 ms
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
@@ -194,7 +207,6 @@ class Steps:
         #: The steps that have looked at their nodes, and wait to become agents.
         self._waiting: dict[str, Step] = {}
         self._pythons: dict[str, str] = {}
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all nodes
 
     def look(self, host: str, files: Mapping[str, Any]) -> Node:
         """Look at a node.
@@ -230,7 +242,7 @@ class Steps:
         if host not in self._waiting or not self._waiting[host].runs:  # it was lost
             self.look(host, {})
         step = self._waiting.pop(host)
-        Dialog(step).send(arguments, _BEGIN)
+        step.first = json.dumps(arguments).encode("ascii") + b"\n"
         step.swapped = True
         return step
 
@@ -321,7 +333,13 @@ class Nodes(Record):
         return tuple(hosts)
 
 
-def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fanout: int) -> Nodes:
+def look(
+    job: Job,
+    files: Mapping[str, Any],
+    notice: Callable[[str], None],
+    fanout: int,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Nodes:
     """Look at all nodes of a job, by steps that stay.
 
     Args:
@@ -329,6 +347,7 @@ def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fano
         files: see `launcher.agent.node.serve`.
         notice: gets a line while some take long.
         fanout: how many nodes at once.
+        meanwhile: called while the nodes answer.
 
     Raises:
         TransportError: Slurm does not answer, or a node does not.
@@ -336,12 +355,19 @@ def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fano
     steps = Steps(job)
     try:
         with slow(notice, UNANSWERED):
-            names = job.nodes()
-            told = ask("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o")
+            names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
         steps.variables = job.variables(names)
-        found, silent = for_each(
-            names, lambda name: steps.look(name, files), notice, "its first step", fanout
-        )
+        with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as told:
+            found, silent = for_each(
+                names,
+                lambda name: steps.look(name, files),
+                notice,
+                "its first step",
+                fanout,
+                meanwhile=meanwhile,
+            )
+            with slow(notice, UNANSWERED):
+                pairs = [line.split() for line in told().splitlines()]
         reasons: dict[str, list[str]] = {}
         for name, why in silent.items():
             reasons.setdefault(job.why_over(fresh=False) or why, []).append(name)
@@ -350,7 +376,6 @@ def look(job: Job, files: Mapping[str, Any], notice: Callable[[str], None], fano
     except BaseException:
         steps.end()
         raise
-    pairs = (line.split() for line in told.splitlines())
     addresses = {name: address for name, address in pairs if name != address}
     return Nodes(tuple(found[name] for name in names), steps, addresses)
 
@@ -403,7 +428,7 @@ def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
     programs = (role.program for role in launch.job.roles if role.program.kind is ProgramKind.SCRIPT)
     paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
     files = {path: told for path in paths if (told := fingerprint(path)) is not None}
-    found = look(job, files, launch.notice, launch.reaching.fanout)
+    found = look(job, files, launch.notice, launch.reaching.fanout, launch.meanwhile)
     try:
         count = sum(role.count for role in launch.job.roles if not role.sidecar)
         made = found.hosts(count, bool(launch.job.policy.restarts))

@@ -81,19 +81,6 @@ def test_a_node_that_takes_no_rows(tmp_path: Path):
         cluster.train(range(100), feed_timeout=1)
 
 
-def test_a_node_that_is_not_fed_fails_with_that_reason():
-    def ask(args: Any, ctx: Any) -> None:
-        if ctx.job_name == "ps":
-            ctx.get_data_feed().next_batch(1)
-        time.sleep(300)
-
-    with (
-        pytest.raises(TaskFailed, match="ps/0 is not fed"),
-        TFCluster.run(ask, None, 2, 1, **FED) as cluster,
-    ):
-        cluster.shutdown()
-
-
 def test_arguments_that_are_refused():
     cluster = TFCluster.run(lambda args, ctx: None, None, 1, **FED)
     with pytest.raises(InputError, match="num_epochs=0"):

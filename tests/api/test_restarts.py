@@ -77,15 +77,6 @@ def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path
     assert report is not None and report["restarts"] == 1
 
 
-def test_all_nodes_that_start_again_are_fed_again(tmp_path: Path):
-    """Without ps the workers start again together."""
-    args = {"folder": str(tmp_path), "die": ["1-1", "0-2"], "wait": True}
-    with TFCluster.run(consume, args, 2, restarts=2, grace=1, **FED) as cluster:
-        cluster.train(PARTITIONS)
-    assert set(rows_of(tmp_path)) == set(range(20_000))
-    assert {name for name in batches_of(tmp_path) if name.endswith("-3")} == {"worker-0-3", "worker-1-3"}
-
-
 def test_inference_gives_each_result_once():
     def square(args: Any, ctx: Any) -> None:
         feed, batches = ctx.get_data_feed(train_mode=False), 0
@@ -129,15 +120,6 @@ def test_equal_batches_need_a_restart_of_all(tmp_path: Path):
         TFCluster.run(slow, None, 2, restarts=1, restart="task", grace=1, **FED) as cluster,
     ):
         cluster.train(list(range(100_000)), equal="drop", batch_size=4)
-
-
-def test_no_restart_is_left(tmp_path: Path):
-    args = {"folder": str(tmp_path), "die": ["0-1", "0-2"]}
-    with (
-        pytest.raises(TaskFailed, match=r"worker/0 failed .*\(attempt 2\): killed by SIGKILL"),
-        TFCluster.run(consume, args, 1, restarts=1, **FED) as cluster,
-    ):
-        cluster.train(PARTITIONS, feed_timeout=60)
 
 
 def test_the_failure_is_that_of_the_last_attempt():

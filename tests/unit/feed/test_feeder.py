@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -31,41 +30,6 @@ def double(row: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------- every row
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("inference", [False, True])
-def test_broken_connections_cost_no_row_and_no_result(tmp_path: Path, inference: bool):
-    """Rows in flight may come twice; results are exact."""
-    many, dice = 100_000, random.Random(1)
-    with Lab(tmp_path) as lab:
-        over = threading.Event()
-
-        def break_connections() -> None:
-            while not over.wait(dice.random() * 0.5):
-                for peer in lab.peers[-2:]:
-                    frames.hang_up(peer.sock)
-
-        def parts() -> Iterator[range]:
-            for part in uneven(many):
-                yield part
-                if part.start > many // 2:
-                    soon(lambda: len(lab.peers) > 6)
-
-        if inference:
-            lab.answer(double)
-        else:
-            got = lab.read(batch=200)
-        breaking = lab.run(break_connections)
-        if inference:
-            assert list(lab.feeder.inference(parts())) == [2 * row for row in range(many)]
-        else:
-            lab.feeder.train(parts())
-        over.set()
-        breaking.join()
-        lab.finish()
-    if not inference:
-        assert set(flat(got)) == set(range(many))
 
 
 def test_calls_epochs_and_feeds(tmp_path: Path):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
         started.kill()
     elif victim == "srun":
         for pid in sruns({**slurm.environ, "SLURM_JOB_ID": job})[:1]:
-            kill_tree(pid)
+            with suppress(FileNotFoundError, ProcessLookupError):  # at a stop it may just have ended
+                kill_tree(pid)
     elif victim in ("salloc", "holder"):
         found = holder if victim == "holder" or holder is None else below(holder, "salloc")
         if found is not None:

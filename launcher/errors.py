@@ -15,7 +15,7 @@
     │   ├── ConnectionLost               the connection to a host broke: a new one may work
     │   └── HostGone                     an agent, or its host, has gone for good
     │       ├── AllGone                      ... and so have all others: their allocation is over
-    │       └── Preempted                    ... because a cluster took it for others
+    │       └── Preempted                    ... by a cluster, or to get more memory
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
@@ -130,7 +130,7 @@ class HostGone(TransportError):
 
 
 class Preempted(HostGone):
-    """A cluster took the host for others: that is no failure of it, and its restart does not count."""
+    """A cluster took the host for others, or it is made anew with more memory: its restart does not count."""
 
 
 class AllGone(HostGone):

@@ -58,7 +58,7 @@ _FOREIGN = (
 
 
 def examples(most: int) -> int:
-    """How many examples hypothesis tries: a quarter of these, and all in ``make soak`` (``LAUNCH_SOAK``)."""
+    """How many examples hypothesis tries: a quarter of ``most``; all of them if ``LAUNCH_SOAK`` is set."""
     return most if os.environ.get("LAUNCH_SOAK") else most // 4
 
 
@@ -193,7 +193,7 @@ def _shared_by(nodeid: str) -> str:
     return nodeid
 
 
-#: How many processes this one has started, as far as Python tells.
+#: How many processes this one has started, by the audit events of Python.
 _STARTED = [0]
 
 
@@ -341,7 +341,7 @@ def _ends(pid: int, timeout: float) -> bool:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Handlers and mask are as before afterwards: processes of later tests would inherit them."""
+    """Restore handlers and mask at the end: processes of later tests would inherit them."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     mask, handlers = signal.pthread_sigmask(signal.SIG_BLOCK, ()), [*map(signal.getsignal, numbers)]
     yield
@@ -371,7 +371,7 @@ class Launch:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Ended:
-        """Run it in this process, a tenth of the time: for what ends before anything is started."""
+        """Run it in this process, in a tenth of the time: for commands that start no task."""
         written = (io.BytesIO(), io.BytesIO())
         out, err = (io.TextIOWrapper(file, "utf-8", "backslashreplace") for file in written)
         words = [os.fspath(arg) for arg in args]

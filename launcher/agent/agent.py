@@ -31,9 +31,9 @@ from launcher.task_id import TaskId
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
-#: Seconds until the end of a task by SIGTERM is reported: who ends all processes of this machine, or of a
-#: step of Slurm, may signal the agent after the tasks. Then the launcher hears of the agent's end only.
-DOUBT = 0.5
+#: Seconds until the end of a task by SIGTERM is reported. What ends all processes of this machine, or of a
+#: step of Slurm, may signal the agent after the tasks. Then only the end of the agent is reported.
+_SIGTERM_DELAY = 0.5
 
 
 class Agent:
@@ -72,8 +72,8 @@ class Agent:
         self._children = Children(selector, connection, self._families.own.add)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
-        #: The ends of tasks that are not reported before a time (monotonic), see `DOUBT`.
-        self._doubted: Dict[Task, Tuple[float, events.TaskExited]] = {}
+        #: The ends of tasks that are reported later, each with its time (monotonic), see `_SIGTERM_DELAY`.
+        self._delayed: Dict[Task, Tuple[float, events.TaskExited]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
         self._spawner = Spawner(number)
@@ -144,7 +144,7 @@ class Agent:
             self._look_at_stopping()
         for part in (self._children, self._templates, self._outputs, self._connection):
             part.on_time(now)
-        self._report_doubted(now)
+        self._report_delayed(now)
         if self._look_at is not None and self._look_at <= now:
             self._look_at = math.inf
             self._look_for_servers()
@@ -156,7 +156,7 @@ class Agent:
         parts = (self._stopping, self._outputs, self._children, self._templates, self._connection)
         times = [due for part in parts if (due := part.next_due()) is not None]
         times += [] if self._look_at is None else [self._look_at]
-        times += [until for until, _ in self._doubted.values()]
+        times += [until for until, _ in self._delayed.values()]
         return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
     def _listen(self) -> None:
@@ -199,7 +199,7 @@ class Agent:
         if not self._cut_short:
             self._cut_short, self._stays = True, False
             self._connection.refuse(why)
-            self._report_doubted(math.inf)
+            self._report_delayed(math.inf)
             self._end_all(steps)
 
     def _on_watchdog(self) -> None:
@@ -326,14 +326,14 @@ class Agent:
         now = events.now()
         exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
         if number == signal.SIGTERM and not (task.signalled or self._cut_short):
-            self._doubted[task] = time.monotonic() + DOUBT, exited
+            self._delayed[task] = time.monotonic() + _SIGTERM_DELAY, exited
         else:
             self._send(exited)
 
-    def _report_doubted(self, now: float) -> None:
-        for task, (until, exited) in list(self._doubted.items()):
+    def _report_delayed(self, now: float) -> None:
+        for task, (until, exited) in list(self._delayed.items()):
             if until <= now:
-                del self._doubted[task]
+                del self._delayed[task]
                 self._send(exited)
                 self._gone_if_done(task)
 
@@ -348,7 +348,7 @@ class Agent:
     def _gone_if_done(self, task: Task) -> None:
         if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
             return
-        if task in self._doubted:
+        if task in self._delayed:
             return
         del self._tasks[task.id]
         self._families.forget(task.id)

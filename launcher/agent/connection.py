@@ -1,9 +1,9 @@
-"""The agent's end of its connection to the launcher: a pipe, or sockets that come and go.
+"""The agent's end of its connection to the launcher: one pipe, or one connection after another.
 
 On the launcher's own machine, and in a container of its engine, the agent has a pipe: its end of file means
-that the launcher is gone. On another host the agent listens on an abstract Unix socket. The program of a
-connection there (`launcher.agent.main.connect`) passes its stdin and stdout to the agent, then waits: the
-agent itself reads and writes them. When the launcher does not come back in time, the agent gives up.
+that the launcher is gone. On another host the agent listens on an abstract Unix socket. The program that
+makes a connection there (`launcher.agent.main.connect`) passes its stdin and stdout to the agent, then waits:
+the agent itself reads and writes them. When the launcher does not come back in time, the agent gives up.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _LATE = 0.5
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
-#: What a program of a connection says about the stdin and stdout that it passes to the agent: how the agent
-#: must write.
+#: What a program sends with its stdin and stdout: whether the agent writes there as `SWAPPED` has it.
 _PLAIN, _AS_SWAPPED = b".", b"s"
 #: Bytes of two descriptors.
 _BOTH = 2 * array("i").itemsize
@@ -73,8 +72,8 @@ class Connection:
         self._until = self._received_at + first
         #: The number of the present connection.
         self._attempt = -1
-        #: The program whose stdin and stdout are the connection: it exits when we close this, and the other
-        #: way round. ``None``: they are our own.
+        #: To the program whose stdin and stdout are the connection. It exits when we close this socket; its
+        #: exit ends the connection. ``None``: they are our own.
         self._program: Optional[socket.socket] = None
         #: See `SWAPPED`; ``None``: bytes are written as they are.
         self._table: Optional[bytes] = None
@@ -231,7 +230,7 @@ class Connection:
             self._selector.register(peer, selectors.EVENT_READ, partial(self._take_streams, peer))
 
     def _take_streams(self, peer: socket.socket) -> None:
-        """The peer passes its stdin and stdout; or it has exited."""
+        """Take the stdin and stdout that a peer passes, unless it has exited."""
         self._selector.unregister(peer)
         self._peer = None
         said, streams = _receive_streams(peer)
@@ -243,7 +242,13 @@ class Connection:
                 os.close(fd)
 
     def take_peer(self, peer: socket.socket, streams: Sequence[int], swapped: bool = False) -> None:
-        """Wait for the greeting of a launcher on the stdin and stdout of a peer."""
+        """Wait for the greeting of a launcher on the stdin and stdout of a peer.
+
+        Args:
+            peer: a socket to the program.
+            streams: descriptors of its stdin and stdout.
+            swapped: we write as `SWAPPED` has it.
+        """
         self._peer, self._streams, self._table_of_peer = peer, streams, SWAPPED if swapped else None
         self._greeting = Decoder(False, only=(Hello,))
         self._selector.register(peer, selectors.EVENT_READ, self._drop_peer)
@@ -334,7 +339,7 @@ def pass_streams(agent: socket.socket, swapped: bool) -> None:
         swapped: the agent writes as `SWAPPED` has it.
 
     Raises:
-        OSError: it has exited.
+        OSError: the agent has exited.
     """
     streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (0, 1)))
     agent.sendmsg([_AS_SWAPPED if swapped else _PLAIN], [streams])

@@ -7,7 +7,7 @@
 `serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
                 first connection, and it listens like a daemon
 `serve_passed`  in a pod: the same, but another program has passed us its stdin and stdout
-`connect`       passes our stdin and stdout to the agent that listens, and waits for its end
+`connect`       passes our stdin and stdout to the agent that listens, and waits until it closes them
 ==============  ======================================================================================
 
 Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
@@ -39,7 +39,7 @@ from launcher.protocol import SWAPPED, Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
-#: Seconds for the first greeting of a launcher: this machine, or the launcher, may be busy.
+#: Seconds for the first greeting of a launcher: this machine or that of the launcher may be busy.
 _FIRST = 30.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
@@ -151,13 +151,16 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
 
 
 def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
-    """Pass our stdin and stdout to the agent; ends when it does, or when it has left them.
+    """Pass our stdin and stdout to the agent, and wait until it exits or closes them.
 
-    When it was killed, report that, and end what it left.
+    If it was killed, report that, and kill the processes that it left.
 
     Args:
         arguments: ``token``, ``agent``; ``swapped``: our stdout is as `SWAPPED` has it.
         watchdog: the agent's, if it is a child of this process; 0: it is not.
+
+    Returns:
+        The exit code; 1: the agent can't be reached.
     """
     number, table = int(arguments["agent"]), SWAPPED if arguments.get("swapped") else None
     try:
@@ -172,7 +175,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sweep.sweep(number, _KILLING)
         _refuse("its agent exited while the connection was down", table)
         return 1
-    with suppress(OSError):  # a reset: it has exited, or a newer connection replaced this one before
+    with suppress(OSError):  # a reset: it has exited, or has taken a newer connection
         pass_streams(agent, table is not None)
         _await_close(agent)
     if _await_end(number, watchdog):  # else nothing is left, or the agent runs on
@@ -183,7 +186,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
 
 
 def _await_close(agent: socket.socket) -> None:
-    """Wait until the agent has left our stdin and stdout; not long if stdin has ended and it does not."""
+    """Wait until the agent has closed our stdin and stdout; for a limited time after the end of stdin."""
     waiting = select.poll()
     waiting.register(agent, select.POLLIN)
     waiting.register(0, select.POLLRDHUP)
@@ -214,5 +217,5 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
 
 
 def _refuse(why: str, table: Optional[bytes]) -> None:
-    os.set_blocking(1, True)  # the agent has changed that
+    os.set_blocking(1, True)  # the agent has set it to non-blocking
     write_all(1, b"".join(encode(Refused(why))).translate(table))

@@ -51,8 +51,8 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
     """Write a line of JSON about this node; a line of JSON on stdin makes this process the agent.
 
-    The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job. Before
-    it may come empty lines. Without it the launcher does not need the node.
+    The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job. Empty
+    lines may come before it. Without it the launcher does not need the node.
 
     Args:
         arguments: ``files``: paths, and what `fingerprint` says about them on the machine of launch.
@@ -82,7 +82,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 
 
 def _import_the_agent() -> None:
-    """While the tasks are placed."""
+    """Import its modules while the tasks are placed."""
     import ctypes  # noqa: F401
 
     import launcher.agent.agent  # noqa: F401

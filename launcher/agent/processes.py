@@ -357,7 +357,11 @@ def nothing_on(*fds: int) -> None:
 
 
 def close_inherited(*kept: int) -> None:
-    """Close inherited descriptors, but for the standard streams and those kept."""
+    """Close inherited descriptors, except the standard streams.
+
+    Args:
+        kept: other descriptors that stay open.
+    """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in kept:
             with suppress(OSError):  # the descriptor that listed the folder

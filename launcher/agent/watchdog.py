@@ -31,7 +31,7 @@ ENDING = 15.0
 _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _LATE, _AGAIN = 1.0, 1.0
-#: Seconds for an agent to begin: it has no task until then, and its machine may be busy.
+#: Seconds for an agent to start: it has no task until then, and its machine may be busy.
 _STARTING = 60.0
 #: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.
 MISSED = _LATE + _AGAIN + KILLING
@@ -75,7 +75,7 @@ def watch(
     Args:
         agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
         deadline: of an agent that listens; ``None``: it has a pipe, our stdin and stdout.
-        peer: of the agent alone.
+        peer: a socket that only the agent keeps; ``None``: there is none.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -19,8 +19,8 @@ launch clean --hosts lab.yaml the same at the engines of these hosts
 launch clean --kubernetes     Jobs in the namespace of kubectl's context
 
 Only what is labelled by a launch of yours, on this machine, that has ended;
-at Slurm, jobs that no process looks after. What -d has started in Kubernetes
-ends by `launch stop`."""
+at Slurm, jobs that no process looks after. `launch stop` ends what -d has
+started in Kubernetes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

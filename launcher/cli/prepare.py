@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import signal
 import sys
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if args.clean else wanted(args.requirement, args.packages, os.environ)
 
-    from launcher.environments.prepare import Settings, prepare  # with uv and threads
+    from launcher.environments.prepare import Settings, prepare  # imports uv and threads
 
     for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -82,8 +81,10 @@ def run(args: argparse.Namespace) -> int:
     pythons = sorted({look.version for look in looks.values() if look.version})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
-    good = "ready" if not args.clean else r"(?!failed).*"
-    bad = [host for host, look in looks.items() if not re.match(good, look.state)]
+    if args.clean:
+        bad = [host for host, look in looks.items() if look.state.startswith("failed")]
+    else:
+        bad = [host for host, look in looks.items() if look.state != "ready"]
     if bad:
         print_notice(f"{counted(len(bad), 'host')} of {len(looks)} without the environment: {listed(bad)}")
     elif makes:

@@ -27,9 +27,9 @@ from launcher.transports.ssh.hosts import SshConnections
 _ENTRY = "launcher.environments.remote:main"
 #: Hosts at once.
 _MOST_AT_ONCE = 40
-#: Seconds between looks at what else has happened; without a line; that a host may say nothing.
+#: Seconds between two looks at the time; until a line says what goes on; that a host may say nothing.
 _LOOK, _SILENT, _DEAD = 0.25, 2.0, 300.0
-#: Lines of a host: one a second.
+#: Lines that a host may send: about one comes each second.
 _MOST_LINES = 20_000
 #: Bytes that an environment needs on the disk: with TensorFlow, with anything else.
 _WITH_TENSORFLOW, _OTHERS = 2_500_000_000, 50_000_000
@@ -106,21 +106,21 @@ def prepare(
         SshConnections(others, ssh, notice) as connections,
     ):
         resolver = Resolver(settings.wanted, settings.upgrade, folder)
-        work = _Work(settings, hosts, connections, resolver, notice)
+        preparer = _Preparer(settings, hosts, connections, resolver, notice)
         try:
             failed = connections.connect()
-            futures = {host.name: pool.submit(work.run, host, failed.get(host.name)) for host in hosts}
+            futures = {host.name: pool.submit(preparer.run, host, failed.get(host.name)) for host in hosts}
             while wait(futures.values(), _LOOK).not_done:
-                work.tick()
+                preparer.tick()
         finally:
-            work.notice = lambda _: None
+            preparer.notice = lambda _: None
             resolver.stop()
             pool.shutdown(wait=False, cancel_futures=True)
     return {name: future.result() for name, future in futures.items()}
 
 
-class _Work:
-    """Prepares, compares or cleans hosts, each in a thread, and prints a line a host and stage."""
+class _Preparer:
+    """Prepares, compares or cleans hosts, each in a thread. Prints a line for each stage of a host."""
 
     def __init__(
         self, settings: Settings, hosts: Sequence[Host], connections: SshConnections, resolver: Resolver,
@@ -161,6 +161,9 @@ class _Work:
         Args:
             host: the host.
             fault: why it can't be reached; ``None``: it can.
+
+        Returns:
+            What it has at the end; its state has the reason if that failed.
         """
         look, settings = Look(), self._settings
         # A path relative to the working folder of the tasks means nothing here.
@@ -222,7 +225,8 @@ class _Work:
         """What a host has, after it has done what it was asked for.
 
         Args:
-            host, dialog: with whom.
+            host: the host.
+            dialog: with its program.
             download: downloads wheels, and returns their folder; ``None``: it needs none.
 
         Raises:

@@ -80,16 +80,16 @@ def check(fault: str) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One program makes or removes environments at a time. Before and after it there are only whole ones."""
+    """Hold the lock: one program makes or removes environments at a time. It leaves only whole ones."""
     os.makedirs(TOP, 0o700, exist_ok=True)
     with open(f"{TOP}/.lock", "a") as file:
         os.set_inheritable(file.fileno(), True)
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            remove_halves()
+            remove_incomplete()
             yield
         finally:
-            remove_halves()
+            remove_incomplete()
 
 
 def content(path: str) -> str:
@@ -104,7 +104,8 @@ def folders() -> List[str]:
     return [f"{TOP}/{name}" for name in sorted(os.listdir(TOP)) if FOLDER.fullmatch(name)]
 
 
-def remove_halves() -> None:
+def remove_incomplete() -> None:
+    """Remove environments that are not whole. Only who holds the lock may do that."""
     for folder in folders():
         if not manifest(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -234,7 +235,7 @@ def clean(days: int) -> None:
             is_used = any(folder in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
             if last < limit and not is_used:
                 send("stage", f"removing {os.path.basename(folder)}")
-                os.unlink(f"{folder}/{MANIFEST}")  # from here on it is half an environment
+                os.unlink(f"{folder}/{MANIFEST}")  # now it is not whole, so it is removed below
     for path in glob.glob(f"{glob.escape(TOP)}/*"):
         if not os.path.exists(path):
             os.unlink(path)

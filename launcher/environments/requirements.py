@@ -17,7 +17,7 @@ from launcher.record import Record
 
 #: Options about package indexes.
 _OPTION = r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
-#: A requirement has no slash, as paths do, but for that of an address without a password.
+#: A requirement has no slash, as paths have; only an address without a password has some.
 _REQUIREMENT = r"\w([^/]*(?<!\.whl)|[^/@]*@ *https?://[^@\s]+\.whl(#\S+)?( .*)?)|--hash=\S+( *\\)?"
 _EXPECTED = (
     "expected NAME, NAME==VERSION or NAME @ https://...whl, as hosts have no files of this machine; "

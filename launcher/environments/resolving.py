@@ -73,7 +73,7 @@ class Resolver:
             process.wait()
 
     def resolve(self, python: str, platform: str) -> str:
-        """The versions.
+        """The versions, as in a requirements file.
 
         Args:
             python: ``3.11``
@@ -87,6 +87,9 @@ class Resolver:
 
     def wheels(self, python: str, platform: str, versions: str) -> str:
         """The folder with wheels of all packages.
+
+        Args:
+            python, platform, versions: see `resolve`, and what it has returned.
 
         Raises:
             Unresolved: they can't be downloaded.

@@ -311,9 +311,8 @@ def _launch(
         )
         complete = written = True
         with ExitStack() as ending:
-            with (
-                interrupts.queued()
-            ):  # a signal after the end of the job, as at scancel, takes no report away
+            # A signal after the end of the job, as at scancel, does not prevent the report.
+            with interrupts.queued():
                 report = orchestrator.run()
                 left = report.restarts < restarts
                 near = interrupts.limit_is_near

@@ -168,7 +168,7 @@ class _File:
         self._given = self.fd = fd
         #: Writing may block: poll before each write, and write little.
         self._polls = False
-        #: Of a pipe, in bytes; 0: it is another file.
+        #: The size of the pipe, in bytes; 0: it is another file.
         self._capacity = 0
         try:
             mode = os.fstat(fd).st_mode

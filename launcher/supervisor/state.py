@@ -104,7 +104,7 @@ class JobState:
         #: When the user last asked for the end; seconds that agents have to answer.
         self.last_stop_at: float | None = None
         self.answer_limit = 0.0
-        #: What the user was last told to be waited for, and in which restart.
+        #: The last notice about a wait, and the number of restarts that had begun then.
         self.told: tuple[str, int] | None = None
         self._commands: list[Command] = []
 

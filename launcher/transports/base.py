@@ -235,7 +235,7 @@ class Hosts(Protocol):
             A line for the user, see `outgrown`; empty: it has the last size.
 
         Raises:
-            Preempted: with that line; the host is lost, and `reach` makes one with that size.
+            Preempted: its text is that line; the host is lost, and `reach` makes one with that size.
             TransportError: that is not possible now.
         """
 
@@ -305,9 +305,8 @@ def for_each(
     try:
         futures = {name: pool.submit(function, name) for name in names}
         if meanwhile is not None:
-            wait(
-                futures.values(), _BEGINNING
-            )  # else work of this thread would keep the others from beginning
+            # Otherwise the work of this thread would keep the others from beginning.
+            wait(futures.values(), _BEGINNING)
             meanwhile()
         seconds = _FIRST_NOTICE
         left = set(futures.values())

@@ -51,8 +51,8 @@ AGENT_MODULES = (
     "launcher.scheduler.cluster_spec",
     "launcher.agent",
 )
-#: Seconds for a main process to leave the streams that were passed to it when their other end has closed.
-_LEAVING = 20
+#: Seconds for a main process to close the streams that were passed to it, after their other end has closed.
+_CLOSE_LIMIT = 20
 #: A format of `marshal` that every Python 3 reads.
 _MARSHAL = 2
 
@@ -64,9 +64,9 @@ _BEGIN = "import sys;del sys.path[0];import os;"
 _REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
 _LOADER = _BEGIN + _REST
 
-#: The same for the main process of a container: its program comes through the stdin that the first process
-#: of its user in its container passes it, over an abstract socket. It ends if none comes in time, and by
-#: SIGTERM: such a process ignores signals without a handler.
+#: The same for the main process of a container. Its program comes through a stdin that another process passes
+#: to it over an abstract socket: the first process of its own user in its own container. It exits if none
+#: comes in time, and at SIGTERM, which such a process ignores without a handler.
 _WAITING = f"""\
 {_BEGIN}
 import array, signal, socket, struct
@@ -91,9 +91,9 @@ os.dup2(peer.fileno(), {PASSER}, False)
 peer.close()
 {_REST}
 """
-#: That process: it passes its stdin and stdout to the main process, which may not listen yet, and waits until
-#: that has left them; not long if stdin has ended and it does not. Many images have no compiled modules: it
-#: imports none that must be compiled. Any Python since 2.6 understands it.
+#: That other process. It passes its stdin and stdout to the main process, which may not listen yet, and waits
+#: until the main process closes them; after the end of stdin it waits for a limited time. Many images have no
+#: compiled modules, so it imports none that must be compiled. Any Python since 2.6 understands it.
 _PASSING = f"""\
 {_BEGIN}
 import _socket, array, select, time
@@ -114,7 +114,7 @@ poll.register(peer, select.POLLIN)
 poll.register(0, select.POLLRDHUP)
 poll.poll()
 poll.unregister(0)
-poll.poll({_LEAVING} * 1000)
+poll.poll({_CLOSE_LIMIT} * 1000)
 """
 
 #: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
@@ -227,7 +227,7 @@ def frame(data: bytes) -> bytes:
 
 
 def loader(python: str) -> list[str]:
-    """The command line of a process that takes `program`, for a container or this machine: no shell."""
+    """The command line of a process that takes `program` from its stdin: no shell is needed."""
     return [python, "-E", "-s", "-S", "-c", _LOADER]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: States of a batch job.
 PENDING, RUNNING, OVER = "pending", "running", "over"
-#: Bytes of a line that are shown together.
+#: The most bytes of a line that are shown at once.
 _PIECE = 64 * 1024
 
 

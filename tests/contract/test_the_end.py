@@ -138,8 +138,10 @@ def test_a_signal_to_agent_or_watchdog(
         assert not agent.all(events.TaskSignalled) and not agent.all(events.TaskGone)
 
 
-def test_who_ends_all_processes_may_signal_a_task_first(agent: Driver, eyes: Eyes):
-    """As Slurm at scancel: reported is the end of the agent, not that of the task."""
+def test_of_sigterm_to_a_task_and_then_to_its_agent_the_end_of_the_agent_is_reported(
+    agent: Driver, eyes: Eyes
+):
+    """As Slurm sends it at scancel: the end of the task is not reported."""
     task = agent.started("worker/0", ["sleep", "600"]).pid
     kill = "import os, sys, time; task, agent = map(int, sys.argv[1:]);"
     eyes.code(

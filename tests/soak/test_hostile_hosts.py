@@ -1,6 +1,6 @@
 """Hosts that lie, in more than 2,000 ways: the host counts as lost, and nothing else is harmed.
 
-A fortieth of the cases runs with all tests; ``LAUNCH_SOAK`` runs all.
+``make test`` runs a fortieth of the cases; with ``LAUNCH_SOAK`` all run.
 """
 
 from __future__ import annotations

@@ -37,10 +37,11 @@ pytestmark = pytest.mark.timeout(240)
 def until_moment(started: Started, moment: str, ready: Callable[[], bool], start: float = 0.4) -> None:
     """Wait for the moment.
 
-    A random one in the start or in a restart, all tasks up, or a stop that has begun.
-
     Args:
-        start: seconds of the start.
+        started: the launch.
+        moment: ``start``, ``restart``: a random moment in it; ``stop``: it has begun; else all tasks are up.
+        ready: whether all tasks are up.
+        start: the longest time after the start, in seconds.
     """
     if moment == "start":
         time.sleep(random.random() * start)

@@ -91,7 +91,14 @@ def read_shared(found: Values, roles: Sequence[str]) -> dict[str, Any]:
 
 
 def read_engine(node: Node, name: str, keys: Keys, faults: Faults) -> Values:
-    """Read ``docker:`` or ``kubernetes:`` of a job file, an image or a mapping."""
+    """Read ``docker:`` or ``kubernetes:`` of a job file, an image or a mapping.
+
+    Args:
+        node: its value.
+        name: the key.
+        keys: those of the mapping.
+        faults: gets what is wrong.
+    """
     from launcher.config.schema import read_mapping
 
     if isinstance(node.value, str):

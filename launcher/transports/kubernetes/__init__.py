@@ -5,6 +5,7 @@
     options      what the user asks for
     manifest     the Jobs
     kubectl      how the cluster is reached: only by the command kubectl
+    rights       asks the API server whether rights are missing
     status       what the API says about a pod
     pods         the pods of a launch: made, connected to, made again, removed
     batch        --detach: a launcher in a pod, found from other machines
@@ -13,8 +14,8 @@
 
     here         orchestrator ══ link ══ kubectl exec ══ API server ══ agent ──> task
 
-The agent is the main process. The program of each kubectl exec passes its stdin and stdout to it, then waits.
-Through the first ones the agent's modules come.
+The program of each kubectl exec passes its stdin and stdout to the agent, then waits. The agent's modules
+come through the first ones.
 
 Nothing is installed in the cluster: rights in one namespace are enough. The lease ends an agent whose
 launcher is gone; then its pod has ended, and the cluster removes the Job.

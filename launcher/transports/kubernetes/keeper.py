@@ -78,7 +78,7 @@ def keep(arguments: dict[str, Any]) -> int:
 def _copy(launcher: Any, messages: Any, plan: str) -> None:
     """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan.
 
-    Then who has submitted it needs no more.
+    Then the command that has submitted the launcher needs no more: our stdout, which it reads, is closed.
     """
     fd, begun = launcher.stdout.fileno(), False
     while True:
@@ -99,7 +99,7 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
 
 
 def _say(data: bytes) -> None:
-    """Write it all to stderr, the log of the pod, and to stdout: who reads that may be gone."""
+    """Write it all to stderr, the log of the pod, and to stdout, whose reader may be gone."""
     for fd in (2, 1):
         left = data
         with suppress(OSError):

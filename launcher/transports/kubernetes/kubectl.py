@@ -24,7 +24,7 @@ _PREFIX = re.compile(
 #: Advice about an option that the user does not give.
 _ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
 _NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
-#: Begins what it says about each object that the API server refuses; so many lines of that are shown.
+#: Begins the lines about each object that the API server refuses; so many of them are shown.
 _REFUSED, _SHOWN = re.compile(r'Error from server|The \S+ "[^"]*" is invalid'), 3
 
 
@@ -52,8 +52,8 @@ class Kubectl(Record):
         Raises:
             TransportError: it fails, or does not answer.
         """
-        answer = [] if in_pod() else [f"--request-timeout={min(_ANSWER, limit):g}s"]
-        argv = self.argv(*answer, *words)
+        timeout = [] if in_pod() else [f"--request-timeout={min(_ANSWER, limit):g}s"]
+        argv = self.argv(*timeout, *words)
         try:
             done = subprocess.run(
                 argv,

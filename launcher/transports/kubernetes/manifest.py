@@ -32,7 +32,7 @@ HOME = "/launch"
 _WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
 #: Memory limit of a launcher in a pod, in MiB; and how much more for each task: a kubectl.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
-#: What of the user's template is not for a launcher; what its container has of it.
+#: What a launcher's pod does not take from the user's template; what its container takes from it.
 _OF_TASKS = ("initContainers", "containers")
 _OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
@@ -131,6 +131,9 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
     Args:
         options: of the launch.
         tasks: how many the job has.
+
+    Returns:
+        Those of the launch, with limits of its own, and without what only tasks need.
     """
     spec = options.pod.get("spec", {})
     # A quota of the namespace may ask for limits of every pod.

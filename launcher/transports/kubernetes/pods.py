@@ -363,7 +363,11 @@ class Pods:
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
-        """The same for the first one, which brings the main process its program."""
+        """The same for the first one, which brings the main process its program.
+
+        Raises:
+            TransportError: there is no pod.
+        """
         return self.command(host, *bootstrap.passing(self.python, self._of(host), _COMING))
 
     def starting(self, program: PodProgram) -> None:
@@ -440,7 +444,7 @@ class _PodConnections:
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """See `Commands.run`. What the agent sends does not go through its stdout, which its node keeps."""
+        """See `Commands.run`. The first program becomes the agent; later ones connect to it."""
         if entry == START and self._pods.begins(host):
             assert isinstance(arguments, Mapping)
             return PodProgram(self._pods, host, _SERVE, {**arguments, "grace": self._pods.grace})

@@ -75,7 +75,7 @@ def watch(
     Args:
         agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
         deadline: of an agent that listens; ``None``: it has a pipe, our stdin and stdout.
-        peer: a socket that only the agent keeps; ``None``: there is none.
+        peer: a socket that only the agent keeps, if we are the main process of a pod.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -95,7 +95,7 @@ def watch(
     processes.nothing_on(0, 1)
     if peer is not None:
         peer.close()
-    if os.getpid() == 1:
+    if os.getpid() == 1 or peer is not None:
         _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
     left = processes.kill_descendants(KILLING, _reap)
@@ -115,7 +115,10 @@ def _run(agent: Callable[[int], int], pipe: int, watchdog: Optional[processes.Pr
 
 
 def _pass_on_sigterm(agent: int) -> None:
-    """Pass SIGTERM on to the agent: the first process of a container ignores it (``docker stop``)."""
+    """Pass SIGTERM on to the agent: the first process of a container ignores it (``docker stop``).
+
+    The end of the main process, which is not the first one if a pod shares processes, is that of the tasks.
+    """
 
     def passed_on(*_: object) -> None:
         with suppress(OSError):  # it has ended

@@ -64,12 +64,15 @@ _BEGIN = "import sys;del sys.path[0];import os;"
 _REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
 _LOADER = _BEGIN + _REST
 
+#: The process at the other end of a socket; pid 0: it is not in our process namespace, or there is none.
+_PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
+
 #: The same for the main process of a container. Its program comes through a stdin that another process passes
 #: to it over an abstract socket: the first process of its own user in its own container. It exits if none
 #: comes in time, and at SIGTERM, which such a process ignores without a handler.
 _WAITING = f"""\
 {_BEGIN}
-import array, signal, socket, struct
+import array, signal, socket
 for number in (signal.SIGALRM, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(1))
 signal.alarm({{}})
@@ -79,7 +82,7 @@ listener.listen(8)
 streams = ()
 while len(streams) != 2:
     peer = listener.accept()[0]
-    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    {_PEER}
     if pid and uid == os.getuid():
         passed = peer.recvmsg(1, socket.CMSG_SPACE(8))[1]
         streams = array.array("i", bytes().join(data for _, _, data in passed))
@@ -92,22 +95,26 @@ peer.close()
 {_REST}
 """
 #: That other process. It passes its stdin and stdout to the main process, which may not listen yet, and waits
-#: until the main process closes them; after the end of stdin it waits for a limited time. Many images have no
-#: compiled modules, so it imports none that must be compiled. Any Python since 2.6 understands it.
+#: until the main process closes them; after the end of stdin it waits for a limited time. Containers of a pod
+#: share the names of sockets: a process of another container may listen, and gets nothing. Many images
+#: have no compiled modules, so it imports none that must be compiled. Any Python since 2.6 understands it.
 _PASSING = f"""\
 {_BEGIN}
-import _socket, array, select, time
+import _socket as socket, array, select, time
 if sys.version_info < (3, 8):
     version = ".".join(map(str, sys.version_info[:3])).encode("ascii")
     os.write(1, b"{{}}too old " + version + b"{{}}")
     sys.exit(1)
 until = time.monotonic() + {{}}
-peer = _socket.socket(_socket.AF_UNIX)
+peer = socket.socket(socket.AF_UNIX)
 while peer.connect_ex("\\0{{}}") and time.monotonic() < until:
     time.sleep(0.02)
 try:
-    peer.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", (0, 1)))])
-except OSError:  # it does not listen, or was killed
+    {_PEER}
+    if not pid or uid != os.getuid():
+        sys.exit("the main process does not listen, or another one has its socket")
+    peer.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (0, 1)))])
+except OSError:  # it was killed
     sys.exit(1)
 poll = select.poll()
 poll.register(peer, select.POLLIN)

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.loop import Loop
 from launcher.transports import bootstrap
+from launcher.transports.base import RemoteCommand
+from launcher.transports.command import CommandPipe
+from launcher.transports.link import START, open_link
+from tests.contract.driver import Driver
 from tests.kubernetes.cluster import soon
 
 #: Sends a program to the socket as a user, without asking whether it is wanted; prints what it gets.
@@ -26,6 +31,16 @@ try:
     print(peer.recv(100))
 except ConnectionResetError:
     print(b"")
+"""
+#: Listens at the socket as a user; prints how many bytes of descriptors it gets.
+LISTENS = """\
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\\0" + sys.argv[2])
+listener.listen()
+print("listens", flush=True)
+print(sum(len(data) for *_, data in listener.accept()[0].recvmsg(1, 100)[1]))
 """
 #: A program, which says who has sent it.
 PROGRAM = "import os\nos.write(1, b'from %s ' + os.read(0, 9))\n"
@@ -70,3 +85,49 @@ def test_only_its_own_user_in_its_container_is_heard(process: subprocess.Popen[b
 
 def test_it_ends_if_nobody_comes(name: str):
     assert subprocess.run(bootstrap.waiting(sys.executable, name, 1), timeout=30).returncode == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces, and be another user")
+@pytest.mark.parametrize("user", [0, 1000])
+def test_another_process_at_its_socket_gets_nothing(name: str, user: int):
+    """Of another user; or of another container: its process namespace is not ours."""
+    argv = [sys.executable, "-c", LISTENS, str(user), name]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"listens\n"
+        namespace = ["unshare", "--pid", "--fork", "--"] if user == 0 else []
+        done = subprocess.run(
+            [*namespace, *bootstrap.passing(sys.executable, name, 30)], capture_output=True, timeout=30
+        )
+        assert other.communicate(timeout=10)[0] == b"0\n"
+    assert done.returncode == 1 and b"another one has its socket" in done.stderr
+
+
+class _Pod:
+    """A pod whose containers share their processes: its main process is not the first one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `Commands.run`."""
+        assert entry == START and isinstance(arguments, dict)
+        sent = bootstrap.program("launcher.agent.main:serve_passed", {**arguments, "grace": 20.0})
+        return CommandPipe(host, bootstrap.passing(sys.executable, self._name, 30), sent, sys.executable)
+
+    def reconnect(self, host: str) -> None:
+        """See `Connections.reconnect`."""
+
+
+def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp_path: Path):
+    saved = tmp_path / "saved"
+    script = f"trap 'sleep 2; : > {saved}; exit' TERM; echo up; while :; do sleep 0.1; done"
+    with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60)) as main, Loop() as loop:
+        link = open_link(loop, "node1", _Pod(name), print, 30.0)
+        agent = Driver(link, "node1", {}, loop)
+        agent.start("worker/0", ["sh", "-c", script])
+        agent.until(lambda: agent.output("worker/0") == b"up\n")
+        main.terminate()
+        assert "it was sent SIGTERM" in (agent.to_the_end() or "")
+        main.wait(30)
+        link.close()
+    assert saved.exists()

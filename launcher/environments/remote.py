@@ -232,7 +232,8 @@ def clean(days: int) -> None:
             marks = [f"{folder}/{name}" for name in (MANIFEST, "used")]
             last = max(os.path.getmtime(path) for path in marks if os.path.exists(path))
             # A process that runs in it has loaded libraries from it.
-            is_used = any(folder in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
+            libraries = os.path.realpath(folder) + "/"
+            is_used = any(libraries in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
             if last < limit and not is_used:
                 send("stage", f"removing {os.path.basename(folder)}")
                 os.unlink(f"{folder}/{MANIFEST}")  # now it is not whole, so it is removed below

@@ -1,12 +1,16 @@
-"""What ``launch prepare`` takes as requirements."""
+"""What ``launch prepare`` takes as requirements, and what it removes."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from launcher.environments import remote
 from launcher.environments.requirements import masked, wanted
 from launcher.errors import InputError
 
@@ -90,3 +94,22 @@ def test_without_packages(folder: Path):
     (folder / "requirements.txt").write_text("# nothing\n")
     with pytest.raises(InputError, match="no packages; expected at least one"):
         wanted([], [], {})
+
+
+def test_an_environment_that_a_process_uses_stays_even_behind_a_link(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    environment = folder / "real" / f"{'0' * 16}-py3.11.a"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin/python").symlink_to(sys.executable)
+    manifest, library = environment / "environment.json", environment / "library.so"
+    manifest.write_text('{"packages": []}')
+    os.utime(manifest, (0, 0))
+    library.write_bytes(b"code")
+    (folder / "home").symlink_to("real")  # as a home folder often is
+    monkeypatch.setattr(remote, "TOP", str(folder / "home"))
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        remote.clean(30)
+        assert environment.exists()
+    remote.clean(30)
+    assert not environment.exists()

@@ -348,13 +348,11 @@ def pass_streams(agent: socket.socket, swapped: bool) -> None:
 def _receive_streams(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
     """What a peer says, and the descriptors that it passes: none if it has exited."""
     try:
-        said, passed, _, _ = peer.recvmsg(len(_PLAIN), socket.CMSG_SPACE(_BOTH))
+        size, for_us_only = socket.CMSG_SPACE(_BOTH), socket.MSG_CMSG_CLOEXEC
+        said, passed, _, _ = peer.recvmsg(len(_PLAIN), size, for_us_only)
     except OSError:
         return b"", ()
-    streams = array("i", b"".join(data for *_, data in passed))
-    for fd in streams:
-        os.set_inheritable(fd, False)
-    return said, streams
+    return said, array("i", b"".join(data for *_, data in passed))
 
 
 def _address(token: str) -> str:

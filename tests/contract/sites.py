@@ -6,12 +6,13 @@ A new transport gets a class here, what makes one, and a line in SITES; the suit
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -123,6 +124,49 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 @contextmanager
+def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The transport of docs/extending.md: the ssh command."""
+    from launcher.transports.command import CommandConnections
+
+    lab: Lab = request.getfixturevalue("one_host")
+    lab.heal()
+    module: dict[str, Any] = {}
+    exec(compile(example_transport(), "docs/extending.md", "exec"), module)
+    transport = module["TRANSPORT"]
+    hosts = CommandConnections(transport, [lab.hosts[0].record()], str(lab.ssh_config))
+    notices: list[str] = []
+    site = SshSite(hosts, notices, lab.hosts[0])
+    site.run(["mkdir", site.folder])
+    yield site
+    site.run(["rm", "-r", site.folder])
+    assert lab.settled() == []
+    assert notices == [], notices
+
+
+class RoomSite(LocalSite):
+    """A room of `tests.stubs.rooms`, which exists while its launch runs."""
+
+    watchdog_killed = watchdog_asked = "its watchdog was killed"
+    both_killed = "the agent was killed"
+
+    def __init__(self, folder: Path, host: Host, hosts: Connections, notices: list[str]) -> None:
+        super().__init__(folder)
+        self.host, self._hosts, self._notices = host, hosts, notices
+
+    def open(self, loop: Loop) -> Link:
+        """See `Site.open`."""
+        from launcher.transports.link import open_link
+
+        return open_link(loop, self.host.name, self._hosts, self._notices.append)
+
+
+def example_transport() -> str:
+    """The source of the module that docs/extending.md shows."""
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0]
+
+
+@contextmanager
 def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
     from tests.docker.site import in_docker
 
@@ -130,25 +174,15 @@ def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield site
 
 
-class SlurmSite(LocalSite):
+class SlurmSite(RoomSite):
     """A node of Slurm: the agent is the main process of a step."""
 
     python = "python3"
     kernel_pids = False
-    watchdog_killed = watchdog_asked = "its watchdog was killed"
-    both_killed = "the agent was killed"
 
-    def __init__(
-        self, folder: Path, enter: Sequence[str], host: Host, hosts: Connections, notices: list[str]
-    ) -> None:
-        super().__init__(folder)
-        self._enter, self.host, self._hosts, self._notices = enter, host, hosts, notices
-
-    def open(self, loop: Loop) -> Link:
-        """See `Site.open`."""
-        from launcher.transports.link import open_link
-
-        return open_link(loop, self.host.name, self._hosts, self._notices.append)
+    def __init__(self, folder: Path, enter: Sequence[str], *rest: Any) -> None:
+        super().__init__(folder, *rest)
+        self._enter = enter
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """See `Site.run`."""
@@ -196,6 +230,7 @@ def _in_a_pod(request: pytest.FixtureRequest) -> Iterator[Site]:
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
     "local": _here,
     "ssh": _over_ssh,
+    "command": _by_command,
     "docker": _in_docker,
     "slurm": _on_a_node,
     "kubernetes": _in_a_pod,

@@ -1,18 +1,16 @@
-"""The transport of docs/extending.md, through the installed command."""
+"""The transport of docs/extending.md, through the installed command. Its contract: tests/contract."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.conftest import Launch, install
+from tests.contract.sites import example_transport
 from tests.ssh.lab import Lab
 
 
 def test_the_example_transport(ssh_launch: Launch, lab: Lab, tmp_path: Path):
-    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-    (source, *_) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    environ = install(tmp_path / "site", "openssh", source)
+    environ = install(tmp_path / "site", "openssh", example_transport())
     script = "import os; open(os.environ['OUTPUT_DIR'] + '/made', 'w').write(os.environ['TASK_INDEX'])"
     (tmp_path / "train.py").write_text(script)
     run = tmp_path / "run"

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from launcher.job import Host
+from launcher.job import Host, JobSpec
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
 from launcher.transports.local import fork_agent
@@ -160,6 +161,29 @@ class RoomSite(LocalSite):
         return open_link(loop, self.host.name, self._hosts, self._notices.append)
 
 
+@contextmanager
+def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A host that is known when the launch runs, and an agent that is the main process of its command."""
+    from launcher.transports.transport import Launch, Reaching
+    from tests.stubs.rooms import TRANSPORT
+
+    folder: Path = request.getfixturevalue("tmp_path")
+    request.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
+    settings, reaching, notices = Namespace(count=1, shared=False), Reaching(), list[str]()
+    (folder / "test").mkdir()
+
+    usual = TRANSPORT, None
+    launch = Launch("x", JobSpec(()), (), False, settings, reaching, usual, print, lambda: None)
+    with (
+        TRANSPORT.inventory(launch) as inventory,
+        TRANSPORT.connections(inventory.hosts, inventory.settings, reaching, print) as made,
+    ):
+        yield RoomSite(folder / "test", inventory.hosts[0], made.connections, notices)
+    # The agent is the program at the other end of the first connection.
+    notices = [line for line in notices if not line.startswith("room1: connection lost (it was closed")]
+    assert notices == [], notices
+
+
 def example_transport() -> str:
     """The source of the module that docs/extending.md shows."""
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
@@ -231,6 +255,7 @@ SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]
     "local": _here,
     "ssh": _over_ssh,
     "command": _by_command,
+    "rooms": _in_a_room,
     "docker": _in_docker,
     "slurm": _on_a_node,
     "kubernetes": _in_a_pod,

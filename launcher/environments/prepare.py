@@ -135,7 +135,7 @@ class _Preparer:
         self.notice = notice
 
     def tick(self) -> None:
-        """After two seconds without a line print which hosts do what."""
+        """Print which hosts do what, if there was no line for two seconds."""
         with self._lock:
             now = time.monotonic()
             if now - self._printed >= _SILENT:
@@ -143,7 +143,7 @@ class _Preparer:
                 self._print(f"{now - self._began:.0f}s: waiting for {listed(busy, 3)}")
 
     def _begin(self, host: Host, stage: str, done: bool = False) -> None:
-        """A host has begun a stage, or is done."""
+        """Note, and print, that a host has begun a stage, or is done."""
         with self._lock:
             old, self._stages[host.name] = self._stages[host.name], stage
             if done:

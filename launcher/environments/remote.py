@@ -73,7 +73,7 @@ def run(argv: List[str], text: str = "") -> str:
 
 
 def check(fault: str) -> None:
-    """End this program if there is a fault."""
+    """Exit with this fault on standard error, if there is one."""
     if fault:
         sys.exit(fault)
 
@@ -105,7 +105,7 @@ def folders() -> List[str]:
 
 
 def remove_incomplete() -> None:
-    """Remove environments that are not whole. Only who holds the lock may do that."""
+    """Remove environments that are not whole. Only a holder of the lock may call this."""
     for folder in folders():
         if not manifest(folder):
             shutil.rmtree(folder, ignore_errors=True)

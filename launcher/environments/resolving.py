@@ -67,7 +67,7 @@ class Resolver:
         self.known = [hash_of(read_regular(path).decode()) for path in paths]
 
     def stop(self) -> None:
-        """End uv and pip."""
+        """Kill uv and pip, and wait for their end."""
         for process in list(self._running):
             process.kill()
             process.wait()

@@ -76,7 +76,7 @@ class Launch(Record):
     files: bool = False
     #: The unix socket to which a port of each host is forwarded; ``None``: there is none.
     relay: str | None = None
-    #: Does a part of what follows: a transport may call it while it waits for its hosts.
+    #: Does work that is needed later: a transport may call it while it waits for its hosts.
     meanwhile: Callable[[], object] = lambda: None
 
 

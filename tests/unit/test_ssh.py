@@ -31,7 +31,7 @@ class Key(PKey):
         return self._kind
 
 
-KEY, OTHER = Key(b"key one"), Key(b"another key")
+KEY = Key(b"key one")
 
 
 def line(names: str, key: Key = KEY) -> str:

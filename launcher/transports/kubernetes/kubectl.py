@@ -63,7 +63,10 @@ class Kubectl(Record):
                 start_new_session=True,  # Ctrl-C in the terminal is for launch
             )
         except FileNotFoundError:
-            raise TransportError("kubectl is not installed here: there is none along PATH") from None
+            if not in_pod():
+                raise TransportError("kubectl is not installed here: there is none along PATH") from None
+            why = "there is none along PATH, or it is not a static program"  # the kernel tells no more
+            raise TransportError(f"kubectl{_where()} can't be run: {why}") from None
         except OSError as error:
             raise TransportError(f"kubectl{_where()} can't be run: {error.strerror}") from None
         except subprocess.TimeoutExpired:
@@ -94,7 +97,7 @@ class Kubectl(Record):
         return found
 
     def delete(self, *what: str) -> None:
-        """Delete objects and what they own, if they are there; the cluster does it later.
+        """Ask the cluster to delete objects and what they own, if they are there; do not wait for that.
 
         Raises:
             TransportError: the API server does not answer, or refuses.

@@ -272,7 +272,7 @@ class Pods:
                 try:
                     self.kubectl.delete("jobs", self.selects)
                 except TransportError as error:
-                    self._launch.notice(f"the Jobs are not removed: {error}; the cluster does it later")
+                    self._launch.notice(f"the Jobs are not removed: {error}; the cluster removes them later")
                 else:
                     with suppress(TransportError):  # the pods end without a look at them
                         self._await_removal()

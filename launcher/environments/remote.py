@@ -105,9 +105,12 @@ def folders() -> List[str]:
 
 
 def remove_incomplete() -> None:
-    """Remove environments that are not whole. Only a holder of the lock may call this."""
+    """Remove folders without a manifest. Only a holder of the lock may call this.
+
+    An environment without its Python stays: another machine with this home folder may have it.
+    """
     for folder in folders():
-        if not manifest(folder):
+        if not content(f"{folder}/{MANIFEST}"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -186,7 +189,7 @@ def install(asked: Dict[str, Any]) -> None:
     with locked():
         for folder in folders():
             made = manifest(folder)
-            if made["hash"] == asked["hash"] and made["packages"] == packages(folder):
+            if made.get("hash") == asked["hash"] and made["packages"] == packages(folder):
                 break
         else:
             folder = tempfile.mkdtemp("", "{hash}-py{version}.".format(**asked), TOP)

@@ -113,3 +113,19 @@ def test_an_environment_that_a_process_uses_stays_even_behind_a_link(
         assert environment.exists()
     remote.clean(30)
     assert not environment.exists()
+
+
+def test_an_environment_whose_python_only_another_machine_has_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(remote, "TOP", str(folder))
+    whole, half = (folder / f"{number:016}-py3.11.a" for number in range(2))
+    for environment in (whole, half):
+        (environment / "bin").mkdir(parents=True)
+        (environment / "bin/python").symlink_to("/opt/there/python3")
+    (whole / "environment.json").write_text('{"packages": []}')
+    with remote.locked():
+        pass
+    assert whole.exists() and not half.exists()
+    (folder / "default").symlink_to(whole.name)
+    assert remote.look("default", python="/bin/false")["state"] == "broken"

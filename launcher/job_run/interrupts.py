@@ -134,7 +134,8 @@ class Interrupts:
         try:
             yield
         finally:
-            self._mode = before
+            if self._mode is not _Mode.IGNORE:
+                self._mode = before
 
     def _on_signal(self, number: int, _: object) -> None:
         if self._mode in (_Mode.QUEUE, _Mode.IGNORE):

@@ -318,6 +318,8 @@ def _launch(
                 near = interrupts.limit_is_near
                 asks = bool(queue and left and near and report.failure and queue.may_requeue())
                 goes_on = asks or bool(queue and report.failure and queue.is_requeued())
+                if goes_on and not asks:  # the queue signals the processes of the job, one after the other
+                    interrupts.ignore()
                 ending.enter_context(display.closing(report, interrupts, goes_on))
             if staging is not None:
                 complete = staging.collect(orchestrator.plan, paths, display.show)

@@ -82,6 +82,10 @@ def outside() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
 
 
+class _Killed(TransportError):
+    """A signal has ended a command of Slurm."""
+
+
 def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> str:
     """Run a command of Slurm: what it prints.
 
@@ -111,6 +115,8 @@ def asked(*argv: str, environ: Mapping[str, str] | None = None) -> Iterator[Call
             out, err = process.communicate(stdin.encode(), _ANSWER)
         except subprocess.TimeoutExpired:
             raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {_ANSWER:g}s") from None
+        if process.returncode < 0:
+            raise _Killed(f"{argv[0]} was killed by signal {-process.returncode}")
         if process.returncode:
             raise TransportError(f"{argv[0]}: {said(err) or f'it exited with {process.returncode}'}")
         return out.decode("utf-8", "replace").strip()
@@ -128,7 +134,12 @@ def shown(kind: str, name: str) -> dict[str, str]:
     Raises:
         TransportError: Slurm does not tell.
     """
-    return dict(re.findall(r"(\w+)=(\S+)", ask("scontrol", "--oneliner", "show", kind, name)))
+    words = ("scontrol", "--oneliner", "show", kind, name)
+    try:
+        answer = ask(*words)
+    except _Killed:  # with a job Slurm signals all its processes: this one, too
+        answer = ask(*words)
+    return dict(re.findall(r"(\w+)=(\S+)", answer))
 
 
 def _missing(command: str) -> TransportError:

@@ -113,7 +113,7 @@ def test_an_attack(start: Start, kubernetes: Cluster, victim: str, turn: int, tm
     started.until(lambda it: "job " in it.err, 60)
     until_moment(started, moment, lambda: len(beats(folder)) == count, start=4.0)
     pods = kubernetes.objects("pods")
-    node = next((name for pod in pods if (name := pod["spec"].get("nodeName", "n1")) != "n1"), "n2")
+    node = max((pod["spec"].get("nodeName", "n2") for pod in pods), default="n2")
     kubelet, attacked_at = Kubelet(kubernetes, node), time.time()
     try:
         _attack(started, kubernetes, victim, kubelet, node, pods)
@@ -168,7 +168,8 @@ def _attack(
     elif victim == "pod":
         for pod in pods[-1:]:
             name = pod["metadata"]["name"]
-            kubernetes.kubectl("delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+            words = ("--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
+            kubernetes.kubectl("delete", "pod", name, *words)
     elif victim == "node":
         kubernetes.link(node, "down")
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,9 @@ def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> b
 
     Slurm sets the time again when the job is over at the latest; so this asks until it has begun.
     """
+    assert soon(lambda: not slurm.run("squeue", "--noheader", f"--jobs={number}", "--states=completing"), 60)
+    # In the second in which a slurmd has killed a job it does not start it: "already killed, do not launch".
+    time.sleep(2)
 
     def begun() -> object:
         slurm.run("scontrol", "update", f"jobid={number}", "starttime=now", check=False)

@@ -33,7 +33,7 @@ for name in os.listdir(files) if os.path.isdir(files) else ():
     path = os.path.join(files, name)
     (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, name)
 addresses = [address for role in json.loads(os.environ["CLUSTER_SPEC"]).values() for address in role]
-began, told = time.monotonic(), ""
+began, shown = time.monotonic(), ""
 for name in [address.rpartition(":")[0] for address in addresses]:
     while True:
         try:
@@ -43,8 +43,8 @@ for name in [address.rpartition(":")[0] for address in addresses]:
             waited = time.monotonic() - began
             if waited > {seconds}:
                 sys.exit(f"{{name}}: {{error}}")
-            if waited > 2 and told != name:
-                told = name
+            if waited > 2 and shown != name:
+                shown = name
                 print(f"waiting for the name {{name}}: {{error}}", file=sys.stderr, flush=True)
             time.sleep(1)
 os.execvp(sys.argv[1], sys.argv[1:])

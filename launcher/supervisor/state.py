@@ -105,7 +105,7 @@ class JobState:
         self.last_stop_at: float | None = None
         self.answer_limit = 0.0
         #: The last notice about a wait, and the number of restarts that had begun then.
-        self.told: tuple[str, int] | None = None
+        self.shown: tuple[str, int] | None = None
         self._commands: list[Command] = []
 
     # ------------------------------------------------------------------ commands

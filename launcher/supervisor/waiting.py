@@ -45,9 +45,9 @@ def waiting_for(job: JobState) -> str:
 def notice(job: JobState, _: events.TimeUp) -> None:
     """Tell the user what the job waits for, once."""
     if text := waiting_for(job):
-        if job.told != (told := (text, job.restarts_begun)):
+        if job.shown != (shown := (text, job.restarts_begun)):
             job.notify(text)
-        job.told = told
+        job.shown = shown
         job.do(events.SetTimer(NOTICE_TIMER.timer, REPEAT))
 
 

@@ -87,6 +87,8 @@ class Pods:
         self._seen: dict[str, Mapping[str, Any]] = {}
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
+        #: Jobs that launch has deleted while an agent ran in their pods.
+        self._deleted: set[str] = set()
         #: Jobs in whose pods an agent was started.
         self._begun: set[str] = set()
         #: Why pods do not start: the Jobs, by name, and the events.
@@ -245,6 +247,7 @@ class Pods:
         """See `Transport.grow`: its pod is deleted, and `renew` makes another one."""
         if len(self._sizes[host]) < 2:
             return ""
+        self._deleted.add(self._of(host))
         self.kubectl.delete("job", self._of(host))
         raise Preempted(self._outgrown(host))
 
@@ -315,7 +318,7 @@ class Pods:
         if job in self._found:
             return pod_status(self._found[job], self._events)
         if job in self._seen:
-            return gone_status(self._seen[job])
+            return gone_status(self._seen[job], job in self._deleted)
         if job in self._jobs:
             return job_status(self._jobs[job], self._events)
         return PodStatus(host, "", waiting="its pod is not made yet")

@@ -160,7 +160,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         watchdog: the agent's, if it is a child of this process; 0: it is not.
 
     Returns:
-        The exit code; 1: the agent can't be reached.
+        1: the agent can't be reached. Else this process exits with 0.
     """
     number, table = int(arguments["agent"]), SWAPPED if arguments.get("swapped") else None
     try:
@@ -182,7 +182,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sweep.sweep(number, _KILLING)
         with suppress(OSError):  # the launcher is gone, too
             _refuse("the agent was killed", table)
-    return 0
+    os._exit(0)  # the launcher may wait for this: Python's own way out takes some milliseconds
 
 
 def _await_close(agent: socket.socket) -> None:

@@ -130,7 +130,7 @@ class HostGone(TransportError):
 
 
 class Preempted(HostGone):
-    """A cluster took the host for others, or it is made anew with more memory: its restart does not count."""
+    """A cluster took the host away, or a new one with more memory replaces it: the restart does not count."""
 
 
 class AllGone(HostGone):

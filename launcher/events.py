@@ -191,7 +191,7 @@ class AgentLost(Record):
     why: str
     #: Whether no other host is left, either.
     all_gone: bool = False
-    #: Whether its restart does not count, see `Preempted` in `launcher.errors`.
+    #: The restart after the loss does not count, see `Preempted` in `launcher.errors`.
     preempted: bool = False
 
 
@@ -390,7 +390,7 @@ class StartAgent(Record):
 
 
 class Grow(Record):
-    """To the launcher: give a host whose memory ran out the next size. Answers: `Grown`; or `AgentLost`."""
+    """To the launcher: give a host whose memory ran out the next size. It answers `Grown` or `AgentLost`."""
 
     host: str
 

@@ -31,8 +31,9 @@ from launcher.task_id import TaskId
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
-#: Seconds until the end of a task by SIGTERM is reported. What ends all processes of this machine, or of a
-#: step of Slurm, may signal the agent after the tasks. Then only the end of the agent is reported.
+#: Seconds for which the report of a task that SIGTERM ended is held back. A shutdown of this machine, or
+#: scancel of a step, may signal the tasks first. If the agent is signalled in this time, it reports only its
+#: own end.
 _SIGTERM_DELAY = 0.5
 
 
@@ -72,7 +73,7 @@ class Agent:
         self._children = Children(selector, connection, self._families.own.add)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
-        #: The ends of tasks that are reported later, each with its time (monotonic), see `_SIGTERM_DELAY`.
+        #: Ends of tasks that are held back, each with its time to report (monotonic), see `_SIGTERM_DELAY`.
         self._delayed: Dict[Task, Tuple[float, events.TaskExited]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
@@ -281,7 +282,7 @@ class Agent:
     # ------------------------------------------------------------------ ended processes
 
     def _look_at_ended(self) -> None:
-        with suppress(BlockingIOError):  # no signal came
+        with suppress(BlockingIOError):  # no signal has arrived
             if signal.SIGTERM in os.read(self._wake, 65536):
                 self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
         exited = self._reap()

@@ -28,9 +28,10 @@ _LATE = 0.5
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
-#: What a program sends with its stdin and stdout: whether the agent writes there as `SWAPPED` has it.
-_PLAIN, _AS_SWAPPED = b".", b"s"
-#: Bytes of two descriptors.
+#: The byte that a program sends with its stdin and stdout: what the agent writes is translated by `SWAPPED`,
+#: or not.
+_AS_SWAPPED, _PLAIN = b"s", b"."
+#: The size of two descriptors, in bytes.
 _BOTH = 2 * array("i").itemsize
 
 
@@ -72,12 +73,12 @@ class Connection:
         self._until = self._received_at + first
         #: The number of the present connection.
         self._attempt = -1
-        #: To the program whose stdin and stdout are the connection. It exits when we close this socket; its
-        #: exit ends the connection. ``None``: they are our own.
+        #: A socket to the program whose stdin and stdout are the connection. The program exits when we close
+        #: the socket, and the exit of the program ends the connection. ``None``: they are our own.
         self._program: Optional[socket.socket] = None
-        #: See `SWAPPED`; ``None``: bytes are written as they are.
+        #: Translates what we write, see `SWAPPED`; ``None``: bytes are written unchanged.
         self._table: Optional[bytes] = None
-        #: A program whose launcher has not greeted yet, and its stdin and stdout when it has passed them.
+        #: A socket to a program whose launcher has not greeted yet; its stdin and stdout, once passed.
         self._peer: Optional[socket.socket] = None
         self._streams: Sequence[int] = ()
         if listener is None:
@@ -247,7 +248,7 @@ class Connection:
         Args:
             peer: a socket to the program.
             streams: descriptors of its stdin and stdout.
-            swapped: we write as `SWAPPED` has it.
+            swapped: what we write is translated by `SWAPPED`.
         """
         self._peer, self._streams, self._table_of_peer = peer, streams, SWAPPED if swapped else None
         self._greeting = Decoder(False, only=(Hello,))
@@ -335,8 +336,8 @@ def pass_streams(agent: socket.socket, swapped: bool) -> None:
     """Pass our stdin and stdout to an agent.
 
     Args:
-        agent: of `connect_to`.
-        swapped: the agent writes as `SWAPPED` has it.
+        agent: a socket to it, from `connect_to`.
+        swapped: what the agent writes is translated by `SWAPPED`.
 
     Raises:
         OSError: the agent has exited.
@@ -346,7 +347,7 @@ def pass_streams(agent: socket.socket, swapped: bool) -> None:
 
 
 def _receive_streams(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
-    """What a peer says, and the descriptors that it passes: none if it has exited."""
+    """Receive the byte and the descriptors that a peer sends: none if it has exited."""
     try:
         size, for_us_only = socket.CMSG_SPACE(_BOTH), socket.MSG_CMSG_CLOEXEC
         said, passed, _, _ = peer.recvmsg(len(_PLAIN), size, for_us_only)

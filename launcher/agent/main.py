@@ -10,10 +10,10 @@
 `connect`       passes our stdin and stdout to the agent that listens, and waits until it closes them
 ==============  ======================================================================================
 
-Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
-`run` also ``token``, ``lease`` in seconds, and ``job`` if files were brought to the host: they are removed
-when the launcher is gone for good. For pods there is ``grace``, seconds that tasks get if the agent is sent
-SIGTERM.
+Each takes a mapping with ``host`` (its name in the plan) and ``agent`` (its number, for process tags). All
+but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these are
+removed when the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks get if
+the agent is sent SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
 from launcher.protocol import SWAPPED, Refused, encode
 
-#: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
+#: Seconds to kill processes that earlier runs left; that an agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
 #: Seconds for the first greeting of a launcher: this machine or that of the launcher may be busy.
 _FIRST = 30.0
@@ -57,7 +57,7 @@ def run(
     Args:
         arguments: see above.
         listener: see `launcher.agent.connection.Connection`; ``None``: the agent has a pipe.
-        peer: to the program that has passed us its stdin and stdout, the first connection.
+        peer: a socket to the program that passed us its stdin and stdout, which are the first connection.
     """
     host, number = str(arguments["host"]), int(arguments["agent"])
     token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
@@ -132,7 +132,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 
 
 def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent that listens, under its watchdog; our stdin and stdout, its first connection, were passed.
+    """Be an agent that listens, under its watchdog. Its first connection is the passed stdin and stdout.
 
     See `launcher.transports.bootstrap.waiting`.
     """
@@ -156,7 +156,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     If it was killed, report that, and kill the processes that it left.
 
     Args:
-        arguments: ``token``, ``agent``; ``swapped``: our stdout is as `SWAPPED` has it.
+        arguments: ``token``, ``agent``; ``swapped``: bytes to our stdout are translated by `SWAPPED`.
         watchdog: the agent's, if it is a child of this process; 0: it is not.
 
     Returns:

@@ -52,7 +52,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     """Write a line of JSON about this node; a line of JSON on stdin makes this process the agent.
 
     The line has the arguments of `launcher.agent.main.serve`, and ``variables`` that describe the job. Empty
-    lines may come before it. Without it the launcher does not need the node.
+    lines may precede it. If stdin ends before this line, the launcher does not need the node.
 
     Args:
         arguments: ``files``: paths, and what `fingerprint` says about them on the machine of launch.
@@ -64,7 +64,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
     }
-    signal.alarm(_WAITING)  # srun may be killed, which is no end of stdin
+    signal.alarm(_WAITING)  # if srun is killed, stdin does not end
     write_all(1, json.dumps(found).encode("ascii") + b"\n")
     _import_the_agent()
     line = b""
@@ -82,7 +82,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 
 
 def _import_the_agent() -> None:
-    """Import its modules while the tasks are placed."""
+    """Import the modules of the agent while the launcher places the tasks."""
     import ctypes  # noqa: F401
 
     import launcher.agent.agent  # noqa: F401

@@ -21,7 +21,7 @@ from launcher.record import Record
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
-#: In the main process of a pod: a socket to the program that has passed its stdin and stdout.
+#: The descriptor, in the main process of a pod, of a socket to the program that passed its stdin and stdout.
 PASSER = 3
 #: Bytes of a read of a small file.
 _SMALL = 8192

@@ -73,9 +73,9 @@ def watch(
     """Run ``agent`` in a child, kill the processes that it leaves, and exit; does not return.
 
     Args:
-        agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
+        agent: gets a descriptor that reaches end-of-file when the watchdog exits; returns an exit code.
         deadline: of an agent that listens; ``None``: it has a pipe, our stdin and stdout.
-        peer: a socket that only the agent keeps, if we are the main process of a pod.
+        peer: in the main process of a pod, a socket that only the agent keeps open.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -117,7 +117,8 @@ def _run(agent: Callable[[int], int], pipe: int, watchdog: Optional[processes.Pr
 def _pass_on_sigterm(agent: int) -> None:
     """Pass SIGTERM on to the agent: the first process of a container ignores it (``docker stop``).
 
-    The end of the main process, which is not the first one if a pod shares processes, is that of the tasks.
+    In a pod whose containers share a process namespace, the main process is not the first one: SIGTERM would
+    kill it, and its container would end with all tasks.
     """
 
     def passed_on(*_: object) -> None:

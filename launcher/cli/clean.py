@@ -18,9 +18,9 @@ launch clean --dry-run        only list them
 launch clean --hosts lab.yaml the same at the engines of these hosts
 launch clean --kubernetes     Jobs in the namespace of kubectl's context
 
-Only what is labelled by a launch of yours, on this machine, that has ended;
-at Slurm, jobs that no process looks after. `launch stop` ends what -d has
-started in Kubernetes."""
+Removes only objects with the label of a launch of yours on this machine that
+has ended; at Slurm, jobs that no process looks after. Launchers that -d has
+started in Kubernetes are ended by `launch stop`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

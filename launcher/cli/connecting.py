@@ -56,7 +56,7 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
 
     Raises:
         InputError: the options do not fit.
-        TransportError: the allocation does not tell its hosts, or there is none to be had.
+        TransportError: there is no allocation, none can be had, or its hosts are not known.
     """
     from launcher.job_run.run import new_job_id
 

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     for note in (*options.notes, *made.placement.notes):
         print_notice(note)
     if any(len(role.memory or ()) > 1 for role in made.job.roles):
-        print_notice("the file has only the first size of the memory: no task gets more without launch")
+        print_notice("the file has only the first memory size: without launch no task gets a larger one")
     print(text, end="")
     return 0
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the hosts.
 
     Raises:
-        TransportError: the allocation does not tell its hosts.
+        TransportError: the hosts of the allocation are not known.
         HostfileError: with all faults.
     """
     with allocation(args, args.hosts is not None) as found:

@@ -146,7 +146,7 @@ class Watch:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._next, self._told = 0.0, ""
+        self._next, self._shown = 0.0, ""
         #: Until when (monotonic) the launcher may add to its messages after it has written the report.
         self._until = 0.0
 
@@ -163,8 +163,8 @@ class Watch:
             return False
         self._next = now + (_SOON if state is RunState.ENDED else _PERIOD)
         queued = states([self._run]).get(self._run.job)
-        if queued is not None and queued.state == PENDING and queued.text != self._told:
-            self._told = queued.text
+        if queued is not None and queued.state == PENDING and queued.text != self._shown:
+            self._shown = queued.text
             print_notice(printable(queued.text))
         gone = queued is not None and queued.state == OVER
         return gone or (state is RunState.ENDED and (queued is None or now > self._until))

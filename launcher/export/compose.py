@@ -35,7 +35,7 @@ def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
 
 
 def _lines(job: Exported) -> Iterator[str]:
-    """How the file is used, and what it can't say."""
+    """How the file is used, and what it can't do."""
     deciding = job.deciding()
     names = [task.host for task in job.plan.tasks if task.task in deciding]
     others = [task for task in job.plan.tasks if task.task not in deciding]
@@ -45,11 +45,11 @@ def _lines(job: Exported) -> Iterator[str]:
     yield "    docker compose -f FILE down"
     yield (
         "The second line waits for the tasks that decide when the job is done, and prints their exit "
-        "codes. With up --abort-on-container-exit the first of them to be done would end the others. A "
-        "failed task ends no other one."
+        "codes. With up --abort-on-container-exit, the first task that exits would stop all others. When a "
+        "task fails, the others run on."
     )
     if others:
-        yield f"Nothing ends {listed([task.host for task in others])} but the last line."
+        yield f"Only the last line stops {listed([task.host for task in others])}."
     if job.copied:
         copied = listed(job.copied)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."

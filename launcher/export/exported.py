@@ -1,4 +1,4 @@
-"""A job as it is exported: its tasks with their commands and variables, and what the file can't say."""
+"""A job as it is exported: its tasks with their commands and variables, and what no exported file can do."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[
         "name, and LAUNCH_ATTEMPT stays 1."
     )
     if others:
-        yield f"Nothing ends {listed(others)} when the job is done but the last line above."
+        yield f"When the job is done, only the last line above stops {listed(others)}."
     if job.copied:
         yield f"The values of {listed(job.copied)} are not here. The Secret {job.name} must have them:"
         yield f"    {kubectl} create secret generic {job.name} --from-env-file=FILE"
@@ -157,7 +157,7 @@ def _pod(
     try:
         args, values = list(map(text, task.argv)), {name: text(value) for name, value in task.env.items()}
     except KeyError:
-        problem = f"{role.name}: Kubernetes tells a task its index in the role, not its rank"
+        problem = f"{role.name}: in Kubernetes a task knows its index in the role, not its rank"
         expected = "expected {task_index} instead of {rank} and {node_rank}"
         raise JobError([Fault(role.source, problem, expected)]) from None
     env: dict[str, dict[str, Any]] = {

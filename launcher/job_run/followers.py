@@ -71,7 +71,7 @@ class Followers:
             self._timer = self._loop.at(time.monotonic() + _PERIOD, self._tell_printed)
 
     def _tell_printed(self) -> None:
-        """Tell that tasks have printed. A follower that lacks earlier lines looks at the logs later."""
+        """Tell followers that tasks have printed. One that lacks earlier lines looks at the logs later."""
         self._timer, self._recent.printed = None, False
         for client in [client for client in self._readers if not self._rests[client]]:
             self._rests[client] = PRINTED

@@ -98,7 +98,7 @@ def after_loss(
         return False, ""
     if job.tasks_end is None or not job.restarts.may_start([record.task for record in own]):
         return False, ""
-    if event.preempted:  # its next attempt may have more memory
+    if event.preempted:  # with more memory the next attempt may not fail in the same way
         job.restarts.forget_failures(record.task for record in own)
     names = job.tasks.names([record.task for record in own])
     if moving is not None and host.name not in moving.lost_hosts:

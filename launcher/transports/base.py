@@ -19,7 +19,7 @@ from launcher.text import byte_size, listed
 _T = TypeVar("_T")
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.
 _FIRST_NOTICE = 2.0
-#: Seconds for threads to begin what they then wait for.
+#: Seconds for threads to start the work that they then wait for.
 _BEGINNING = 0.03
 
 
@@ -96,7 +96,7 @@ class RemoteCommand(Protocol):
         """
 
     def why_refused(self, why: str) -> str:
-        """The reason, for the user, why an agent ends without being asked to; it has told ``why``.
+        """Why an agent exits without being asked to, for the user; ``why`` is what the agent itself said.
 
         Raises:
             HostGone: with a reason for which the host has gone.
@@ -235,7 +235,7 @@ class Hosts(Protocol):
             A line for the user, see `outgrown`; empty: it has the last size.
 
         Raises:
-            Preempted: its text is that line; the host is lost, and `reach` makes one with that size.
+            Preempted: the host is lost, and `reach` makes one with that size. The text is that line.
             TransportError: that is not possible now.
         """
 
@@ -260,7 +260,7 @@ def with_tilde(path: str) -> str:
 
 @contextmanager
 def slow(notice: Callable[[str], None], text: str) -> Iterator[None]:
-    """A context in which something else is waited for: a line for the user if that takes long.
+    """A context that shows a line to the user if its body takes more than two seconds.
 
     Args:
         notice: gets the line, in another thread.
@@ -292,8 +292,8 @@ def for_each(
         notice: gets a line for the user while some take long.
         step: what they do, for that line, or a function that returns this.
         fanout: how many hosts at once; 0: all.
-        loop: turns meanwhile; ``None``: none needs to, or another thread does that.
-        meanwhile: called once when all have begun.
+        loop: runs meanwhile; ``None``: no loop has to, or another thread runs it.
+        meanwhile: called once, in this thread, when the calls have begun.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.

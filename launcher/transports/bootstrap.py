@@ -67,9 +67,10 @@ _LOADER = _BEGIN + _REST
 #: The process at the other end of a socket; pid 0: it is not in our process namespace, or there is none.
 _PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
 
-#: The same for the main process of a container. Its program comes through a stdin that another process passes
-#: to it over an abstract socket: the first process of its own user in its own container. It exits if none
-#: comes in time, and at SIGTERM, which such a process ignores without a handler.
+#: As `_LOADER`, for the main process of a container. Another process passes its stdin and stdout to it over
+#: an abstract socket; the program comes through that stdin. It must be a process of the same user in the same
+#: container; the first one is taken. The main process exits if none comes in time, and at SIGTERM: without a
+#: handler the first process of a container ignores it.
 _WAITING = f"""\
 {_BEGIN}
 import array, signal, socket
@@ -94,10 +95,10 @@ os.dup2(peer.fileno(), {PASSER}, False)
 peer.close()
 {_REST}
 """
-#: That other process. It passes its stdin and stdout to the main process, which may not listen yet, and waits
+#: The process that passes its stdin and stdout to the main process, which may not listen yet. Then it waits
 #: until the main process closes them; after the end of stdin it waits for a limited time. Containers of a pod
-#: share the names of sockets: a process of another container may listen, and gets nothing. Many images
-#: have no compiled modules, so it imports none that must be compiled. Any Python since 2.6 understands it.
+#: share the names of sockets: if a process of another container listens there, it gets nothing. Many images
+#: lack compiled modules, so this program imports none that Python would compile. Python 2.6 can read it, too.
 _PASSING = f"""\
 {_BEGIN}
 import _socket as socket, array, select, time
@@ -243,8 +244,8 @@ def waiting(python: str, name: str, seconds: int) -> list[str]:
 
     Args:
         python: the Python.
-        name: of the socket.
-        seconds: after which it exits if no program comes.
+        name: the name of the socket.
+        seconds: the process exits after this time if no program comes.
     """
     return [python, "-E", "-s", "-S", "-c", _WAITING.format(seconds, name)]
 
@@ -254,8 +255,8 @@ def passing(python: str, name: str, seconds: int) -> list[str]:
 
     Args:
         python: the Python.
-        name: of the socket.
-        seconds: after which it exits if nothing listens there.
+        name: the name of the socket.
+        seconds: the process exits after this time if nothing listens there.
     """
     opening, closing = (repr(mark)[2:-1] for mark in (_OPENING, _CLOSING))
     return [python, "-E", "-s", "-S", "-c", _PASSING.format(opening, closing, seconds, name)]

@@ -173,7 +173,7 @@ class ReconnectingLink:
         """See `Link.receive`."""
         with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
-            # TCP as srun uses it (Nagle) keeps a short message back for 40 ms, unless the last is answered.
+            # The TCP connection of srun (Nagle) delays a short message by 40 ms until the last is answered.
             at_once = self._closed_there or any(isinstance(each, TaskStarted) for each in messages)
             self._channel.took(len(messages), time.monotonic(), at_once)
         if messages:

@@ -122,18 +122,18 @@ class Queue:
 
 def run_shown(
     argv: Sequence[str],
-    told: re.Pattern[bytes],
+    hidden: re.Pattern[bytes],
     quiet: bool = False,
     terminal: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command that runs a program elsewhere, and show what it prints: on a terminal only text.
+    """Run a command that runs a program elsewhere, and show its output; a terminal gets no control sequences.
 
     Args:
         argv: the command.
-        told: finds lines of its own in what it writes to stderr, which are not shown.
+        hidden: finds lines that the command itself writes to stderr; they are not shown.
         quiet: show nothing.
-        terminal: it has the stdin and the stdout of this process, and may control the terminal.
+        terminal: the command has the stdin and stdout of this process, and may control the terminal.
         environ: the variables of the command; ``None``: those of this process.
 
     Returns:
@@ -149,7 +149,7 @@ def run_shown(
         try:
             if command.stdout is not None:
                 lines.start()
-            _show(command.stderr, None if quiet else sys.stderr, told)
+            _show(command.stderr, None if quiet else sys.stderr, hidden)
             if command.stdout is not None:
                 lines.join()
             return command.wait()
@@ -158,9 +158,9 @@ def run_shown(
             raise
 
 
-def _show(printed: IO[bytes], shown: TextIO | None, told: re.Pattern[bytes] | None = None) -> None:
+def _show(printed: IO[bytes], shown: TextIO | None, hidden: re.Pattern[bytes] | None = None) -> None:
     for line in iter(functools.partial(printed.readline, _PIECE), b""):
-        if shown is not None and (told is None or not told.search(line.strip())):
+        if shown is not None and (hidden is None or not hidden.search(line.strip())):
             text = strip_controls(line.decode("utf-8", "replace"))
             shown.buffer.write(text.encode("utf-8", "replace"))
             shown.buffer.flush()

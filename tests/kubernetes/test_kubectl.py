@@ -70,13 +70,13 @@ def test_it_prints_something_else(printed: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path):
-    """A line says what launch waits for; Ctrl-C ends that."""
+    """A line says what launch waits for; Ctrl-C stops the wait."""
     config = tmp_path / "config"
     os.mkfifo(config)  # kubectl waits for who writes to it
     started = launch.start(
         "--kubernetes", "x:1", "--workers", "1", "true", env={**kubernetes.environ, "KUBECONFIG": str(config)}
     )
-    started.until(lambda it: "waiting for an answer of kubectl" in it.err, 20)
+    started.until(lambda it: "waiting for an answer from kubectl" in it.err, 20)
     started.process.send_signal(signal.SIGINT)
     ended = started.wait(10)
     assert ended.code == 130 and "Ctrl-C: no task was started" in ended.err, ended.err

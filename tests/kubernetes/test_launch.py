@@ -243,5 +243,5 @@ def test_the_cluster_does_not_answer(start: Start, kubernetes: Cluster, tmp_path
     config = kubernetes.user.read_text()
     (tmp_path / "config").write_text(re.sub("https://[0-9.]+:", "https://10.99.0.200:", config))
     result = start("--kubernetes", "x", "true", env={"KUBECONFIG": f"{tmp_path}/config"}).wait(60)
-    said = result.err.replace("launch: waiting for an answer of kubectl; Ctrl-C ends that\n", "")
+    said = result.err.replace("launch: waiting for an answer from kubectl; Ctrl-C stops waiting\n", "")
     assert result.code == 125 and len(said.splitlines()) == 1, result.err

@@ -111,7 +111,7 @@ def test_limits_images_and_gpus(launch: Launch, tmp_path: Path):
     *_, ps = yaml.safe_load_all(exported(launch, *words[:2], "--user", "0", cwd=tmp_path))
     assert "runAsNonRoot" not in ps["spec"]["template"]["spec"]["securityContext"]
     ended = launch("export", "compose", "job.yaml", "--memory", "ps=6m,8m", cwd=tmp_path)
-    assert "launch: the file has only the first size of the memory" in ended.err
+    assert "launch: the file has only the first memory size" in ended.err
     services = yaml.safe_load(ended.out)["services"]
     one = services["worker-1"]
     assert (one["image"], one["cpus"], one["mem_limit"]) == ("big", 1.5, 1 << 30)

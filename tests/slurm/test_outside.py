@@ -51,11 +51,11 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
     ("words", "expected"),
     [
         ("--slurm --partition nope true", "Slurm gives no nodes: invalid partition specified: nope"),
-        ("--slurm -N 99 true", "the partition does not have or does not allow so many nodes"),
+        ("--slurm -N 99 true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm --time soon true", "Slurm gives no nodes: Invalid --time specification"),
         ("--slurm --gpus-per-node 3 true", "Slurm gives no nodes: "),
         ("--slurm --slurm-options=--nonsense true", "Slurm gives no nodes: "),
-        ("--slurm -N 9 true", "the partition does not have or does not allow so many nodes"),
+        ("--slurm -N 9 true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm --slurm-options=--no-shell true", "salloc was killed, or has started nothing"),
     ],
 )
@@ -86,11 +86,11 @@ def test_munge_does_not_run(start: Start, slurm: Cluster, tmp_path: Path):
 def test_the_controller_does_not_run(
     start: Start, slurm: Cluster, tmp_path: Path, words: tuple[str, ...], job: dict[str, str]
 ):
-    """It is waited for, in sight; Ctrl-C ends that."""
+    """A line says that launch waits for it; Ctrl-C stops the wait."""
     conf = Path(slurm.environ["SLURM_CONF"]).read_text()
     (tmp_path / "slurm.conf").write_text(f"{conf}\nSlurmctldPort=9\n")
     started = start(*words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf", **job})
-    started.until(lambda it: "waiting for an answer of Slurm" in it.err, 30)
+    started.until(lambda it: "waiting for an answer from Slurm" in it.err, 30)
     started.send(signal.SIGINT)
     ended = started.wait(30)
     assert ended.code == 130 and len(ended.err.splitlines()) <= 2, ended.err

@@ -196,7 +196,7 @@ def _mount(text: str, here: bool) -> Mount | None:
 
 
 def _limits(limits: Iterable[_N | None]) -> list[_N]:
-    """The limit of each of a container's tasks; empty: a task has none."""
+    """The limits of the tasks of a container; empty if a task has none."""
     given = [*limits]
     found = [one for one in given if one is not None]
     return found if len(found) == len(given) else []

@@ -67,7 +67,7 @@ def shared_keys() -> Sequence[Key]:
     gpus, sizes = single(values.whole(0, values.MOST_GPUS)), by_role(joined(values.memory_sizes))
     return (
         Key("image", "The image of roles that have none of their own.", single(values.image)),
-        Key("memory", "Memory of each container: 2g; or [2g, 4g]: the next after out of memory.", sizes),
+        Key("memory", "Memory of each container: 2g. With [2g, 4g] it grows after out of memory.", sizes),
         Key("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
         Key("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
         Key("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
@@ -98,6 +98,9 @@ def read_engine(node: Node, name: str, keys: Keys, faults: Faults) -> Values:
         name: the key.
         keys: those of the mapping.
         faults: gets what is wrong.
+
+    Returns:
+        The values of the keys; an image alone is the value of ``image``.
     """
     from launcher.config.schema import read_mapping
 
@@ -162,7 +165,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
     add("--no-mount", "do not mount the working folder")
     add("--read-only", "mount the working folder read-only")
-    text = "limit for each container: 2g; 2g,4g: grows; repeatable"
+    text = "limit of each container: 2g; 2g,4g to grow; repeatable"
     add("--memory [ROLE=]SIZE", text, _of_role(values.memory_sizes), **values.REPEATABLE)
     text = "limit for each container: 1.5; repeatable"
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
@@ -284,7 +287,7 @@ def _limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | Non
 
 
 def in_images(job: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
-    """The job as in images: with the limits of each role, and GPUs for each task of a role without its own.
+    """The job for containers: each role has its limits, and the GPUs of its tasks if it has no number itself.
 
     Args:
         job: the job; ps and sidecars get no GPUs.

@@ -14,11 +14,11 @@
 
     here         orchestrator ══ link ══ kubectl exec ══ API server ══ agent ──> task
 
-The program of each kubectl exec passes its stdin and stdout to the agent, then waits. The agent's modules
-come through the first ones.
+The program of each kubectl exec passes its stdin and stdout to the agent, then waits. The first program
+brings the agent's modules.
 
-Nothing is installed in the cluster: rights in one namespace are enough. The lease ends an agent whose
-launcher is gone; then its pod has ended, and the cluster removes the Job.
+Nothing is installed in the cluster: rights in one namespace are enough. An agent whose launcher is gone exits
+when its lease is over. Then its pod ends, and the cluster removes the Job.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "
 _REPORT = "report.json"
 #: The file in the folder of a run here: where results go.
 _RESULTS = "results.json"
-#: What kubectl says about a command that it has run.
-_TOLD = re.compile(rb"^command terminated with exit code \d+$")
+#: The line of kubectl about a command that has failed.
+_HIDDEN = re.compile(rb"^command terminated with exit code \d+$")
 
 
 class KubernetesQueue(Queue):
@@ -83,7 +83,7 @@ class KubernetesQueue(Queue):
                 places.setdefault(_kubectl(run.batch), []).append(run)
         for kubectl, own in places.items():
             only = own[0].job if len(own) == 1 else ""
-            with slow(say, "waiting for an answer of kubectl"):
+            with slow(say, "waiting for an answer from kubectl"):
                 pods = {pod["metadata"]["labels"].get(LAUNCHER): pod for pod in _launchers(kubectl, only)}
             for run in own:
                 try:
@@ -122,7 +122,7 @@ class KubernetesQueue(Queue):
         there = Pod(_kubectl(run.batch), run.batch.node)
         words = [RUN if word == run.paths.root else word for word in words]
         argv = there.command(*(["--stdin", "--tty"] if terminal else []), words=[LAUNCH, *words])
-        return run_shown(argv, _TOLD, quiet, terminal)
+        return run_shown(argv, _HIDDEN, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""

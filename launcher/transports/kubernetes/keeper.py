@@ -78,7 +78,7 @@ def keep(arguments: dict[str, Any]) -> int:
 def _copy(launcher: Any, messages: Any, plan: str) -> None:
     """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan.
 
-    Then the command that has submitted the launcher needs no more: our stdout, which it reads, is closed.
+    The command that submitted the launcher reads our stdout until then: we close it.
     """
     fd, begun = launcher.stdout.fileno(), False
     while True:

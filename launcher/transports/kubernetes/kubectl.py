@@ -12,7 +12,7 @@ from typing import Any
 from launcher.errors import TransportError
 from launcher.record import Record
 
-#: Seconds for an answer of the API server, and for kubectl itself (a login).
+#: Seconds for an answer of the API server; for a whole kubectl command, which may log in first.
 _ANSWER, LIMIT = 15.0, 30.0
 #: What kubectl says if it knows no cluster.
 _NO_CLUSTER = re.compile("localhost:8080|current-context must exist")
@@ -24,7 +24,7 @@ _PREFIX = re.compile(
 #: Advice about an option that the user does not give.
 _ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
 _NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
-#: Begins the lines about each object that the API server refuses; so many of them are shown.
+#: The beginning of the lines about an object that the API server refuses; how many of these lines are shown.
 _REFUSED, _SHOWN = re.compile(r'Error from server|The \S+ "[^"]*" is invalid'), 3
 
 
@@ -65,7 +65,7 @@ class Kubectl(Record):
         except FileNotFoundError:
             if not in_pod():
                 raise TransportError("kubectl is not installed here: there is none along PATH") from None
-            why = "there is none along PATH, or it is not a static program"  # the kernel tells no more
+            why = "there is none along PATH, or it is not a static program"  # the kernel does not say which
             raise TransportError(f"kubectl{_where()} can't be run: {why}") from None
         except OSError as error:
             raise TransportError(f"kubectl{_where()} can't be run: {error.strerror}") from None

@@ -53,11 +53,12 @@ _OLDEST = (3, 10)
 _NO_KUBECTL = "--detach: the image needs kubectl: it has none, and that"
 #: Hours that the files of a run wait in the pod.
 _HOURS = 24
-#: Seconds of its end, beyond that of the tasks.
+#: Seconds that a launcher gets after SIGTERM, in addition to those of the tasks.
 _GRACE = 20
 #: Seconds to read from the pod before the API is asked again; for kubectl to end.
 _PAUSE, _END = 1.0, 5.0
-#: Tells about an image; and whether a launcher has ended: a moment after its report, its keeper says so.
+#: Programs that print facts about an image, and whether a launcher has ended. The report is written a moment
+#: before the keeper notes the end.
 _ABOUT = "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
 _ASK = f"""\
 import os, time
@@ -256,7 +257,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         while True:
             await_readable(program, _PAUSE)
             data = program.recv(1 << 16)
-            if data is not None:  # from now on it says what it waits for
+            if data is not None:  # from now on the launcher says what it waits for
                 waiting.close()
             if data == b"":
                 why = program.why_ended() or "the connection to it has ended"

@@ -30,7 +30,7 @@ _LONGEST, _NUMBER = 63, 4
 #: The home of tasks, where they run if nothing else is said; folders that every user can write to.
 HOME = "/launch"
 _WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
-#: Memory limit of a launcher in a pod, in MiB; and how much more for each task: a kubectl.
+#: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
 #: What a launcher's pod does not take from the user's template; what its container takes from it.
 _OF_TASKS = ("initContainers", "containers")

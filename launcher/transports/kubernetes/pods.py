@@ -39,7 +39,7 @@ from launcher.transports.link import CONNECT, KILL, START, tasks_end_after
 from launcher.transports.transport import Launch
 
 _SERVE = "launcher.agent.main:serve_passed"
-#: Seconds for which a look at the pods holds; between two looks while something is waited for.
+#: Seconds for which an answer about the pods is fresh; between two looks while something waits.
 _FRESH, _PAUSE = 2.0, 0.3
 #: Seconds until a line says what keeps pods from running, or from being made anew.
 _FIRST_NOTICE = 2.0
@@ -55,8 +55,8 @@ _REMOVAL = 5.0
 _WATCHDOG = "its container exited with 1"
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD = "LAUNCH_POD"
-#: For users who wait.
-_UNANSWERED = "waiting for an answer of kubectl; Ctrl-C ends that"
+#: A line for the user while kubectl takes long.
+_UNANSWERED = "waiting for an answer from kubectl; Ctrl-C stops waiting"
 
 
 class Pods:
@@ -208,7 +208,7 @@ class Pods:
         return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
 
     def _ask_why(self, hosts: Sequence[str]) -> None:
-        """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod tells nothing.
+        """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod gives no reason.
 
         Raises:
             TransportError: it does not answer.
@@ -223,10 +223,10 @@ class Pods:
     def renew(self, host: str) -> None:
         """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
         longest = tasks_end_after(self.lease) + self.grace
-        began, told = time.monotonic(), False
+        began, shown = time.monotonic(), False
         while not (ended := self._has_ended(host)) and time.monotonic() < began + longest and not self._over:
-            if not told and time.monotonic() >= began + _FIRST_NOTICE:
-                told = True
+            if not shown and time.monotonic() >= began + _FIRST_NOTICE:
+                shown = True
                 self._launch.notice(
                     f"{host}: a new pod is made when the tasks in the lost one have ended, after "
                     f"{duration(longest)} at most"
@@ -346,7 +346,7 @@ class Pods:
             time.sleep(_PAUSE)
 
     def begins(self, host: str) -> bool:
-        """Whether an agent is to start in the pod of a host: only once."""
+        """Whether the agent has to be started in the pod of a host: true once for each pod."""
         with self._looking:
             job, begun = self._of(host), len(self._begun)
             self._begun.add(job)
@@ -366,7 +366,7 @@ class Pods:
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
-        """The same for the first one, which brings the main process its program.
+        """The command line of the first kubectl, which brings the main process its program.
 
         Raises:
             TransportError: there is no pod.
@@ -426,7 +426,7 @@ class PodProgram(CommandPipe):
         return self._pods.gone(self._host, 0.0 if killed else _KNOWN) or why
 
     def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`: SIGTERM is the end of the pod, as is the end of the watchdog."""
+        """See `RemoteCommand.why_refused`: after SIGTERM, or without its watchdog, the pod ends."""
         is_asked = "SIGTERM" in why
         if is_asked or "watchdog" in why:
             gone = self._pods.gone(self._host, _KNOWN, taken=is_asked)

@@ -36,7 +36,7 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
     # The schema of the API server is large, and not needed for this.
     answers = ask("create", "--validate=false", _ANSWER, "--filename=-", stdin=request).split()
     if len(answers) != len(rights) or {*answers} - {"true", "false"}:
-        raise TransportError("the API server does not tell which rights this user has")
+        raise TransportError("the API server does not say which rights this user has")
     missing: dict[str, list[str]] = {}
     for (verb, resource), allowed in zip(rights, answers, strict=True):
         if allowed == "false":

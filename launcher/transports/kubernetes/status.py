@@ -1,4 +1,4 @@
-"""What the API server tells about pods and Jobs: whether a pod runs, what keeps it from that, why it is over.
+"""What the API server says about pods and Jobs: whether a pod runs, what prevents that, why it has ended.
 
 The objects are JSON of the API server, with texts of nodes, registries and users in it. Only uid and label
 must be right; any other field that is not as Kubernetes describes it counts as absent.
@@ -47,7 +47,7 @@ _DISRUPTIONS = {
     "TerminationByKubelet": "evicted",
     _COLLECTED: "deleted",
 }
-#: The reason of events that tell why a Job has no pod, and why a pod does not start.
+#: Reasons of events: about a Job that gets no pod, and about a pod that does not start.
 JOB_EVENT, POD_EVENT = "FailedCreate", "FailedMount"
 
 
@@ -77,11 +77,11 @@ class PodStatus(Record):
 
 
 def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
-    """What the API server tells about a pod.
+    """What the API server says about a pod.
 
     Args:
         pod: the object.
-        events: of its namespace, if they are known: those with the reason `POD_EVENT` tell more.
+        events: of its namespace, if they are known: those with the reason `POD_EVENT` add details.
 
     Raises:
         TransportError: it has no uid, or no host.
@@ -112,7 +112,7 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
 
 
 def gone_status(pod: _Json, deleted: bool = False) -> PodStatus:
-    """What is known about a pod that is not there any more, from the last that the API server told about it.
+    """What is known about a pod that is not there any more, from the last answer about it.
 
     Its node removes it when its processes have ended; the cluster does if the node itself is removed.
 
@@ -129,7 +129,7 @@ def gone_status(pod: _Json, deleted: bool = False) -> PodStatus:
 
 
 def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
-    """What the API server tells about the pod that a Job does not have.
+    """What the API server says about a Job that has no pod yet.
 
     Args:
         job: the object.

@@ -18,7 +18,7 @@ from launcher.agent.node import job_variables
 from launcher.errors import Fault, JobError, TransportError
 from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 
-#: Seconds for an answer of Slurm's controller, which may be busy; for the end of a holder.
+#: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.
 _ANSWER, _END = 30.0, 10.0
 #: Seconds for which the state of a job is not asked for again.
 _FRESH = 2.0
@@ -41,17 +41,18 @@ ENDS = {
 }
 #: The same of a job that starts again.
 _REQUEUED = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
-#: Reasons of a pending job that do not pass by waiting. The first may become the second a moment later.
-_NODES = "the partition does not have or does not allow so many nodes, or not such ones"
+#: Reasons why a pending job can never start. Slurm may replace the first by the second a moment later: both
+#: have one text.
+_NODES = "the partition does not have, or does not allow, so many nodes of this kind"
 _HOPELESS = {
     "PartitionConfig": _NODES,
     "PartitionNodeLimit": _NODES,
-    "PartitionTimeLimit": "the partition does not allow so much time",
+    "PartitionTimeLimit": "the partition does not allow so long a time limit",
     "BadConstraints": "no node has what was asked for",
     "InvalidAccount": "there is no such account",
     "InvalidQOS": "there is no such QOS",
 }
-UNANSWERED = "waiting for an answer of Slurm; Ctrl-C ends that"
+UNANSWERED = "waiting for an answer from Slurm; Ctrl-C stops waiting"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
 #: Waits for the allocation, and ends it at the end of its stdin, a pipe of launch: even if launch is killed.
@@ -83,7 +84,7 @@ def outside() -> dict[str, str]:
 
 
 class _Killed(TransportError):
-    """A signal has ended a command of Slurm."""
+    """A signal has killed a command of Slurm."""
 
 
 def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> str:
@@ -103,7 +104,16 @@ def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -
 
 @contextmanager
 def asked(*argv: str, environ: Mapping[str, str] | None = None) -> Iterator[Callable[..., str]]:
-    """Run a command of Slurm meanwhile; a function waits for what it prints. See `ask`."""
+    """A context in which a command of Slurm runs; yields a function that waits for what it prints, see `ask`.
+
+    Args:
+        argv: the command.
+        environ: the variables of the command; ``None``: `environment`.
+
+    Raises:
+        TransportError: there is no such command. The function raises it if the command fails, or does not
+            answer.
+    """
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environ or environment())
@@ -132,12 +142,12 @@ def shown(kind: str, name: str) -> dict[str, str]:
     """What ``scontrol show`` shows of a job or a partition, by name.
 
     Raises:
-        TransportError: Slurm does not tell.
+        TransportError: Slurm does not answer, or refuses.
     """
     words = ("scontrol", "--oneliner", "show", kind, name)
     try:
         answer = ask(*words)
-    except _Killed:  # with a job Slurm signals all its processes: this one, too
+    except _Killed:  # Slurm signals all processes of a job that it ends, this one, too
         answer = ask(*words)
     return dict(re.findall(r"(\w+)=(\S+)", answer))
 
@@ -180,7 +190,7 @@ class Job:
 
         Raises:
             JobError: the variables are wrong.
-            TransportError: Slurm does not tell.
+            TransportError: Slurm does not answer, or refuses.
         """
         found = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
         try:
@@ -217,7 +227,7 @@ class Job:
         """What ``scontrol show job`` shows, by name.
 
         Raises:
-            TransportError: Slurm does not tell.
+            TransportError: Slurm does not answer, or refuses.
         """
         return shown("job", self.id)
 
@@ -225,7 +235,7 @@ class Job:
         """The seconds until its time limit; ``None``: it has none.
 
         Raises:
-            TransportError: Slurm does not tell.
+            TransportError: Slurm does not answer, or refuses.
         """
         fields = self.fields()
         limit, ran = (_seconds(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
@@ -238,11 +248,11 @@ class Job:
         return int(count) if count.isdecimal() else 0
 
     def is_requeued(self) -> bool:
-        """Whether it has been queued again since Slurm set the variables; false if Slurm does not tell."""
+        """Whether it has been queued again since Slurm set the variables; false if Slurm does not say."""
         return self.why_over().endswith(_REQUEUED)
 
     def why_over(self, fresh: bool = True) -> str:
-        """How it has ended, for the user; empty: it has not, or Slurm does not tell. Blocks.
+        """How it has ended, for the user; empty: it has not, or Slurm does not say. Blocks.
 
         Args:
             fresh: ask Slurm, even if it was asked a moment ago.
@@ -373,7 +383,7 @@ def _await(
 
 
 def _pending(label: str) -> str:
-    """How a job waits, for the user; empty: Slurm does not tell.
+    """Why a job is pending, for the user; empty: Slurm does not say.
 
     Raises:
         TransportError: it would wait for ever.

@@ -28,8 +28,8 @@ _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD
 _AGAIN, _LONGEST, _END = 5.0, 3600.0, 1.0
 #: The name of a job of ours.
 _OURS = r"launch-\d{8}-\d{6}-[0-9a-z]+"
-#: What srun says about a command that it has run.
-_TOLD = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING.encode())
+#: Lines of srun about a command that it has run.
+_HIDDEN = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING.encode())
 
 
 def job_name(run: str) -> str:
@@ -109,7 +109,7 @@ class SlurmQueue(Queue):
         """See `Queue.run_there`."""
         assert run.batch is not None
         step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
-        return run_shown(step, _TOLD, quiet, environ=environment())
+        return run_shown(step, _HIDDEN, quiet, environ=environment())
 
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""

@@ -78,7 +78,7 @@ class Step(CommandPipe):
         self._job, self._is_agent = job, entry == _SERVE
         #: Whether its output is as `SWAPPED` has it.
         self.swapped = entry == CONNECT
-        #: What goes before the next bytes: two short messages would take 40 ms (TCP as srun uses it, Nagle).
+        #: Bytes to send before the next ones, in one message: two short ones would take 40 ms (Nagle in TCP).
         self.first = b""
         argv = [*srun(job.id, host), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
@@ -98,7 +98,7 @@ class Step(CommandPipe):
     def _await_mark(self, data: bytes) -> None:
         super()._await_mark(data)
         if self._ready and self._is_agent:
-            self._send(b"\n")  # what the program writes after the mark waits for an answer, or for 40 ms
+            self._send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
@@ -113,13 +113,13 @@ class Step(CommandPipe):
             return None  # srun was killed: perhaps the step lives
         if over := self._job.why_over():
             return AllGone(over)
-        told = self._told()
+        reason = self._reason()
         if why is None:
-            return HostGone(f"{self._host}: {told or 'the agent was killed'}")
-        return self._fault(f"the agent can't be started there: {told}") if told else why
+            return HostGone(f"{self._host}: {reason or 'the agent was killed'}")
+        return self._fault(f"the agent can't be started there: {reason}") if reason else why
 
-    def _told(self) -> str:
-        """Why the step has ended, as Slurm tells it: a node failed, or somebody has cancelled it."""
+    def _reason(self) -> str:
+        """Why the step has ended, in the words of Slurm: a node failed, or somebody has cancelled it."""
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
         return said("\n".join(lines).encode())
 
@@ -139,7 +139,7 @@ class Step(CommandPipe):
             raise AllGone(over)
         if "was killed" in why:  # scancel of its step does that, too
             self.status()
-            why = self._told() or why
+            why = self._reason() or why
         return f"{why} (scancel of its step does that)" if "SIGTERM" in why else why
 
     def close(self) -> None:
@@ -288,11 +288,11 @@ def _end(steps: Sequence[Step]) -> None:
         step.release()
 
 
-def _ids(told: str | None) -> tuple[str, ...] | None:
+def _ids(visible: str | None) -> tuple[str, ...] | None:
     """The ids in ``CUDA_VISIBLE_DEVICES``; ``None``: Slurm does not set it."""
-    if told is None:
+    if visible is None:
         return None
-    return tuple(id for id in told.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))
+    return tuple(id for id in visible.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))
 
 
 # ---------------------------------------------------------------------- the nodes of a launch
@@ -357,7 +357,7 @@ def look(
         with slow(notice, UNANSWERED):
             names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
         steps.variables = job.variables(names)
-        with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as told:
+        with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as answer:
             found, silent = for_each(
                 names,
                 lambda name: steps.look(name, files),
@@ -367,7 +367,7 @@ def look(
                 meanwhile=meanwhile,
             )
             with slow(notice, UNANSWERED):
-                pairs = [line.split() for line in told().splitlines()]
+                pairs = [line.split() for line in answer().splitlines()]
         reasons: dict[str, list[str]] = {}
         for name, why in silent.items():
             reasons.setdefault(job.why_over(fresh=False) or why, []).append(name)
@@ -427,7 +427,7 @@ def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
     folder = os.path.expanduser(launch.job.workdir or ".")
     programs = (role.program for role in launch.job.roles if role.program.kind is ProgramKind.SCRIPT)
     paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
-    files = {path: told for path in paths if (told := fingerprint(path)) is not None}
+    files = {path: known for path in paths if (known := fingerprint(path)) is not None}
     found = look(job, files, launch.notice, launch.reaching.fanout, launch.meanwhile)
     try:
         count = sum(role.count for role in launch.job.roles if not role.sidecar)

@@ -50,7 +50,7 @@ class Host(Record):
     labels: tuple[str, ...] = ()
     #: Only tasks of a lost host run here.
     spare: bool = False
-    #: The machine that the host is on, a pod of a cluster; empty: it is a machine, or nobody knows.
+    #: The machine that the host is on, a pod of a cluster; empty: it is a machine, or it is not known.
     node: str = ""
     #: ``file:line`` where the user wrote it, for messages; empty: in no file.
     source: str = ""

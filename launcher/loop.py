@@ -61,7 +61,7 @@ class Timer:
 class Loop:
     """Calls functions, one after the other, in the thread that made it. Other threads may use `call`.
 
-    A context; at its end work that has begun comes to its end.
+    A context: when it is left, work that has begun is finished.
     """
 
     def __init__(self) -> None:
@@ -196,9 +196,9 @@ class Loop:
         return left if seconds is None else min(left, seconds)
 
     def notice_suspension(self, waited: float = 0.0) -> None:
-        """Compare clocks: one goes on while the machine sleeps; our own work is no suspension.
+        """Compare two clocks, of which one continues while the machine sleeps. Our own work is no suspension.
 
-        What begins now calls it: until then perhaps nobody has turned the loop, which looks the same.
+        Call it before the loop is used again: a time in which the loop did not run looks like a suspension.
 
         Args:
             waited: seconds for which the loop has waited.

@@ -67,7 +67,7 @@ class Hello(Record):
 
 
 class Refused(Record):
-    """The agent is gone, or ends at once; ``why`` is for the user."""
+    """The agent has exited, or exits now; ``why`` is for the user."""
 
     why: str
 
@@ -132,7 +132,7 @@ class FileEntry(Record):
     mode: int = 0
     #: Bytes; 0 for all but files.
     size: int = 0
-    #: When a file was last changed, nanoseconds since 1970; 0 for all else.
+    #: When a file was last changed, nanoseconds since 1970; 0 for anything else.
     mtime_ns: int = 0
     #: The target of a link.
     target: str = ""

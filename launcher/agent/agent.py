@@ -44,7 +44,7 @@ class Agent:
         number: distinguishes its process tags from those of other agents.
         connection: to the launcher.
         selector: that the connection uses.
-        watchdog: file descriptor that is at its end when the watchdog is gone.
+        watchdog: a descriptor that reaches end-of-file when the watchdog exits.
         deadline: that the agent renews for its watchdog; ``None``: the agent has a pipe.
         grace: seconds that tasks get if the agent is sent SIGTERM; ``None``: as if the launcher were gone.
     """

@@ -102,7 +102,7 @@ class Connection:
         self._flush()
 
     def refuse(self, why: str) -> None:
-        """Send the launcher the reason why the agent ends without closing, then end the connection."""
+        """Send the launcher the reason why the agent exits without closing, then close the connection."""
         self._flush()
         if self._writing >= 0 and not self._full:
             with suppress(OSError):  # it is broken

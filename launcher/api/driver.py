@@ -235,7 +235,7 @@ def _thread(function: Callable[..., None], *args: Any) -> threading.Thread:
 
 
 def _release_in_fork() -> None:
-    """The job ends with the process that started it, whatever its forks do."""
+    """The job is stopped when the process that started it exits, whatever its forks do."""
     for driver in list(_drivers):
         driver._release()
         driver.over = threading.Event()

@@ -55,7 +55,7 @@ class TFParallel:
             at_once: number of instances that run at the same time; default: one for each slot of the hosts,
                 or each core of this machine.
             return_exceptions: the result of an instance that fails is its exception; default: the first
-                failure ends all and is raised.
+                failure stops all instances and is raised.
             options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``venv``, ``grace``,
                 ``timeout``, ``stall``, ``preload``, ``sync``, ``collect``, ``run_dir``, ``quiet``,
                 ``options``: as those of `TFCluster.run`. ``restarts``: how often instances that failed are

@@ -136,7 +136,7 @@ def read_options(
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
         faults.append(Fault(COMMAND_LINE, problem, "expected one of them"))
-    # One that only the surroundings imply gives way to the one that is used.
+    # A transport that only the environment implies is not used if the user asks for another one.
     chosen = {
         each: None if getattr(found, "implied", False) and each != name else found
         for each, found in chosen.items()

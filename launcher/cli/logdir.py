@@ -15,8 +15,8 @@ OPTION = "--tensorboard"
 def with_logdir(argv: Sequence[str], options: Mapping[str, argparse.Action]) -> list[str]:
     """The arguments, with ``--tensorboard LOGDIR`` as one word ``--tensorboard=LOGDIR``.
 
-    Without a folder the word is ``--tensorboard=``. Arguments after the first one that is neither an option
-    nor the value of one belong to the program, and stay as they are.
+    Without a folder the word is ``--tensorboard=``. The first argument that is neither an option nor
+    the value of an option is the program: all arguments after it stay as they are.
 
     Args:
         argv: of ``launch``.

@@ -135,7 +135,7 @@ def follow(
 
 
 class News:
-    """Knows when the files of a run may have grown: its launcher tells it, as long as that can be asked."""
+    """Knows when the files of a run may have grown: the launcher reports it, as long as it can be asked."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -144,7 +144,7 @@ class News:
 
     @property
     def live(self) -> bool:
-        """Whether the launcher tells it, so that the run has not ended."""
+        """Whether the launcher reports it. Then the run has not ended."""
         return self._events is not None
 
     def come(self) -> bool:

@@ -35,7 +35,7 @@ launch ps           the runs that are running, with CPU and memory here
 launch ps --all     also the runs that have ended
 launch ps --json    the same for programs
 launch ps k3f9m     the tasks of a run: state, host, pid, memory, last line
-launch ps -w        the tasks of the newest run, anew when one of them moves"""
+launch ps -w        the tasks of the newest run, and again at each change"""
 
 #: CPU and memory are those of this machine.
 _HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
@@ -118,7 +118,7 @@ def _watch(run: Run, as_json: bool) -> int:
 
 
 def _redraw(run: Run, events: Events, clear: str) -> None:
-    """Draw the table, and anew when a task has moved."""
+    """Draw the table, and again when the state of a task has changed."""
     while True:
         while events.wait(0.0):
             continue

@@ -142,7 +142,7 @@ def withdrawn(run: Run) -> str:
 
 
 class Watch:
-    """Follows a run to its end, and tells the user what it waits for in a queue."""
+    """Follows a run until it has ended, and shows why its job is pending in a queue."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -158,7 +158,7 @@ class Link:
         return found
 
     def unfinished(self) -> list[Partition]:
-        """The others, but the one that a thread still sends. They are not returned again."""
+        """The other partitions, except one that a thread still sends. They are not returned again."""
         found = []
         for inference, partitions in self._partitions.items():
             kept = [partition for partition in partitions if self.busy and partition is self.sending]

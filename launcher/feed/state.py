@@ -1,6 +1,6 @@
 """`FeedState`: decides what is sent to which task, given back, and raised. Pure: no thread, socket or clock.
 
-What happens is told by the methods under "Events"; `FeedState.commands` returns what is to be done then.
+The methods under "Events" report what has happened; `FeedState.commands` then returns what is to be done.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 
 
 def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
-    """Print the plan as commands that can be copied, all else as comments.
+    """Print the plan as commands that can be copied, and everything else as comments.
 
     Args:
         job, placement: the tasks and their hosts.

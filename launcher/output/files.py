@@ -35,12 +35,12 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEX
 
 
 class Recent:
-    """The last lines of ``events.jsonl``, each with its number: 1, 2... The oldest give way to new ones."""
+    """The last lines of ``events.jsonl``, each with its number: 1, 2... New lines replace the oldest."""
 
     def __init__(self) -> None:
         #: The most bytes; the number of the next line.
         self.most, self.next = _RECENT, 1
-        #: Tasks have printed something; who tells that sets it back.
+        #: Whether tasks have printed something since followers were last informed.
         self.printed = False
         self._lines: deque[bytes] = deque()
         self._size = 0

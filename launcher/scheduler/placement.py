@@ -95,7 +95,7 @@ def _unreachable(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> I
 def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
     """Give the tasks of lost hosts other hosts: spares, then other hosts of ``standby``, then free slots.
 
-    All other tasks stay on their hosts. The GPUs of all tasks are assigned anew.
+    All other tasks stay on their hosts. The GPUs of all tasks are assigned again.
 
     Args:
         placement: by `place`, or by this function.

@@ -22,7 +22,7 @@ from launcher.text import listed
 OTHERS_LIMIT, CHECK_LIMIT = 10.0, 12.0
 #: Each host connects to the next one and the one after it in the list.
 _STEPS = (1, 2)
-#: Why a host is lost whose agent ends without a command.
+#: Why a host is lost whose agent exits without being asked to.
 _ENDED_OUTSIDE = "its agent was stopped from outside; it stops its tasks"
 _ADVICE = (
     "`address:` in a hostfile is the address that others connect to; --no-check starts the job all the same"

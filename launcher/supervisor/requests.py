@@ -27,7 +27,7 @@ def stop_asked(job: JobState, event: events.StopAsked) -> None:
     SIGUSR1 is the notice of a time limit, see `launcher.job_run.interrupts`.
     """
     if event.signal == SIGUSR1 and job.phase in (Phase.STOPPING, Phase.CLOSING):
-        return  # it ends already; a notice is not a wish to end at once
+        return  # the job is being stopped; a notice does not ask to kill it
     before, job.last_stop_at = job.last_stop_at, event.at
     if before is not None and abs(event.at - before) < _ECHO:
         job.last_stop_at = before

@@ -79,7 +79,7 @@ def after_loss(
     """Let the tasks of a lost host start again with all tasks of the job, if the policy allows it.
 
     They move to other hosts. No two attempts of a task may be alive, so they wait until those on the lost
-    host have certainly ended. A lost container is removed, which ends its tasks; a new one takes its place.
+    host have certainly ended. A lost container is removed, which kills its tasks; a new one takes its place.
 
     Args:
         job: the host and its tasks are dropped.
@@ -89,7 +89,7 @@ def after_loss(
         why: the reason.
 
     Returns:
-        Whether they start again, and what to tell the user; the loss is then no failure of the job.
+        Whether they start again (then the loss is no failure of the job), and the text for the user.
     """
     own = host.own
     if moving is not None and not own:  # tasks may have been to move there

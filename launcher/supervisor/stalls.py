@@ -43,14 +43,14 @@ _FAULTHANDLER = (
     "let the program call faulthandler.register(signal.SIGTERM, chain=True) (after it made its tf.distribute"
     " strategy, which may handle SIGTERM itself): its log then has its stacks"
 )
-#: Lines in which TensorFlow says that it waits, words of each, and the one of a session of TensorFlow 1.
+#: Lines in which TensorFlow says that it waits; words that are in each; the line of a TensorFlow 1 session.
 _WAITS = (
     rb"(?m)^.*(?:CreateSession still waiting for response from worker: |Waiting for \d+/\d+ tasks to connect"
     rb"|Waiting for model to be ready\.|Example stragglers:).*\n?|^/job:\w+/replica:0/task:\d+\n?"
 )
 _WORDS = (b"aiting for ", b"stragglers:")
 _SESSION = rb"CreateSession still waiting for .*/job:(\w+)/replica:\d+/task:(\d+)"
-#: Bytes, at most, of a piece of output with nothing but such lines; pieces after which the user is told.
+#: The most bytes of a piece of output that has only such lines; how many pieces until the user is informed.
 _MOST_WAITS, _TELL_AFTER = 4000, 3
 
 

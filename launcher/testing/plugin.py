@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start clusters of `launch`, observe, kill and suspend their tasks. They end with the test.
+    """Start clusters of `launch`, observe, kill and suspend their tasks. They are stopped when the test ends.
 
     ``job = cluster.start(["train.py"], ps=1, workers=2)``; see `launcher.testing.Cluster`.
     """

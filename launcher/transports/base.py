@@ -139,7 +139,7 @@ class Connections(Commands, Protocol):
     """The same, directly over the connection to a host, which may break. Links use it."""
 
     def reconnect(self, host: str) -> None:
-        """Connect to a host anew: programs to come use the new connection. Blocks for a bounded time.
+        """Connect to a host again: later programs use the new connection. Blocks for a bounded time.
 
         Raises:
             HostGone: it never can be reached again.
@@ -186,7 +186,7 @@ class Connected(Record):
 
 
 class Hosts(Protocol):
-    """The hosts of a launch, as a context: at its end no agent or task is left there."""
+    """The hosts of a launch, as a context: when it is left, no agent or task is left on them."""
 
     #: The number of each agent on this machine, see `launcher.agent.processes`.
     agents: Sequence[int]
@@ -201,7 +201,7 @@ class Hosts(Protocol):
     def tasks_end(self) -> float | None:
         """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move.
 
-        0: `reach` ends them, and makes the host anew.
+        0: `reach` stops them, and makes a new host.
         """
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:

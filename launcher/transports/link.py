@@ -487,7 +487,7 @@ class ReconnectingLink:
         self.loop.work(program.why_ended, lambda why: self._step(lambda: known(why)))
 
     def _refused(self, program: RemoteCommand, why: str) -> None:
-        """The agent ends without being asked to: let another thread look for the reason."""
+        """The agent exits without being asked to: let another thread look for the reason."""
         if self._closed_there:
             raise _Ended
         self._ending = True

@@ -134,7 +134,7 @@ class Transport:
     brings_hosts = False
     #: Whether the hosts have the files of this machine as a rule: programs are looked for before `inventory`.
     shares_files = False
-    #: Whether `renew` makes lost hosts anew; else their tasks move to others.
+    #: Whether `renew` replaces lost hosts by new ones; else their tasks move to other hosts.
     renews_hosts = False
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -246,7 +246,7 @@ class Transport:
         return ""
 
     def renew(self, host: str, settings: Any) -> None:
-        """Make a lost host anew, under the same name. Blocks; any thread may call it.
+        """Make a new host with the name of a lost one. Blocks; any thread may call it.
 
         It returns when no task of the old host can be running any more.
 

@@ -87,7 +87,7 @@ class TFNodeContext:
                 (``hdfs://``) is unchanged.
 
         Returns:
-            An absolute path, or the one with its scheme.
+            An absolute path, or the unchanged path if it has a scheme.
         """
         if _SCHEMES.match(path):
             return path

@@ -47,7 +47,7 @@ _RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
 _HERE = "this machine"
 #: The step, in lines for users who wait.
 _STEP = "its engine to start the container"
-#: Seconds for an answer of an engine that may hang, at the end.
+#: Seconds for an answer from an engine that may hang, after the job.
 _HURRY = 10.0
 
 
@@ -296,7 +296,7 @@ class Containers:
             )
 
     def reach(self, host: str) -> None:
-        """See `Hosts.reach`: remove a container, which ends its tasks, and start another."""
+        """See `Hosts.reach`: remove a container, which kills its tasks, and start another."""
         name = self._name(host)
         left = self._engines[_HERE].remove([EngineObject("container", name, name, {})])
         if left:

@@ -71,7 +71,7 @@ def keep(arguments: dict[str, Any]) -> int:
     _say(_AFTER % (code, arguments["hours"]) + b"\n")
     until = time.monotonic() + arguments["hours"] * 3600
     while not deleted and time.monotonic() < until:
-        time.sleep(1.0)  # a signal's handler does not end it
+        time.sleep(1.0)  # it continues after the handler of a signal
     return code
 
 

@@ -220,7 +220,7 @@ def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
 
 
 def template_faults(template: Any) -> Iterator[str]:
-    """What is wrong with the ``pod:`` of a job file, for the user. The API server checks all else."""
+    """What is wrong with the ``pod:`` of a job file, for the user. The API server checks everything else."""
     if not isinstance(template, dict) or template.keys() - {"metadata", "spec"}:
         yield "expected a pod template, with metadata: or spec:"
         return

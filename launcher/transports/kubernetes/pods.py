@@ -41,7 +41,7 @@ from launcher.transports.transport import Launch
 _SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.
 _FRESH, _PAUSE = 2.0, 0.3
-#: Seconds until a line says what keeps pods from running, or from being made anew.
+#: Seconds until a line says why pods do not run, or why no new one is made yet.
 _FIRST_NOTICE = 2.0
 #: Seconds until the API is asked why, by three commands; between two times.
 _ASKING = 4.0
@@ -240,7 +240,7 @@ class Pods:
         self._await_running([host])
 
     def _outgrew(self, host: str, status: PodStatus) -> bool:
-        """Whether its pod is over because memory ran out, and there is a larger size of it."""
+        """Whether its pod has ended because memory ran out, and there is a larger size."""
         return status.over.startswith(OOM_KILLED) and len(self._sizes[host]) > 1
 
     def grow(self, host: str) -> str:
@@ -277,7 +277,7 @@ class Pods:
                 except TransportError as error:
                     self._launch.notice(f"the Jobs are not removed: {error}; the cluster removes them later")
                 else:
-                    with suppress(TransportError):  # the pods end without a look at them
+                    with suppress(TransportError):  # the pods end even if the API does not answer
                         self._await_removal()
 
     def _await_removal(self) -> None:
@@ -324,7 +324,7 @@ class Pods:
         return PodStatus(host, "", waiting="its pod is not made yet")
 
     def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGone | None:
-        """Why nothing can connect to a host any more; ``None``: something may, or nobody knows.
+        """Why nothing can connect to a host any more; ``None``: something may, or it is not known.
 
         Args:
             host: its name.

@@ -55,7 +55,8 @@ _HOPELESS = {
 UNANSWERED = "waiting for an answer from Slurm; Ctrl-C stops waiting"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
-#: Waits for the allocation, and ends it at the end of its stdin, a pipe of launch: even if launch is killed.
+#: Waits for the allocation, and gives it back when its stdin, a pipe of launch, closes: even if launch is
+#: killed.
 #: SIGTERM takes a pending salloc out of the queue; if salloc was killed, its job is still there. A salloc
 #: that gets SIGTERM when its job is granted may run for ever. The second shell has the allocation, and frees
 #: it even if salloc was killed.

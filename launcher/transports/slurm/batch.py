@@ -171,7 +171,7 @@ def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
 def cleanup(notice: Callable[[str], None], dry_run: bool) -> Iterator[str]:
     """End the jobs that launches on this machine have asked for, and that no process looks after.
 
-    A batch job looks after itself: it ends with its launcher.
+    Batch jobs are left alone: they end with their launchers.
 
     Args:
         notice: gets lines for the user.

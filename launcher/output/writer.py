@@ -124,8 +124,12 @@ class Writer:
         return done
 
     def _wait(self, total: float, interrupted: Callable[[], bool]) -> bool:
-        """Write within the limits. Returns whether nothing waits any more."""
-        began = progressed = time.monotonic()
+        """Write within the limits. Returns whether nothing waits any more.
+
+        While launch and its reader stand still (Ctrl-Z, a machine that is suspended), no time passes.
+        """
+        passed = idle = 0.0
+        last = time.monotonic()
         while True:
             before = sum(file.size for file in self._files.values())
             self.flush()
@@ -133,8 +137,10 @@ class Writer:
             if not left:
                 return True
             now = time.monotonic()
-            progressed = now if left < before else progressed
-            if now - began >= total or now - progressed >= self.IDLE or interrupted():
+            since = min(now - last, 2 * _LOOK)
+            passed, last = passed + since, now
+            idle = 0.0 if left < before else idle + since
+            if passed >= total or idle >= self.IDLE or interrupted():
                 return False
             poll = select.poll()
             for fd in self.blocked():

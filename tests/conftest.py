@@ -280,6 +280,12 @@ class Ended(NamedTuple):
         """Its standard error as text."""
         return self.stderr.decode(errors="replace")
 
+    @property
+    def said(self) -> list[str]:
+        """The lines of its standard error, but for those about what it waits for: a busy machine has them."""
+        waits = ("launch: waiting for ", "launch: still waiting, ")
+        return [line for line in self.err.splitlines() if not line.startswith(waits)]
+
 
 class Started:
     """A command that runs: signal it, look at its output, wait for its end."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ended, Launch
+from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
 from tests.docker.images import FOREIGN, tar
@@ -130,11 +130,6 @@ def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_pat
     assert "launch: the image 127.0.0.1:1/none:1 can't be pulled: " in ended.err
 
 
-def faults(ended: Ended) -> list[str]:
-    """The lines on stderr, without notices of waiting."""
-    return [line for line in ended.err.splitlines() if "waiting for " not in line]
-
-
 SELECT = "DOCKER_HOST and `docker context use` select one (Cannot connect to the Docker daemon at unix:///"
 
 
@@ -147,7 +142,7 @@ def test_no_engine(launch: Launch, tmp_path: Path):
         ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
         assert ended.code == 125
         assert printed in ended.err
-        assert len(faults(ended)) == 1
+        assert len(ended.said) == 1
 
 
 def test_no_permission(launch: Launch, tmp_path: Path):

@@ -227,7 +227,16 @@ def test_a_cluster_belongs_to_the_process_that_made_it(tmp_path: Path):
         (tmp_path / "go").touch()
 
 
-FORKED = PROGRAM.format(end="if os.fork() == 0: os.setsid(); time.sleep(5); os._exit(0)\ntime.sleep(300)")
+FORKED = PROGRAM.format(
+    end="""\
+if os.fork() == 0:
+    os.setsid()
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not os.path.exists(__file__ + ".end"):
+        time.sleep(0.05)
+    os._exit(0)
+time.sleep(300)"""
+)
 
 
 def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path: Path, launch: Any):
@@ -236,9 +245,15 @@ def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path:
     started.until(lambda it: "all up" in it.out)
     started.kill()
     runs = tmp_path / "home" / "state" / "tf-launcher" / "runs"
-    assert soon(lambda: list(runs.glob("*/report.json")), 4)
-    path = str(tmp_path / "program.py")  # the fork ends by itself, some seconds later
-    soon(lambda: not any(path in (p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])), 20)
+    path = str(tmp_path / "program.py")
+
+    def lives() -> bool:
+        return any(path in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+
+    soon(lambda: list(runs.glob("*/report.json")))
+    assert lives(), "the fork has not ended before the job"
+    (tmp_path / "program.py.end").touch()
+    soon(lambda: not lives())
 
 
 @pytest.mark.parametrize("where", ["this machine", "a job file", "hosts"])

@@ -99,8 +99,8 @@ def test_it_is_stopped(start: Start, submit: Submit, kubernetes: Cluster, quota:
     """In a namespace that asks for limits of every pod."""
     quota("limits.cpu=8,limits.memory=8Gi")
     name = submit("--workers", "2", "--cpus", "0.5", "--memory", "100m")
-    log = kubernetes.kubectl("logs", f"--selector=tf-launcher/launcher={name}")
-    assert "launch: the tasks start" in log.splitlines(), log
+    words = ("logs", f"--selector=tf-launcher/launcher={name}", "--tail=-1")
+    assert soon(lambda: "launch: the tasks start" in kubernetes.kubectl(*words).splitlines())
     ended = start("stop", name).wait(60)
     assert (ended.code, ended.out) == (0, f"{name} ended with exit code 143\n"), ended.err
     assert "stopped by launch stop" in start("attach", name).wait(30).out

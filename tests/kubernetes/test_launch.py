@@ -133,15 +133,20 @@ spec:
 def test_a_tfjob(start: Start, kubernetes: Cluster, tmp_path: Path):
     (tmp_path / "tfjob.yaml").write_text(TFJOB.replace("&", kubernetes.image))
     started = start("tfjob.yaml", "--kubernetes", cwd=tmp_path)
-    assert soon(lambda: len(kubernetes.objects("pods")) == 3, 30)
-    labels = [pod["metadata"]["labels"].get("team") for pod in kubernetes.objects("pods")]
+    labels: list[str] = []
+
+    def are_made() -> bool:
+        labels[:] = [str(pod["metadata"]["labels"].get("team")) for pod in kubernetes.objects("pods")]
+        return len(labels) == 3
+
+    assert soon(are_made, 30)
     result = started.wait(60)
     assert result.code == 0, result.err
     for task in ("worker/0", "worker/1"):
         assert f"{task} | before" in result.out and f"{task} | beside" in result.out, result.out
         assert f"{task} | one on " in result.out
     assert "does not use" not in result.err
-    assert sorted(map(str, labels)) == ["None", "ranking", "ranking"]
+    assert sorted(labels) == ["None", "ranking", "ranking"]
 
 
 @pytest.fixture
@@ -233,15 +238,12 @@ def test_a_dry_run_connects_to_nothing(start: Start, tmp_path: Path):
 
 def test_no_cluster(start: Start):
     result = start("--kubernetes", "x", "true", env={"KUBECONFIG": "/nosuch"}).wait()
-    assert (result.code, result.err) == (
-        125,
-        "launch: kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG\n",
-    )
+    expected = "expected a context in ~/.kube/config, or a file in $KUBECONFIG"
+    assert (result.code, result.said) == (125, [f"launch: kubectl knows no cluster: {expected}"])
 
 
 def test_the_cluster_does_not_answer(start: Start, kubernetes: Cluster, tmp_path: Path):
     config = kubernetes.user.read_text()
     (tmp_path / "config").write_text(re.sub("https://[0-9.]+:", "https://10.99.0.200:", config))
     result = start("--kubernetes", "x", "true", env={"KUBECONFIG": f"{tmp_path}/config"}).wait(60)
-    said = result.err.replace("launch: waiting for an answer from kubectl; Ctrl-C stops waiting\n", "")
-    assert result.code == 125 and len(said.splitlines()) == 1, result.err
+    assert result.code == 125 and len(result.said) == 1, result.err

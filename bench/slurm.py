@@ -24,6 +24,8 @@ _LOOK = 0.2
 _LAUNCH, _SRUN = "launch", "srun"
 #: What no agent can do without: a Python on each node; output to a pipe, not to /dev/null.
 _PYTHON, _PIPE = "srun python", "srun | cat"
+#: What launch takes without Slurm: the same tasks, here.
+_LOCAL = "launch here"
 
 
 def measure(setting: Setting) -> None:
@@ -82,13 +84,15 @@ def _start_up(
     environ: Mapping[str, str],
     nodes: Sequence[str],
 ) -> None:
-    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: [], _PYTHON: []}
+    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: [], _PYTHON: [], _LOCAL: []}
     python = [sys.executable, "-E", "-s", "-S", "-c", "pass"]
     for _ in range(setting.rounds):
-        one = [*launch, "--workers", str(len(nodes)), "--no-check", "true"]
+        task = ["--workers", str(len(nodes)), "--no-check", "true"]
+        one, local = [*launch, *task], [*launch, "--hosts", "localhost", *task]
         each = [_step(environ["SLURM_JOB_ID"], node, "true") for node in nodes]
         floor = [_step(environ["SLURM_JOB_ID"], node, *python) for node in nodes]
-        for name, commands in ((_LAUNCH, [one]), (_SRUN, each), (_PYTHON, floor)):
+        every = ((_LAUNCH, [one]), (_SRUN, each), (_PYTHON, floor), (_LOCAL, [local]))
+        for name, commands in every:
             run = _run(cluster, commands, environ)
             runs[name].append(run)
             if run.code != 0:

@@ -125,7 +125,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     listener = listen(str(arguments["token"]))
     if os.fork() == 0:
         listener.close()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a step's end: the agent tells that over it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # at the end of a step: the agent reports that here
         os._exit(connect(arguments))
     processes.nothing_on(0, 1)
     run(arguments, listener)

@@ -54,7 +54,7 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], launch: Launch, 
     finally:
         os.kill(dockerd, signal.SIGCONT)
     assert ended.code == 130, ended.err
-    assert "not all of this job is removed" in ended.err
+    assert "not all of this job was removed" in ended.err
     assert "the Docker engine does not respond within " in ended.err
     soon(lambda: alive(engine, jobs(launch)[0]) == [], 40)
     cleaned = launch("clean", timeout=60, env={"DOCKER_HOST": engine.host})
@@ -88,5 +88,5 @@ def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Lau
     assert ended.code == 125
     # The other one may have been stopped in good order before its container was.
     assert re.search("host worker-[01] is lost: ", ended.err)
-    assert "not all of this job is removed" in ended.err
-    assert "`launch clean` does that later" in ended.err
+    assert "not all of this job was removed" in ended.err
+    assert "`launch clean` removes the rest later" in ended.err

@@ -292,7 +292,7 @@ class Containers:
             left = [str(error)]
         if left:
             self._notice(
-                f"not all of this job is removed ({'; '.join(left)}): `launch clean` does that later"
+                f"not all of this job was removed ({'; '.join(left)}): `launch clean` removes the rest later"
             )
 
     def reach(self, host: str) -> None:

@@ -184,7 +184,7 @@ class SlurmTransport(Transport):
             return
         yield from _wrong_variables()
         if asked.named:
-            yield Fault("--slurm", "the hosts are named, too", "expected one of them: or --no-slurm")
+            yield Fault("--slurm", "the hosts are named, too", "expected one of them, or --no-slurm")
         tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
         if is_inside(os.environ) and in_step(os.environ) and tasks != "1":
             if os.environ.get("SLURM_PROCID", "0") != "0":

@@ -219,7 +219,7 @@ def test_tasks_of_nodes(text: str, numbers: list[int]):
         ({"SLURM_JOB_ID": "abc"}, 2, "SLURM_JOB_ID: 'abc'; expected the number of a job; or --no-slurm"),
         ({"SLURM_JOB_ID": "1 --help"}, 2, "SLURM_JOB_ID: '1 --help'; expected the number of a job"),
         ({"SLURM_CONF": "/nosuch"}, 2, "SLURM_CONF: there is no file '/nosuch'"),
-        ({"SLURM_JOB_ID": "99999"}, 125, "Slurm's job 99999 has ended; --no-slurm does without it"),
+        ({"SLURM_JOB_ID": "99999"}, 125, "Slurm's job 99999 has ended; --no-slurm ignores the job"),
         ({"SLURM_JOB_NODELIST": "--version"}, 2, "SLURM_JOB_NODELIST: '--version' names no nodes"),
         ({"SLURM_JOB_NODELIST": "n1;$(touch made)"}, 2, "'n1;$(touch made)' names no nodes"),
         ({"SLURM_JOB_NODELIST": "n[1-999999]"}, 2, "'n[1-999999]' names no nodes"),

@@ -198,7 +198,7 @@ class Job:
             found = found or ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%N")
         except TransportError:
             if over := self.why_over():
-                raise TransportError(f"{over}; --no-slurm does without it") from None
+                raise TransportError(f"{over}; --no-slurm ignores the job") from None
             raise
         written = re.fullmatch(r"\w[\w.,\[\]-]*", found)
         names: list[str] = []

@@ -65,10 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.forks)
         if "[docker" in item.name:
             item.fixturenames = ["real_engine", *item.fixturenames]
-            if item.get_closest_marker("timeout") is None:  # the first waits for an engine or an image
-                item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
             if item.name in NOT_HERE:
                 item.add_marker(pytest.mark.skip(reason="an agent in a container has too little of the CPU"))
+        own = any(f"[{name}" in item.name for name in ("docker", "kubernetes"))
+        if own and item.get_closest_marker("timeout") is None:  # the first waits for an engine or a cluster
+            item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
         for name in ("slurm", "kubernetes"):
             if f"[{name}" in item.name and "site" in item.fixturenames:
                 item.fixturenames = [name, *item.fixturenames]

@@ -102,13 +102,16 @@ def test_hanging_up_while_nothing_reads(household: Household):
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "watchdog stopped"])
 def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, stopped: bool):
     """Both ends of the link go at once, as when the launcher is killed, while a task prints without end."""
-    household = Household(open_agent(), eyes)
+    since = time.monotonic()
+    agent = open_agent()
+    first = time.monotonic() - since
+    household = Household(agent, eyes)
     household.agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
     household.agent.wait(events.TaskStarted, "worker/9")
     if stopped:
         eyes.kill(signal.SIGSTOP, household.watchdog)
     household.agent.vanish()
-    household.gone_within(6.0)
+    household.gone_within(6.0 + 5 * first)  # so long it waits for another connection
     assert household.agent.link.wait(SOON) is not None
 
 

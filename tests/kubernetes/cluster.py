@@ -116,7 +116,8 @@ class Cluster:
         self.run("kubectl", "label", "namespace", self.namespace, level)
         self.kubectl("create", "-f", "-", stdin=manifests)
         self.kubectl("create", "rolebinding", "launch", f"--role={role}", "--user=restricted")
-        assert soon(lambda: self.kubectl("get", "serviceaccount", "default", "-o", "name", check=False))
+        account = ("get", "serviceaccount", "default", "-o", "name")
+        assert soon(lambda: self.kubectl(*account, check=False), 60)  # a controller makes it
         given = (self.state / "restricted.kubeconfig").read_text()
         self.user.write_text(given.replace("namespace: restricted", f"namespace: {self.namespace}"))
 

@@ -123,7 +123,8 @@ def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kuberne
     name = submit("--workers", "2", "--lease", "15")
     (pod,) = [p for p in kubernetes.objects("pods") if "-launcher-" in p["metadata"]["name"]]
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
-    assert soon(lambda: not kubernetes.objects("pods"), 40), kubernetes.kubectl("get", "pods")
+    # An agent waits for another connection five times as long as its first one took.
+    assert soon(lambda: not kubernetes.objects("pods"), 90), kubernetes.kubectl("get", "pods")
     ended = start("attach", name).wait(30)
     assert ended.code == 125 and "the pod of its launcher is not there any more" in ended.err
     assert start("ps").wait(30).out == ""

@@ -16,7 +16,8 @@ def clean(slurm: Cluster, held: dict[str, str]) -> Iterator[None]:
     """Nothing of the test is left."""
     before = slurm.jobs()
     yield
-    gone = soon(lambda: not slurm.left(before), 20)
+    # An agent waits for another connection five times as long as its first one took.
+    gone = soon(lambda: not slurm.left(before), 40)
     left = slurm.left(before)
     for job in set(slurm.jobs()) - set(before):
         slurm.run("scancel", job, check=False)

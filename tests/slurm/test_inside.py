@@ -238,7 +238,7 @@ def test_variables_of_no_job(
         held = {name: value for name, value in held.items() if name != "SLURM_JOB_NODELIST"}
     ended = start("true", env={**held, **environ}, cwd=tmp_path).wait(30)
     assert ended.code == code and expected in ended.err, ended.err
-    assert len(ended.err.splitlines()) == 1 and not (tmp_path / "made").exists(), ended.err
+    assert len(ended.said) == 1 and not (tmp_path / "made").exists(), ended.err
 
 
 # ---------------------------------------------------------------------- ends
@@ -268,11 +268,13 @@ STAYS = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done")
 def test_ctrl_c(start: Start, held: dict[str, str], program: tuple[str, ...], times: int):
     started = start("--workers", "3", "--grace", "60", "--", *program, env=held)
     started.until(up(3))
-    for _ in range(times):
+    started.send(signal.SIGINT)
+    if times == 2:
+        started.until(lambda it: "Ctrl-C" in it.err)
+        time.sleep(0.3)  # sooner it would be an echo of the first
         started.send(signal.SIGINT)
-        time.sleep(0.5)
     ended = started.wait(30)
-    assert ended.code == 130 and ended.elapsed < 30, ended.err
+    assert ended.code == 130, ended.err
 
 
 def test_launch_is_killed(start: Start, held: dict[str, str], slurm: Cluster):
@@ -303,7 +305,7 @@ def test_a_step_is_cancelled(start: Start, held: dict[str, str], slurm: Cluster)
     started.until(up(3))
     slurm.run("scancel", slurm.steps()[0])
     ended = started.wait(30)
-    assert ended.code == 125 and ended.elapsed < 20, ended.err
+    assert ended.code == 125, ended.err
     # The agent tells, unless Slurm is quicker to kill it.
     assert re.search(r"host n\d is lost: .*(scancel of its step|STEP [\d.]+ ON n\d CANCELLED)", ended.err), (
         ended.err

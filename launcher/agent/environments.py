@@ -1,7 +1,7 @@
 """The Python environments of a host, where tasks run: those of ``launch prepare``, of venv and of conda.
 
 `prepared` is the folder of those of ``launch prepare``. A name in it is a link to the environment's folder,
-which has ``bin/python``, ``environment.json``, and ``used``: a run sets its time of modification.
+which has ``bin/python`` and ``environment.json``. A run sets the time of modification of that file.
 """
 
 from __future__ import annotations
@@ -72,12 +72,8 @@ def try_python(folder: str) -> NoReturn:
 
 def mark_used(folder: str) -> None:
     """Record that a run uses an environment, if ``launch prepare`` has made it."""
-    if os.path.exists(os.path.join(folder, "environment.json")):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError):  # it is another user's
-            used = os.open(os.path.join(folder, "used"), flags, 0o644)
-            os.utime(used)
-            os.close(used)
+    with suppress(OSError):  # it is another user's, or of another kind
+        os.utime(os.path.join(folder, "environment.json"), follow_symlinks=False)
 
 
 def _folders(venv: str) -> List[str]:

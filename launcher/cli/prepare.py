@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if args.clean else wanted(args.requirement, args.packages, os.environ)
 
-    from launcher.environments.prepare import Settings, prepare  # imports uv and threads
+    from launcher.environments.prepare import Preparer, Settings  # imports uv and threads
 
     for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     how, makes, days = reaching(args), not args.check and not args.clean, _DAYS if args.clean else 0
     ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
     settings = Settings(args.name, packages, args.upgrade, makes, args.offline, days)
-    looks = prepare(settings, hosts, ssh, print_notice)
+    looks = Preparer(settings, hosts, ssh, print_notice).prepare()
     print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
-    pythons = sorted({look.version for look in looks.values() if look.version})
+    pythons = sorted({look.python for look in looks.values() if look.python})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
     if args.clean:

@@ -4,8 +4,7 @@
 
     requirements  the packages that the user wants -> checked lines
     resolving     lines, Python and platform -> exact versions, by uv; downloads wheels, by pip
-    sending       sends wheels, by fabric
-    prepare       asks each host, decides what it needs, and lets it install
+    prepare       asks each host, decides what it needs, lets it install; sends wheels, by fabric
     remote        runs on each host: looks, installs, publishes, removes
 
 On a host, environments are below ``${XDG_DATA_HOME:-~/.local/share}/tf-launcher/environments/``::
@@ -13,7 +12,7 @@ On a host, environments are below ``${XDG_DATA_HOME:-~/.local/share}/tf-launcher
     NAME -> HASH-py3.11.RANDOM    a link, replaced in one step
     HASH-py3.11.RANDOM/           a virtual environment
         bin/python                its Python
-        environment.json          what it has; written last: without it the folder is half an environment
-        used                      its time of modification is that of the last use by a task
+        environment.json          what it has; written last: without it the folder is half an environment;
+                                  its time of modification is that of the last use by a task
     .lock                         held by the one prepare that builds or removes
 """

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Any
+from types import SimpleNamespace
 
-from launcher.environments.requirements import Requirements, masked
+from launcher.environments.remote import masked
+from launcher.environments.requirements import Requirements
 from launcher.environments.resolving import Resolver, Unresolved, hash_of
 from launcher.errors import LaunchError, TransportError
 from launcher.job import Host
 from launcher.record import Record
-from launcher.text import byte_size, counted, host_text, listed
+from launcher.text import counted, host_text, listed
+from launcher.transports.base import for_each
 from launcher.transports.dialog import Dialog, read
 from launcher.transports.machines import Programs, is_here
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections
+from launcher.transports.ssh.options import reason_of
 
 _ENTRY = "launcher.environments.remote:main"
-#: Hosts at once.
-_MOST_AT_ONCE = 40
-#: Seconds between two looks at the time; until a line says what goes on; that a host may say nothing.
-_LOOK, _SILENT, _DEAD = 0.25, 2.0, 300.0
+#: Seconds that a host may say nothing, and may need to take a piece of a file.
+_DEAD, _PIECE = 300.0, 120.0
 #: Lines that a host may send: about one comes each second.
 _MOST_LINES = 20_000
-#: Bytes that an environment needs on the disk: with TensorFlow, with anything else.
-_WITH_TENSORFLOW, _OTHERS = 2_500_000_000, 50_000_000
-_TENSORFLOW = re.compile(r"(?m)^tensorflow([-_](cpu|gpu))?\b")
 
 
 class Settings(Record):
@@ -54,93 +48,73 @@ class Settings(Record):
 
 
 class Look(Record):
-    """What a host says about the environment of a name, and itself."""
+    """What a host says about the environment of a name, and itself; or what it does until then."""
 
-    #: Python's, TensorFlow's and that of the GPU driver; empty: none.
-    version: str = ""
+    #: Of Python, TensorFlow and the GPU driver: the version; empty: there is none.
+    python: str = ""
     tensorflow: str = ""
     driver: str = ""
     #: ``2.1G``
     size: str = ""
-    #: ``ready``, ``missing``, ``changed`` by somebody else, ``broken``; set here: ``other packages``,
-    #: ``failed: ...``.
+    #: A host answers ``ready``, ``missing``, or ``changed`` if something else has changed or damaged it.
+    #: `prepare` adds ``other packages`` and ``failed: ...``. Empty: the host has not answered yet.
     state: str = ""
     hash: str = ""
+    packages: tuple[str, ...] = ()
     #: Of wheels: ``x86_64-manylinux_2_36``.
     platform: str = ""
-    avx: bool = False
-    #: Bytes on the disk of the environments.
-    free: int = 0
     #: Python -> its path; empty if the environment is ready, or no new one is made.
     pythons: Mapping[str, str] = {}
+    #: What the host does, for the user, and the folder where it waits for wheels.
+    stage: str = ""
+    wheels: str = ""
 
 
-class _Line(Record):
-    """A line of a host."""
-
-    kind: str
-    said: Any
-
-
-def prepare(
-    settings: Settings, hosts: Sequence[Host], ssh: SshSettings, notice: Callable[[str], None]
-) -> dict[str, Look]:
-    """Prepare, compare or clean all hosts.
+class Preparer:
+    """Prepares, compares or cleans hosts, each in a thread. Prints a line for each stage of a host.
 
     Args:
         settings: what is done.
         hosts: where.
         ssh: how they are reached.
         notice: prints a line.
-
-    Returns:
-        What each host has at the end, in the order of the hosts.
-
-    Raises:
-        SystemExit: Ctrl-C or SIGTERM. When this process has ended, the hosts remove what they began.
     """
-    others = [host for host in hosts if not is_here(host)]
-    pool = ThreadPoolExecutor(min(ssh.fanout, _MOST_AT_ONCE))
-    with (
-        tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True) as folder,
-        SshConnections(others, ssh, notice) as connections,
-    ):
-        resolver = Resolver(settings.wanted, settings.upgrade, folder)
-        preparer = _Preparer(settings, hosts, connections, resolver, notice)
-        try:
-            failed = connections.connect()
-            futures = {host.name: pool.submit(preparer.run, host, failed.get(host.name)) for host in hosts}
-            while wait(futures.values(), _LOOK).not_done:
-                preparer.tick()
-        finally:
-            preparer.notice = lambda _: None
-            resolver.stop()
-            pool.shutdown(wait=False, cancel_futures=True)
-    return {name: future.result() for name, future in futures.items()}
-
-
-class _Preparer:
-    """Prepares, compares or cleans hosts, each in a thread. Prints a line for each stage of a host."""
 
     def __init__(
-        self, settings: Settings, hosts: Sequence[Host], connections: SshConnections, resolver: Resolver,
-        notice: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._settings, self._connections, self._resolver = settings, connections, resolver
-        self._programs = Programs(filter(is_here, hosts), connections)
-        self._known = resolver.known if settings.makes else None
-        self._stages = dict.fromkeys((host.name for host in hosts), "")
-        self._total, self._lock = len(hosts), threading.Lock()
-        self._printed = self._began = time.monotonic()
-        self.notice = notice
+        self, settings: Settings, hosts: Sequence[Host], ssh: SshSettings, notice: Callable[[str], None]
+    ) -> None:
+        self._settings, self._ssh, self._notice = settings, ssh, notice
+        self._hosts = {host.name: host for host in hosts}
+        self._connections = SshConnections((host for host in hosts if not is_here(host)), ssh, notice)
+        self._programs = Programs(filter(is_here, hosts), self._connections)
+        self._stages, self._lock = dict.fromkeys(self._hosts, ""), threading.Lock()
 
-    def tick(self) -> None:
-        """Print which hosts do what, if there was no line for two seconds."""
-        with self._lock:
-            now = time.monotonic()
-            if now - self._printed >= _SILENT:
-                busy = [f"{host} ({stage})" for host, stage in self._stages.items() if stage]
-                self._print(f"{now - self._began:.0f}s: waiting for {listed(busy, 3)}")
+    def prepare(self) -> dict[str, Look]:
+        """Prepare, compare or clean all hosts.
+
+        Returns:
+            What each host has at the end, in the order of the hosts.
+
+        Raises:
+            SystemExit: Ctrl-C or SIGTERM. When this process has ended, the hosts remove what they began.
+        """
+        temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
+        with temporary as folder, self._connections as connections:
+            self._resolver = Resolver(self._settings.wanted, self._settings.upgrade, folder)
+            self._failed = connections.connect()
+            try:
+                fanout = self._ssh.fanout
+                return for_each(self._hosts, self._run, self._tell, self._doing, fanout, growth=1)[0]
+            finally:
+                self._notice = lambda _: None
+
+    def _doing(self) -> str:
+        """What the hosts do that are not done."""
+        return listed(sorted(set(self._stages.values())), 3)
+
+    def _tell(self, text: str) -> None:
+        """Print a line, after the number of hosts that are done."""
+        self._notice(host_text(masked(f"[{len(self._hosts) - len(self._stages)}/{len(self._hosts)}] {text}")))
 
     def _begin(self, host: Host, stage: str, done: bool = False) -> None:
         """Note, and print, that a host has begun a stage, or is done."""
@@ -149,37 +123,27 @@ class _Preparer:
             if done:
                 del self._stages[host.name]
             if stage != old:
-                self._print(f"{host.name}: {stage}")
+                self._tell(f"{host.name}: {stage}")
 
-    def _print(self, text: str) -> None:
-        self._printed = time.monotonic()
-        self.notice(host_text(masked(f"[{self._total - len(self._stages)}/{self._total}] {text}")))
-
-    def run(self, host: Host, fault: str | None) -> Look:
+    def _run(self, name: str) -> Look:
         """Prepare, compare or clean one host.
-
-        Args:
-            host: the host.
-            fault: why it can't be reached; ``None``: it can.
 
         Returns:
             What it has at the end; its state has the reason if that failed.
         """
-        look, settings = Look(), self._settings
-        # A path relative to the working folder of the tasks means nothing here.
-        python = "" if re.match(r"[^/~].*/", host.python or "") else host.python or ""
-        asked = {"name": settings.name, "python": python, "days": settings.days, "known": self._known}
+        look, host, settings = Look(), self._hosts[name], self._settings
+        known = self._resolver.known if settings.makes else None
+        asked = {"name": settings.name, "python": host.python or "", "days": settings.days, "known": known}
         try:
-            if fault:
-                raise TransportError(fault)
+            if name in self._failed:
+                raise TransportError(self._failed[name])
             self._begin(host, "asking what it has")
-            with closing(self._programs.run(host.name, _ENTRY, asked)) as program:
+            with closing(self._programs.run(name, _ENTRY, asked)) as program:
                 dialog = Dialog(program)
                 look = self._answer(host, dialog)
-                if not settings.days:
-                    look = self._compare(host, dialog, look)
+                look = self._compare(host, dialog, look)
         except (LaunchError, OSError) as error:
-            text = str(error).removeprefix(f"{host.name}: ").removeprefix("the program there failed: ")
+            text = str(error).removeprefix(f"{name}: ").removeprefix("the program there failed: ")
             look = look._replace(state=masked(f"failed: {text}"))
         self._begin(host, look.state, done=True)
         return look
@@ -187,71 +151,73 @@ class _Preparer:
     def _compare(self, host: Host, dialog: Dialog, look: Look) -> Look:
         """Compare what a host has with what is wanted, and prepare it."""
         ready, makes = look.state == "ready", self._settings.makes
-        if (ready and look.hash in self._resolver.known) or not (ready or makes):
+        known = ready and look.hash in self._resolver.known
+        if known or self._settings.days or not (ready or makes):
             return look
         python, versions = self._choose(host, look)
         if ready and look.hash == hash_of(versions):
             return look
         if not makes:
             return look._replace(state="other packages")
-        needed = _WITH_TENSORFLOW if _TENSORFLOW.search(versions) else _OTHERS
-        if look.free < needed:
-            free, about = byte_size(look.free), byte_size(needed)
-            raise TransportError(f"its disk is full: {free} free, about {about} are needed")
-        if needed == _WITH_TENSORFLOW and not look.avx:
-            raise TransportError("its CPU has no AVX, which TensorFlow needs")
-        self._begin(host, f"installing {counted(len(versions.splitlines()) - 1, 'package')}")
+        self._begin(host, f"installing {counted(len(versions.splitlines()) - 2, 'package')}")
+        options = "--no-index" if self._settings.offline else self._settings.wanted.options
         request = {
-            "name": self._settings.name, "hash": hash_of(versions), "version": python,
-            "path": look.pythons[python], "packages": versions, "options": self._settings.wanted.options,
-            "offline": self._settings.offline,
+            "hash": hash_of(versions), "version": python, "path": look.pythons[python],
+            "packages": versions, "options": options,
         }  # fmt: skip
         dialog.send(request, _DEAD)
-        return self._answer(host, dialog, lambda: self._resolver.wheels(python, look.platform, versions))
+        answer = self._answer(host, dialog)
+        if answer.wheels:
+            self._begin(host, "downloading wheels here")
+            folder = self._resolver.download(python, look.platform, versions)
+            dialog.send(folder if is_here(host) else self._send(host, folder, answer.wheels), _DEAD)
+            answer = self._answer(host, dialog)
+        return answer
 
     def _choose(self, host: Host, look: Look) -> tuple[str, str]:
         """The newest Python of a host for which all packages have versions, and these."""
         faults = []
-        for python in look.pythons if self._settings.makes else [look.version]:
+        for python in look.pythons if self._settings.makes else [look.python]:
             self._begin(host, f"finding versions for Python {python}")
             try:
                 return python, self._resolver.resolve(python, look.platform)
             except Unresolved as error:
                 faults.append(f"Python {python}: {error}")
-        missing = "there is no Python with ensurepip (Debian: python3-venv), and no uv"
+        missing = "there is no usable Python: it needs ensurepip (Debian: python3-venv), or the host needs uv"
         raise TransportError("; ".join(faults) or missing)
 
-    def _answer(self, host: Host, dialog: Dialog, download: Callable[[], str] | None = None) -> Look:
-        """What a host has, after it has done what it was asked for.
-
-        Args:
-            host: the host.
-            dialog: with its program.
-            download: downloads wheels, and returns their folder; ``None``: it needs none.
+    def _answer(self, host: Host, dialog: Dialog) -> Look:
+        """What a host has, or that it waits for wheels, after it has done what it was asked for.
 
         Raises:
             LaunchError: the host can't do it, or the connection broke.
         """
         for _ in range(_MOST_LINES):
-            line = read(_Line, dialog.receive(_DEAD))
-            if line.kind == "look":
-                return read(Look, line.said)
-            if line.kind == "stage":
-                self._begin(host, str(line.said))
-            elif line.kind == "wheels" and download:
-                self._begin(host, "downloading wheels here")
-                self._send(host, download(), str(line.said))
-                dialog.send({}, _DEAD)
+            look = read(Look, dialog.receive(_DEAD))
+            if look.stage:
+                self._begin(host, look.stage)
+            if look.state or look.wheels:
+                return look
         raise TransportError(f"the program there sent {_MOST_LINES} lines")
 
-    def _send(self, host: Host, folder: str, there: str) -> None:
-        """Copy wheels to a folder of a host."""
-        paths = [entry.path for entry in os.scandir(folder)]
-        size = byte_size(sum(map(os.path.getsize, paths)))
-        self._begin(host, f"sending {counted(len(paths), 'wheel')} ({size})")
-        if is_here(host):
-            shutil.copytree(folder, there, dirs_exist_ok=True)
-        else:
-            from launcher.environments.sending import send_files  # fabric
+    def _send(self, host: Host, folder: str, there: str) -> str:
+        """Copy wheels to a folder of a host, by fabric over the connection of launch, and return it.
 
-            send_files(host.name, self._connections.connection(host.name).transport, paths, there)
+        By itself fabric accepts any host key and logs in with any key.
+        """
+        from fabric import Config, Connection  # with paramiko: imported only if needed
+        from paramiko import SSHConfig, SSHException
+
+        names = os.listdir(folder)
+        self._begin(host, f"sending {counted(len(names), 'wheel')}")
+        transport = self._connections.connection(host.name).transport
+        sender = Connection(host.name, config=Config(ssh_config=SSHConfig(), lazy=True))
+        sender.transport = transport
+        sender.client = SimpleNamespace(open_sftp=transport.open_sftp_client)
+        try:
+            sender.sftp().get_channel().settimeout(_PIECE)
+            for name in names:
+                sender.put(f"{folder}/{name}", f"{there}/{name}")
+        except (SSHException, EOFError, OSError) as error:
+            raise TransportError(f"wheels can't be sent: {reason_of(error)}") from error
+        return there

@@ -1,8 +1,14 @@
 """Looks at a host, makes environments there and removes them. It travels to the host: Python 3.8.
 
-It sends lines of JSON: ``alive`` each second, ``stage`` for the user, ``wheels`` when it needs these, and
-``look`` at the end. A fault ends it: the last line of standard error is the reason. The end of standard input
-ends all, with every process.
+It sends lines of JSON, each an object with some of these fields:
+
+    none          each second, so that the launcher knows that it runs
+    stage         what it does, for the user
+    wheels        the folder that waits for wheels; the answer is the path where they are
+    state, ...    what the host has, see `look`
+
+If something fails, it exits, and the last line of its standard error is the reason. At the end of its
+standard input it and all processes that it has started are ended.
 """
 
 import fcntl
@@ -11,7 +17,6 @@ import json
 import os
 import platform
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -20,9 +25,11 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator, List, Optional
+from queue import SimpleQueue
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from launcher.agent.environments import prepared
+from launcher.text import byte_size
 
 #: Names of folders of environments; those that this program may remove.
 FOLDER = re.compile(r"[0-9a-f]{16}-py3\.[0-9]+\.[0-9a-z_]+")
@@ -30,52 +37,67 @@ MANIFEST = "environment.json"
 TOP = prepared()
 #: Seconds for a Python to say what it is; for any other program.
 PROBE, LIMIT = 20.0, 3600.0
+#: What the launcher has asked for: JSON, a line each.
+REQUESTS: "SimpleQueue[Any]" = SimpleQueue()
 #: Characters of the reason why a program failed.
 REASON = 400
-MOST_PYTHONS = 20
 #: What a candidate for an environment prints; what it needs without uv, and lacks without python3-venv.
 WHAT, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
 #: pip and uv wait half a minute for an index that does not answer, unless the user has set another time.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
+#: TensorFlow among exact versions. Bytes on the disk for an environment: with it, without it.
+TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
+WITH_TENSORFLOW, OTHERS = 2_500_000_000, 50_000_000
 
 
-def send(kind: str, said: Any = "") -> None:
+def masked(text: str) -> str:
+    """A text without the users and passwords in its addresses: ``https://****@index/simple``."""
+    return re.sub(r"(?<=://)\S+@", "****@", text)
+
+
+def send(**fields: Any) -> None:
     """Tell the launcher; any thread may."""
-    os.write(1, json.dumps({"kind": kind, "said": said}).encode("ascii") + b"\n")
+    os.write(1, json.dumps(fields).encode("ascii") + b"\n")
 
 
-def end_with_input() -> None:
-    """At the end of standard input, or of standard output, end this program and all that it has started."""
-    poll = select.poll()
-    poll.register(0, select.POLLRDHUP)
-    try:
-        while not poll.poll(1000):
-            send("alive")
-    finally:
-        os.killpg(0, signal.SIGTERM)
+def read_requests() -> None:
+    """Read requests; at the end of standard input, end this program and all processes that it has started."""
+    with open(0, "rb", 0) as requests:
+        for line in requests:
+            REQUESTS.put(json.loads(line))
+    os.killpg(0, signal.SIGTERM)
 
 
-def run(argv: List[str], text: str = "") -> str:
+def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
     """Run a program, which inherits the lock.
 
     Args:
+        argv: its command line.
         text: its standard input: it may have passwords, and is in no file.
+        cwd: its working folder.
 
     Returns:
-        Why it failed; empty if it did not.
+        Its exit code, and what it printed.
     """
     done = subprocess.run(
-        argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd="/",
+        argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd=cwd,
         env={**PATIENCE, **os.environ}, encoding="utf-8", errors="replace", close_fds=False,
     )  # fmt: skip
-    fault = " ".join(done.stdout.split())[:REASON] or f"exit code {done.returncode} of {argv[0]}"
-    return fault if done.returncode else ""
+    printed = masked(" ".join(done.stdout.split()))[:REASON]
+    return done.returncode, printed or f"exit code {done.returncode} of {argv[0]}"
 
 
-def check(fault: str) -> None:
-    """Exit with this fault on standard error, if there is one."""
-    if fault:
-        sys.exit(fault)
+def run_here(argv: List[str]) -> None:
+    """On the machine of the user: run a program for text of standard input, and send how it ended."""
+    threading.Thread(target=read_requests, daemon=True).start()
+    code, printed = run(argv, REQUESTS.get(), ".")
+    send(code=code, printed=printed)
+
+
+def check(code: int, printed: str) -> None:
+    """Exit if a program has failed; what it printed is the reason."""
+    if code:
+        sys.exit(printed)
 
 
 @contextmanager
@@ -100,7 +122,7 @@ def content(path: str) -> str:
 
 
 def folders() -> List[str]:
-    """The folders of environments, also of those that are not whole."""
+    """The folders of environments, even of those that are not whole."""
     return [f"{TOP}/{name}" for name in sorted(os.listdir(TOP)) if FOLDER.fullmatch(name)]
 
 
@@ -115,10 +137,11 @@ def remove_incomplete() -> None:
 
 
 def manifest(folder: str) -> Dict[str, Any]:
-    """What an environment has; empty: it is not whole, or has lost its Python."""
-    runs = os.access(f"{folder}/bin/python", os.X_OK)
+    """What an environment has; empty: it is not whole, has lost its Python, or has other packages now."""
     with suppress(ValueError):
-        return dict(json.loads(content(f"{folder}/{MANIFEST}"))) if runs else {}
+        made = dict(json.loads(content(f"{folder}/{MANIFEST}")))
+        if os.access(f"{folder}/bin/python", os.X_OK) and made["packages"] == packages(folder):
+            return made
     return {}
 
 
@@ -128,49 +151,32 @@ def packages(folder: str) -> List[str]:
     return sorted(os.path.basename(path)[: -len(".dist-info")] for path in found)
 
 
-def look(name: str, known: Optional[List[str]] = None, python: str = "", days: int = 0) -> Dict[str, Any]:
-    """What the environment of this name is, and if it is not ready, the Pythons for a new one.
+def look(name: str, known: Optional[List[str]], python: str = "") -> None:
+    """Send what the environment of this name is, and the Pythons for a new one.
 
     Args:
         name: of the environment.
         known: the hashes of environments that are wanted; ``None``: no new one is.
         python: the only candidate for an environment; empty: all of PATH.
-        days: see `clean`, which does its work before; 0: it does not.
     """
-    if days:
-        clean(days)
-    place, folder = TOP, os.path.realpath(f"{TOP}/{name}")
-    found, state = manifest(folder), "broken" if os.path.lexists(f"{TOP}/{name}") else "missing"
-    if found:
-        state = "ready" if packages(folder) == found["packages"] else "changed"
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
-    if place == TOP and os.stat(TOP).st_uid != os.geteuid():
-        sys.exit(f"{TOP} is not a folder of this user")
-    cpu = content("/proc/cpuinfo")
-    disk, (libc, version) = os.statvfs(place), platform.libc_ver()
-    glibc = "manylinux_" + version.replace(".", "_") if libc == "glibc" else "other"
-    tensorflow = re.search(r"(?m)^tensorflow(?:_cpu|_gpu)?-([0-9].*)", "\n".join(found.get("packages", ())))
-    is_ready = known is None or (state == "ready" and found["hash"] in known)
-    return {
-        "state": state, "hash": found.get("hash", ""), "version": found.get("python", ""),
-        "tensorflow": tensorflow[1] if tensorflow else "", "size": found.get("size", ""),
-        "driver": content("/sys/module/nvidia/version").strip(),
-        "platform": f"{os.uname().machine}-{glibc}",
-        "avx": " avx " in cpu or os.uname().machine != "x86_64", "free": disk.f_bavail * disk.f_frsize,
-        "pythons": {} if is_ready else pythons(python),
-    }  # fmt: skip
+    folder = os.path.realpath(f"{TOP}/{name}")
+    made = manifest(folder)
+    _, glibc = platform.libc_ver()
+    send(
+        **made,
+        state="ready" if made else "changed" if os.path.exists(folder) else "missing",
+        driver=content("/sys/module/nvidia/version").strip(),
+        platform=f"{os.uname().machine}-manylinux_{glibc.replace('.', '_')}",
+        pythons={} if known is None or made.get("hash") in known else pythons(python),
+    )
 
 
 def pythons(python: str) -> Dict[str, str]:
     """The Pythons here that can make environments, by version, the newest first: takes a second."""
-    found = [os.path.expanduser(python)] if python else []
-    for place in [] if python else os.get_exec_path():
-        paths = sorted(glob.glob(f"{glob.escape(place)}/python3*"), reverse=True)
-        found += [path for path in paths if re.fullmatch(r"python3(\.[0-9]+)?", os.path.basename(path))]
     versions: Dict[str, str] = {}
     code = WHAT if shutil.which("uv") else ENSUREPIP + WHAT
-    for path in list(dict.fromkeys(found))[:MOST_PYTHONS]:
+    names = [os.path.expanduser(python)] if python else ["python3", *map("python3.{}".format, range(8, 100))]
+    for path in filter(None, map(shutil.which, names)):
         with suppress(OSError, subprocess.SubprocessError):
             version = subprocess.check_output([path, "-I", "-c", code], timeout=PROBE).decode().strip()
             if re.fullmatch(r"3\.[0-9]+", version):
@@ -178,31 +184,35 @@ def pythons(python: str) -> Dict[str, str]:
     return dict(sorted(versions.items(), key=lambda each: -int(each[0].partition(".")[2])))
 
 
-def install(asked: Dict[str, Any]) -> None:
+def install(name: str, asked: Dict[str, Any]) -> None:
     """Make an environment, unless there is one like it, and link its name to it in one step.
 
     Args:
-        asked: ``name``; ``hash`` of the packages and the Python; ``version`` and ``path`` of the Python;
+        name: of the environment.
+        asked: ``hash`` of the packages and the Python; ``version`` and ``path`` of the Python;
             ``options`` about package indexes, and ``packages`` with exact versions, both as in a requirements
-            file; ``offline``: use no package index.
+            file.
     """
     with locked():
         for folder in folders():
-            made = manifest(folder)
-            if made.get("hash") == asked["hash"] and made["packages"] == packages(folder):
+            if manifest(folder).get("hash") == asked["hash"]:
                 break
         else:
             folder = tempfile.mkdtemp("", "{hash}-py{version}.".format(**asked), TOP)
             fill(asked, folder)
-        link = f"{TOP}/.link"
-        with suppress(FileNotFoundError):
-            os.unlink(link)
+        link = f"{TOP}/.{time.time_ns()}"
         os.symlink(os.path.basename(folder), link)
-        os.replace(link, "{}/{name}".format(TOP, **asked))
+        os.replace(link, f"{TOP}/{name}")
 
 
 def fill(asked: Dict[str, Any], folder: str) -> None:
     """Make an environment in an empty folder."""
+    tensorflow, free = TENSORFLOW.search(asked["packages"]), shutil.disk_usage(folder).free
+    needed = WITH_TENSORFLOW if tensorflow else OTHERS
+    if free < needed:
+        sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
+    if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
+        sys.exit("its CPU has no AVX, which TensorFlow needs")
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
     if uv:
         make = [uv, "venv", "--quiet", "--allow-existing", "--python", asked["path"], folder]
@@ -211,52 +221,49 @@ def fill(asked: Dict[str, Any], folder: str) -> None:
         make = [asked["path"], "-I", "-m", "venv", folder]
         add = [python, "-I", "-m", "pip", "install", "--quiet", "--no-input"]
     add += ["--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
-    check(run(make))
-    fault = "--offline" if asked["offline"] else run(add, "{options}\n{packages}".format(**asked))
-    if fault:
+    check(*run(make))
+    failed, reason = run(add, "{options}\n{packages}".format(**asked))
+    if failed:
         os.mkdir(wheels)
-        send("stage", f"no package index, so wheels are sent ({fault})")
-        send("wheels", wheels)
-        sys.stdin.readline()  # they have come
-        add += ["--no-index", "--find-links", wheels]
-        check(run(add, re.sub(r" *@ *\S+", "", asked["packages"])))
+        send(stage=f"no package index, so wheels are sent ({reason})", wheels=wheels)
+        add += ["--no-index", "--find-links", REQUESTS.get()]
+        check(*run(add, re.sub(r" *@ *\S+", "", asked["packages"])))
         shutil.rmtree(wheels)
-    size = subprocess.check_output(["du", "-sh", folder]).split()[0].decode()
-    made = {"hash": asked["hash"], "python": asked["version"], "packages": packages(folder), "size": size}
+    made = {
+        "hash": asked["hash"], "python": asked["version"], "tensorflow": tensorflow[1] if tensorflow else "",
+        "size": subprocess.check_output(["du", "-sh", folder]).split()[0].decode(),
+        "packages": packages(folder),
+    }  # fmt: skip
     with open(f"{folder}/{MANIFEST}", "w") as file:
         json.dump(made, file, indent=1)
 
 
 def clean(days: int) -> None:
-    """Remove environments that no task has used for so many days, and names of removed ones."""
-    limit = time.time() - days * 24 * 3600
+    """Remove environments that no task has used for so many days."""
     with locked():
         for folder in folders():
-            marks = [f"{folder}/{name}" for name in (MANIFEST, "used")]
-            last = max(os.path.getmtime(path) for path in marks if os.path.exists(path))
+            used = os.path.getmtime(f"{folder}/{MANIFEST}")
             # A process that runs in it has loaded libraries from it.
             libraries = os.path.realpath(folder) + "/"
-            is_used = any(libraries in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
-            if last < limit and not is_used:
-                send("stage", f"removing {os.path.basename(folder)}")
-                os.unlink(f"{folder}/{MANIFEST}")  # now it is not whole, so it is removed below
-    for path in glob.glob(f"{glob.escape(TOP)}/*"):
-        if not os.path.exists(path):
-            os.unlink(path)
+            runs = any(libraries in content(path) for path in glob.glob("/proc/[0-9]*/maps"))
+            if used < time.time() - days * 24 * 3600 and not runs:
+                send(stage=f"removing {os.path.basename(folder)}")
+                os.unlink(f"{folder}/{MANIFEST}")  # now it is not whole, so it is removed at the end
 
 
 def main(asked: Dict[str, Any]) -> None:
     """Look, then make an environment if the launcher asks for that in a line of standard input.
 
     Args:
-        asked: the arguments of `look`.
+        asked: ``name``, ``known`` and ``python``, see `look`; ``days``, see `clean`: 0: remove nothing.
     """
-    os.umask(0o077)
     os.environ["PATH"] += ":/usr/local/bin:" + os.path.expanduser("~/.local/bin")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    threading.Thread(target=end_with_input, daemon=True).start()
-    send("look", look(**asked))
-    line = sys.stdin.readline()
-    if line:
-        install(json.loads(line))
-        send("look", look(asked["name"]))
+    signal.signal(signal.SIGALRM, lambda *_: send())
+    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    threading.Thread(target=read_requests, daemon=True).start()
+    if asked["days"]:
+        clean(asked["days"])
+    look(asked["name"], asked["known"], asked["python"])
+    install(asked["name"], REQUESTS.get())
+    look(asked["name"], None)

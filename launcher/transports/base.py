@@ -283,6 +283,7 @@ def for_each(
     fanout: int = 0,
     loop: Loop | None = None,
     meanwhile: Callable[[], object] | None = None,
+    growth: int = 2,
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for all hosts at once, in threads.
 
@@ -294,6 +295,7 @@ def for_each(
         fanout: how many hosts at once; 0: all.
         loop: runs meanwhile; ``None``: no loop has to, or another thread runs it.
         meanwhile: called once, in this thread, when the calls have begun.
+        growth: each further line comes after so many times as long.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
@@ -316,7 +318,7 @@ def for_each(
         while not loop.until(lambda: not left, seconds) if loop else wait(left, seconds).not_done:
             waiting = [name for name in names if not futures[name].done()]
             notice(f"waiting for {listed(waiting)}: {step if isinstance(step, str) else step()}")
-            seconds *= 2
+            seconds *= growth
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     results: dict[str, _T] = {}

@@ -21,8 +21,7 @@ def environment(home: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (places / "lab").symlink_to(folder.name)
     (folder / "environment.json").write_text("{}\n")
-    (folder / "used").touch()
-    os.utime(folder / "used", (1e9, 1e9))
+    os.utime(folder / "environment.json", (1e9, 1e9))
     return folder
 
 
@@ -47,11 +46,11 @@ def test_python_and_other_programs_run_in_it(launch: Launch, lab: Path, tmp_path
 
 def test_a_run_marks_it_as_used(launch: Launch, lab: Path):
     assert ", in the environment lab\n" in launch("--venv", "lab", "--dry-run", "true").out
-    assert (lab / "used").stat().st_mtime == 1e9
+    assert (lab / "environment.json").stat().st_mtime == 1e9
     launch("--venv", "lab", "true")
-    assert (lab / "used").stat().st_mtime > 1e9
+    assert (lab / "environment.json").stat().st_mtime > 1e9
     assert launch("--venv", sys.prefix, "true").code == 0
-    assert not (Path(sys.prefix) / "used").exists()
+    assert not (Path(sys.prefix) / "environment.json").exists()
 
 
 def test_its_python_does_not_run(launch: Launch, lab: Path):

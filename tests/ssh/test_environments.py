@@ -49,7 +49,9 @@ def test_tasks_run_in_it_on_every_host(
     ended = ssh_launch(*words, "-c", SHOW, cwd=tmp_path)
     for number, folder in enumerate([*prepared[:3], other]):
         assert f"worker/{number} | {folder} {folder} {folder}/bin\n" in ended.out, ended.out + ended.err
-    assert [(folder / "used").stat().st_mtime > 1e9 for folder in prepared] == [True] * 3 + [False]
+    assert [(folder / "environment.json").stat().st_mtime > 1e9 for folder in prepared] == [True] * 3 + [
+        False
+    ]
     found = json.loads(ssh_launch("check", "--json", "--venv", "lab", "node1").out)
     assert found["hosts"][0]["facts"]["task_python"]["asked"] == "python"
 

@@ -94,18 +94,28 @@ def test_tasks_run_where_tf_config_says(submit: Callable[..., Batch], launch: La
         assert (env["SLURMD_NODENAME"], env["HOSTILE"], folder) == (host, HOSTILE, str(weird_path))
 
 
+#: worker/1 fails when all others handle SIGTERM; worker/2, in a short job, two seconds later.
 FAIL = """
 import os, signal, sys, time
 def end(*_):
     print("saved", flush=True)
     sys.exit(0)
+def wait(*names):
+    while not all(map(os.path.exists, names)):
+        time.sleep(0.1)
 signal.signal(signal.SIGTERM, end)
-index = int(os.environ["TASK_INDEX"])
-time.sleep(2 + index)
-if os.environ["JOB_NAME"] == "worker" and index:
-    sys.exit(6 + index)
+me, short = os.environ["JOB_NAME"] + os.environ["TASK_INDEX"], "short" in sys.argv
+open(me, "w")
+if me == "worker1":
+    wait("worker0", "worker2", "ps0")
+    open("failed", "w")
+    sys.exit(7)
+if me == "worker2" and short:
+    wait("failed")
+    time.sleep(2)
+    sys.exit(8)
 print("goes on", flush=True)
-time.sleep(1 if "short" in sys.argv and os.environ["JOB_NAME"] == "worker" else 600)
+time.sleep(1 if short and me == "worker0" else 600)
 """
 
 

@@ -45,17 +45,11 @@ def test_as_many_tasks_as_were_asked_of_slurm(start: Start):
     assert ended.code == 2 and "5 tasks do not fit: 2 hosts have room for 4" in ended.err
 
 
-def test_gpus_are_shared_out(start: Start):
-    words = (
-        "--ps",
-        "1",
-        "--workers",
-        "4",
-        "--",
-        "sh",
-        "-c",
-        "echo sees $SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES",
-    )
+def test_gpus_are_shared_out(start: Start, tmp_path: Path):
+    """The workers end when the ps has printed: it is stopped then."""
+    script = "echo sees $SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES; test $JOB_NAME != ps || touch $0"
+    script += "; until test -e $0; do sleep 0.05; done"
+    words = ("--ps", "1", "--workers", "4", "--", "sh", "-c", script, f"{tmp_path}/printed")
     ended = start(*words, before=("salloc", "--quiet", "-N2", "--gpus-per-node=2")).wait(60)
     assert ended.code == 0, ended.err
     assert sorted(re.findall(r"worker/\d +\| sees (\S+)", ended.out)) == ["n1:0", "n1:1", "n2:0", "n2:1"]

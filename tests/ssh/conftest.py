@@ -32,7 +32,7 @@ def lab(four_hosts: Lab, nothing_left: str) -> Iterator[Lab]:
     """Four hosts, healthy. Nothing may be left on them but the launcher's cache."""
     four_hosts.heal()
     yield four_hosts
-    left = four_hosts.settled(25.0)
+    left = four_hosts.settled()
     four_hosts.heal()
     if left:
         pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)

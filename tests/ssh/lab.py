@@ -181,7 +181,7 @@ class Lab:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda host: host.heal(), self.hosts))
 
-    def settled(self, seconds: float = 10.0) -> list[str]:
+    def settled(self, seconds: float = 40.0) -> list[str]:
         """What is still left on any host after so long, in words; see `LabHost.left`."""
         deadline = time.monotonic() + seconds
         while left := [f"{host.name}: {what}" for host in self.hosts for what in host.left()]:

@@ -109,8 +109,8 @@ class Preparer:
                 self._notice = lambda _: None
 
     def _doing(self) -> str:
-        """What the hosts do that are not done."""
-        return listed(sorted(set(self._stages.values())), 3)
+        """What the hosts do that have begun and are not done."""
+        return listed(sorted(filter(None, set(self._stages.values()))), 3)
 
     def _tell(self, text: str) -> None:
         """Print a line, after the number of hosts that are done."""

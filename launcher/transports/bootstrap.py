@@ -70,10 +70,11 @@ _PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socke
 #: As `_LOADER`, for the main process of a container. Another process passes its stdin and stdout to it over
 #: an abstract socket; the program comes through that stdin. It must be a process of the same user in the same
 #: container; the first one is taken. The main process exits if none comes in time, and at SIGTERM: without a
-#: handler the first process of a container ignores it.
+#: handler the first process of a container ignores it. Many images lack compiled modules, so this program
+#: imports none that Python would compile.
 _WAITING = f"""\
 {_BEGIN}
-import array, signal, socket
+import _signal as signal, _socket as socket, array
 for number in (signal.SIGALRM, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(1))
 signal.alarm({{}})
@@ -82,7 +83,7 @@ listener.bind("\\0{{}}")
 listener.listen(8)
 streams = ()
 while len(streams) != 2:
-    peer = listener.accept()[0]
+    peer = socket.socket(fileno=listener._accept()[0])
     {_PEER}
     if pid and uid == os.getuid():
         passed = peer.recvmsg(1, socket.CMSG_SPACE(8))[1]
@@ -97,8 +98,8 @@ peer.close()
 """
 #: The process that passes its stdin and stdout to the main process, which may not listen yet. Then it waits
 #: until the main process closes them; after the end of stdin it waits for a limited time. Containers of a pod
-#: share the names of sockets: if a process of another container listens there, it gets nothing. Many images
-#: lack compiled modules, so this program imports none that Python would compile. Python 2.6 can read it, too.
+#: share the names of sockets: if a process of another container listens there, it gets nothing. This
+#: program, too, imports no module that Python would compile. Python 2.6 can read it.
 _PASSING = f"""\
 {_BEGIN}
 import _socket as socket, array, select, time

@@ -41,6 +41,8 @@ from launcher.transports.transport import Launch
 _SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.
 _FRESH, _PAUSE = 2.0, 0.3
+#: Seconds of a watch of pods that do not run yet; then all are looked at.
+_WATCHED = 2.0
 #: Seconds until a line says why pods do not run, or why no new one is made yet.
 _FIRST_NOTICE = 2.0
 #: Seconds until the API is asked why, by three commands; between two times.
@@ -149,7 +151,7 @@ class Pods:
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
             with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
                 pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
-        self._await_running([host.name for host in hosts])
+        self._await_running([host.name for host in hosts], self.selects)
 
     def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
         manifests = [self.manifest(*job) for job in jobs]
@@ -161,9 +163,11 @@ class Pods:
             self._numbers.update((host.name, number) for host, number, _ in jobs)
             self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
 
-    def _await_running(self, hosts: Sequence[str]) -> None:
+    def _await_running(self, hosts: Sequence[str], selects: str) -> None:
+        """Wait until the pods of hosts run, which the option ``selects`` selects."""
         began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
+            self._pause(len(hosts), selects, min(_WATCHED, self.options.start_timeout))
             try:
                 left = began + self.options.start_timeout - time.monotonic()
                 with slow(self._launch.notice, _UNANSWERED):
@@ -187,7 +191,12 @@ class Pods:
                 shown = why
             if self._over:
                 raise TransportError("launch is exiting")
-            time.sleep(_PAUSE)
+
+    def _pause(self, count: int, selects: str, longest: float) -> None:
+        """Wait until so many pods run. One watch takes less time of all CPUs than some looks."""
+        until = time.monotonic() + _PAUSE
+        self.kubectl.await_names(count, longest, "pods", selects, "--field-selector=status.phase=Running")
+        time.sleep(max(0.0, until - time.monotonic()))
 
     def _why_waiting(self, hosts: Sequence[str]) -> str:
         """What keeps pods from running; empty: all run.
@@ -237,7 +246,7 @@ class Pods:
         if self._outgrew(host, status):
             self._launch.notice(self._outgrown(host))
         self._make([(self._hosts[host], number + 1, "" if ended else status.node)])
-        self._await_running([host])
+        self._await_running([host], f"--selector=job-name={self._of(host)}")
 
     def _outgrew(self, host: str, status: PodStatus) -> bool:
         """Whether its pod has ended because memory ran out, and there is a larger size."""

@@ -18,13 +18,13 @@ Start = Callable[..., Started]
 
 #: An image of each node without any other program than a pod's holder.
 BARE = "localhost/pause:1"
-#: Seconds within which the cause is shown.
-SHOWN = 10.0
+#: Seconds within which the cause is shown, on a busy machine.
+SHOWN = 40.0
 
 
 def shows(started: Started, text: str) -> None:
     """The launch shows a text in time, and no line twice."""
-    started.until(lambda it: text in it.err, SHOWN + 10)
+    started.until(lambda it: text in it.err, SHOWN)
     lines = started.err.splitlines()
     assert len({*lines}) == len(lines), started.err
 
@@ -44,7 +44,7 @@ def test_what_may_pass_is_shown_and_ends_by_the_time_limit(
 ):
     started = start(*options, "--start-timeout", "8", "--workers", "2", "--", "true")
     shows(started, f"waiting for pods: worker-0, worker-1: {text}")
-    ended = started.wait(20)
+    ended = started.wait()
     assert ended.code == 125, ended.err
     assert "not all pods run after 8.0s (--start-timeout)" in ended.err
     assert sum(text in line for line in ended.said) == 1, ended.err
@@ -76,7 +76,7 @@ def test_what_passes_is_no_trouble(start: Start, kubernetes: Cluster, clean: Non
 
 
 def test_an_image_without_python_ends_the_launch(start: Start, clean: None):
-    ended = start("--kubernetes", BARE, "--workers", "2", "--", "true").wait(SHOWN + 10)
+    ended = start("--kubernetes", BARE, "--workers", "2", "--", "true").wait(SHOWN)
     assert ended.code == 125, ended.err
     assert ended.err.count(f"the image {BARE} has no Python of 3.8 or later (exec: ") == 1, ended.err
 
@@ -92,7 +92,7 @@ def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: 
     quota("pods=2")
     started = start("--kubernetes", kubernetes.image, "--start-timeout", "10", "--workers", "4", "--", "true")
     shows(started, "FailedCreate: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2")
-    ended = started.wait(20)
+    ended = started.wait()
     assert ended.code == 125, ended.err
     assert ended.err.count("launch: not all pods run after 10s (--start-timeout): ") == 1
 
@@ -113,7 +113,7 @@ def test_a_pod_that_the_namespace_does_not_admit(
         "kubernetes": {"image": kubernetes.image, "pod": {"spec": {"hostNetwork": True}}},
     }
     (tmp_path / "job.yaml").write_text(json.dumps(job))
-    ended = start("job.yaml", cwd=tmp_path).wait(SHOWN + 10)
+    ended = start("job.yaml", cwd=tmp_path).wait(SHOWN)
     assert ended.code == 125, ended.err
     assert (
         ended.err.count(

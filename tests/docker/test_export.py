@@ -18,20 +18,23 @@ from tests.local.test_export import by_task
 from tests.local.training import CACHE, PYTHON, WITH_TENSORFLOW
 from tests.slurm.test_export import HOSTILE
 
-#: Tells what it has, and waits for all others at their addresses.
+#: Tells what it has, and waits for all others at their addresses; then for them to have met it: they may be
+#: seconds behind.
 MEET = """
 import json, os, socket, sys, time
 server = socket.create_server(("", int(os.environ["TASK_ADDRESS"].rpartition(":")[2])))
 print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]), flush=True)
-for addresses in json.loads(os.environ["CLUSTER_SPEC"]).values():
-    for host, _, port in (address.rpartition(":") for address in addresses):
-        while True:
-            try:
-                socket.create_connection((host, int(port)), 5).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-time.sleep(600 if os.environ["JOB_NAME"] == "ps" else 3)
+all = [address for addresses in json.loads(os.environ["CLUSTER_SPEC"]).values() for address in addresses]
+for host, _, port in (address.rpartition(":") for address in all):
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 5).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+for _ in all:
+    server.accept()
+time.sleep(600 if os.environ["JOB_NAME"] == "ps" else 0)
 sys.exit(int(sys.argv[1]) if os.environ["TASK_INDEX"] == "1" or len(sys.argv) == 2 else 0)
 """
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 _SUFFIX = ["svc", "cluster", "local"]
 #: Seconds for which Endpoints are not asked for again.
@@ -31,19 +32,22 @@ class Names:
             return None
         if time.monotonic() > self._asked + _FRESH:
             done = subprocess.run(
-                ["kubectl", "get", "endpoints", "--all-namespaces", "-o", "json"],
-                capture_output=True,
-                check=True,
+                ["kubectl", "get", "endpoints", "--all-namespaces", "-o", "json"], capture_output=True
             )
-            self._found = {
-                (pod["hostname"], each["metadata"]["name"], each["metadata"]["namespace"]): pod["ip"]
-                for each in json.loads(done.stdout)["items"]
-                for subset in each.get("subsets", ())
-                for pod in (*subset.get("addresses", ()), *subset.get("notReadyAddresses", ()))
-                if "hostname" in pod
-            }
+            if done.returncode == 0:  # else the API server is busy: who asks for a name asks again
+                self._found = _addresses(json.loads(done.stdout))
             self._asked = time.monotonic()
         return self._found.get(tuple(name[:3]))
+
+
+def _addresses(endpoints: Any) -> dict[tuple[str, ...], str]:
+    return {
+        (pod["hostname"], each["metadata"]["name"], each["metadata"]["namespace"]): pod["ip"]
+        for each in endpoints["items"]
+        for subset in each.get("subsets", ())
+        for pod in (*subset.get("addresses", ()), *subset.get("notReadyAddresses", ()))
+        if "hostname" in pod
+    }
 
 
 def answer(query: bytes, names: Names) -> bytes:

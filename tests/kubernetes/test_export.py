@@ -75,7 +75,8 @@ def test_tasks_find_each_other(
     kubernetes.kubectl("create", "secret", "generic", "job", f"--from-literal=COPIED={HOSTILE}")
     try:
         kubernetes.kubectl("apply", "-f", "-", stdin=text)
-        kubernetes.kubectl("wait", "--for=condition=complete", "--timeout=50s", "job/job-worker")
+        complete = ("wait", "--for=condition=complete", "--timeout=150s", "job/job-worker")
+        kubernetes.run("kubectl", f"--namespace={kubernetes.namespace}", *complete, timeout=160)
         pods = kubernetes.objects("pods")
         said = [kubernetes.kubectl("logs", pod["metadata"]["name"]) for pod in pods]
     finally:

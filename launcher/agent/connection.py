@@ -8,6 +8,7 @@ the agent itself reads and writes them. When the launcher does not come back in 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import socket
@@ -28,6 +29,8 @@ _LATE = 0.5
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
+#: Bytes that a pipe to the launcher holds: output comes in big pieces. Python 3.8 has no name for that.
+_PIPE_SIZE, _F_SETPIPE_SZ = 1024 * 1024, 1031
 #: The byte that a program sends with its stdin and stdout: what the agent writes is translated by `SWAPPED`,
 #: or not.
 _AS_SWAPPED, _PLAIN = b"s", b"."
@@ -149,6 +152,8 @@ class Connection:
     def _attach(self, reading: int, writing: int) -> None:
         for fd in (reading, writing):
             os.set_blocking(fd, False)
+        with suppress(OSError):  # above this user's limit, or not a pipe: less works too
+            fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_SIZE)
         self._reading, self._writing = reading, writing
         self._selector.register(reading, selectors.EVENT_READ, self._read)
 

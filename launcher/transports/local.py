@@ -7,7 +7,6 @@ neither, starts ``launch`` as a process of its own.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -22,9 +21,6 @@ from launcher.loop import Loop
 from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
 from launcher.text import last_line, signal_name
 
-#: Bytes a pipe of a link holds: output comes in big pieces.
-_PIPE_SIZE = 1024 * 1024
-_F_SETPIPE_SZ = 1031
 _READ = 128 * 1024
 _STDERR_LIMIT = 64 * 1024
 
@@ -50,10 +46,6 @@ class PipeLink:
         self._refusal = ""
         for fd in (reading, writing):
             os.set_blocking(fd, False)
-            try:
-                fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
-            except OSError:  # above this user's limit, or not a pipe: less works too
-                continue
 
     def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
         """See `Link.watch`."""

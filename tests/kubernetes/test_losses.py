@@ -38,8 +38,9 @@ def test_kubectl_is_killed(start: Start, kubernetes: Cluster):
         os.kill(pid, signal.SIGKILL)
     result = started.wait(60)
     assert result.code == 0, result.err
-    assert result.err.count("connected again") == 2, result.err
-    for task in ("worker/0", "worker/1"):
+    for index in (0, 1):
+        assert f"worker-{index}: connected again" in result.err, result.err
+        task = f"worker/{index}"
         assert re.findall(rf"{task} \| line (\d+)", result.out) == [*map(str, range(40))]
 
 

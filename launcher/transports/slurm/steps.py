@@ -159,6 +159,11 @@ class Step(CommandPipe):
         return self._process.poll() is None
 
     @property
+    def unused(self) -> bool:
+        """Whether its srun has exited and its connection is closed."""
+        return not self.runs and self._socket.fileno() < 0
+
+    @property
     def ready(self) -> bool:
         """Whether its program runs, or has run."""
         return self._ready
@@ -256,8 +261,11 @@ class Steps:
 
     def _started(self, step: Step) -> None:
         with self._lock:
-            self._steps = [*(each for each in self._steps if each.runs), step]
+            unused = [each for each in self._steps if each.unused]
+            self._steps = [*(each for each in self._steps if each not in unused), step]
             over = self._over
+        for each in unused:
+            each.release()
         if over:
             step.signal(signal.SIGKILL, 0.0)
 

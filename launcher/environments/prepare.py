@@ -210,7 +210,8 @@ class Preparer:
 
         names = os.listdir(folder)
         self._begin(host, f"sending {counted(len(names), 'wheel')}")
-        transport = self._connections.connection(host.name).transport
+        connection = self._connections.connection(host.name)
+        transport = connection.transport
         sender = Connection(host.name, config=Config(ssh_config=SSHConfig(), lazy=True))
         sender.transport = transport
         sender.client = SimpleNamespace(open_sftp=transport.open_sftp_client)
@@ -219,5 +220,7 @@ class Preparer:
             for name in names:
                 sender.put(f"{folder}/{name}", f"{there}/{name}")
         except (SSHException, EOFError, OSError) as error:
+            if not connection.alive:
+                raise TransportError(connection.why_broken()) from error
             raise TransportError(f"wheels can't be sent: {reason_of(error)}") from error
         return there

@@ -45,6 +45,8 @@ REASON = 400
 WHAT, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
 #: pip and uv wait half a minute for an index that does not answer, unless the user has set another time.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
+#: What programs print if a disk or a quota is full, and the reason then.
+FULL, DISK = re.compile("No space left on device|Disk quota exceeded"), "its disk is full: "
 #: TensorFlow among exact versions. Bytes on the disk for an environment: with it, without it.
 TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
 WITH_TENSORFLOW, OTHERS = 2_500_000_000, 50_000_000
@@ -83,7 +85,8 @@ def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
         argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd=cwd,
         env={**PATIENCE, **os.environ}, encoding="utf-8", errors="replace", close_fds=False,
     )  # fmt: skip
-    printed = masked(" ".join(done.stdout.split()))[:REASON]
+    printed = masked(" ".join(done.stdout.split()))
+    printed = (DISK * bool(FULL.search(printed)) + printed)[:REASON]
     return done.returncode, printed or f"exit code {done.returncode} of {argv[0]}"
 
 
@@ -98,6 +101,14 @@ def check(code: int, printed: str) -> None:
     """Exit if a program has failed; what it printed is the reason."""
     if code:
         sys.exit(printed)
+
+
+def check_private() -> None:
+    """Exit if other users can change environments: tasks would run their code."""
+    with suppress(FileNotFoundError):
+        found = os.stat(TOP)
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            sys.exit(f"other users can write to {TOP}: make it yours alone (chmod 700)")
 
 
 @contextmanager
@@ -210,7 +221,7 @@ def fill(asked: Dict[str, Any], folder: str) -> None:
     tensorflow, free = TENSORFLOW.search(asked["packages"]), shutil.disk_usage(folder).free
     needed = WITH_TENSORFLOW if tensorflow else OTHERS
     if free < needed:
-        sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
+        sys.exit(f"{DISK}{byte_size(free)} free, about {byte_size(needed)} are needed")
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
         sys.exit("its CPU has no AVX, which TensorFlow needs")
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
@@ -223,12 +234,13 @@ def fill(asked: Dict[str, Any], folder: str) -> None:
     add += ["--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
     check(*run(make))
     failed, reason = run(add, "{options}\n{packages}".format(**asked))
-    if failed:
+    if failed and not reason.startswith(DISK):
         os.mkdir(wheels)
         send(stage=f"no package index, so wheels are sent ({reason})", wheels=wheels)
         add += ["--no-index", "--find-links", REQUESTS.get()]
-        check(*run(add, re.sub(r" *@ *\S+", "", asked["packages"])))
+        failed, reason = run(add, re.sub(r" *@ *\S+", "", asked["packages"]))
         shutil.rmtree(wheels)
+    check(failed, reason)
     made = {
         "hash": asked["hash"], "python": asked["version"], "tensorflow": tensorflow[1] if tensorflow else "",
         "size": subprocess.check_output(["du", "-sh", folder]).split()[0].decode(),
@@ -262,6 +274,7 @@ def main(asked: Dict[str, Any]) -> None:
     signal.signal(signal.SIGALRM, lambda *_: send())
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
     threading.Thread(target=read_requests, daemon=True).start()
+    check_private()
     if asked["days"]:
         clean(asked["days"])
     look(asked["name"], asked["known"], asked["python"])

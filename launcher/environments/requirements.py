@@ -20,7 +20,7 @@ from launcher.record import Record
 #: Options about package indexes.
 _OPTION = r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
 #: A package by its name, or with the address of its wheel; no path, option or password.
-_REQUIREMENT = r"\w(((?! -)[^/\\])*(?<!\.whl)|[^/@]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
+_REQUIREMENT = r"(?!.*\s-)\w([^/\\\n]*(?<!\.whl)|[^/@\n]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
 _EXPECTED = (
     "expected NAME, NAME==VERSION or NAME @ https://...whl, as hosts have no files of this machine; "
     "-i, --extra-index-url or -f with http(s)://... and variables that are set; or --trusted-host HOST"

@@ -163,10 +163,14 @@ class LabHost:
 
     def kill_sshd_sessions(self) -> int:
         """Kill the sshd of each connection, not the one that listens: how many processes that were."""
+        return self.signal_sshd_sessions("KILL")
+
+    def signal_sshd_sessions(self, name: str) -> int:
+        """Send a signal to the sshd of each connection: how many processes that were."""
         listening = self.sshd()
         pids = [str(pid) for pid in self.sshds() if pid not in listening]
         if pids:
-            self.run(["kill", "-KILL", *pids], check=False)
+            self.run(["kill", f"-{name}", *pids], check=False)
         return len(pids)
 
     @property

@@ -53,19 +53,24 @@ class PackageIndex:
         self._server.server_close()
 
     def add(
-        self, name: str, version: str = "1.0", needs: tuple[str, ...] = (), platform: str = "any"
+        self,
+        name: str,
+        version: str = "1.0",
+        needs: tuple[str, ...] = (),
+        platform: str = "any",
+        size: int = 0,
     ) -> None:
-        """Add a package for Python 3.9 with one module of its name, which has a ``version``."""
+        """Add a package for Python 3.9 with one module of its name, which has a ``version``, and ``size``."""
         file = f"{name}-{version}-py3-none-{platform}.whl"
         info = f"{name}-{version}.dist-info"
         meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.9\n"
         members = {
-            f"{name}.py": f"version = {version!r}\n",
+            f"{name}.py": f"version = {version!r}\n" + " " * size,
             f"{info}/METADATA": meta + "".join(f"Requires-Dist: {need}\n" for need in needs),
             f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-{platform}\n",
         }
         members[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*members, f"{info}/RECORD"])
-        with zipfile.ZipFile(self._folder / file, "w") as wheel:
+        with zipfile.ZipFile(self._folder / file, "w", zipfile.ZIP_DEFLATED) as wheel:
             for path, text in members.items():
                 wheel.writestr(path, text)
         self._files.append(file)

@@ -220,6 +220,32 @@ def test_an_interrupted_one_leaves_no_environment(
     assert [version(host) for host in hosts] == ["1.0"] * 3
 
 
+def test_one_interrupted_while_it_sends_leaves_no_environment(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
+):
+    assert prepare(ssh_launch, "node4").code == 0  # versions are known
+    index.open.clear()
+    hosts, arguments = quick[:2], ("prepare", "--offline", "--hosts")
+    killed, cut = [ssh_launch.start(*arguments, host.name, cwd=ssh_launch.home.parent) for host in hosts]
+    for started in (killed, cut):
+        started.until(lambda started: "downloading wheels here" in started.err)
+    for host in hosts:
+        host.signal_sshd_sessions("STOP")
+    index.open.set()
+    for started in (killed, cut):
+        started.until(lambda started: "sending 2 wheels" in started.err)
+    killed.kill()
+    hosts[0].signal_sshd_sessions("CONT")
+    hosts[1].kill_sshd_sessions()
+    ended = cut.wait(60)
+    assert ended.code == 1
+    assert rows(ended)["node2"] == "failed: the connection broke (the other side closed it)"
+    until(lambda: not any(host.processes() for host in hosts), 30)
+    assert [folders(host) for host in hosts] == [[]] * 2
+    assert prepare(ssh_launch, "node1,node2", "--offline").code == 0
+    assert [version(host) for host in hosts] == ["1.0"] * 2
+
+
 def test_what_a_killed_program_left_is_removed(ssh_launch: Launch, quick: list[LabHost], index: PackageIndex):
     host = quick[0]
     assert prepare(ssh_launch, "node2").code == 0  # versions are known
@@ -260,6 +286,33 @@ def test_a_host_without_an_answer_of_the_index_gets_wheels_after_two_attempts(
     attempts = [path for address, path in index.requests if address == quick[0].address]
     assert max(map(attempts.count, attempts)) == 2
     assert version(quick[0]) == "1.0"
+
+
+def test_a_disk_that_gets_full_gets_no_wheels(ssh_launch: Launch, quick: list[LabHost], index: PackageIndex):
+    host = quick[0]
+    index.add("tinier", "2.0", size=60 << 20)
+    host.run(["mount", "-t", "tmpfs", "-o", "size=52m", "small", str(host.home)])
+    ended = prepare(ssh_launch, "node1")
+    assert ended.code == 1 and "wheel" not in ended.err, ended.err
+    assert rows(ended)["node1"].startswith("failed: its disk is full: ")
+    assert folders(host) == []
+
+
+def test_a_folder_that_other_users_can_change_is_refused(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex
+):
+    link = f'ln -s "$PWD" {TOP}'
+    made = [
+        f"chown 1234 {TOP}",
+        f"chmod 770 {TOP}",
+        f"rmdir {TOP}; chown 1234 .; {link}",
+        f"rmdir {TOP}; {link}",
+    ]
+    for host, commands in zip(quick, made, strict=True):
+        host.run(["sh", "-ec", f"mkdir -p {TOP} .local/o; cd .local/o; {commands}".replace(TOP, f"~/{TOP}")])
+    table = rows(prepare(ssh_launch, "node1,node2,node3,node4"))
+    assert ["other users can write to" in table[host.name] for host in quick] == [True] * 3 + [False]
+    assert version(quick[3]) == "1.0"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

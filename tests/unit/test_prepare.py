@@ -64,12 +64,18 @@ def test_a_file_with_all_that_is_supported(folder: Path):
         "--index-url=../simple", "--target=/etc", "--global-option=x", "--trusted-host a --target=/etc",
         "--config-settings x", "$(touch x)", "--no-binary :all:", "six --target=/etc", "--pre --target=/etc",
         "six==1.16.0 \\", "--hash=sha256:00", "six==1.16.0 --hash=sha256:00",
-        "x @ https://example.org/x-1-py3-none-any.whl --hash=sha256:00",
+        "x @ https://example.org/x-1-py3-none-any.whl --hash=sha256:00", "six\t--target=/etc",
+        "x @ https://example.org/x-1-py3-none-any.whl ; python_version > '3' --hash=sha256:00",
     ],
 )  # fmt: skip
 def test_a_line_that_names_files_or_does_more_is_refused_with_its_place(line: str):
     message = faults(f"six\n\n{line}\n")
     assert message.startswith("needs.txt:3: ") and "expected" in message
+
+
+def test_a_package_of_two_lines_is_refused():
+    with pytest.raises(InputError, match=r"^PACKAGE: "):
+        wanted([], ["x.whl\nsix"], {})
 
 
 def test_passwords_are_masked():

@@ -13,7 +13,6 @@ from importlib import metadata
 from string import Template
 
 from launcher.config.schema import read_text, shown_path
-from launcher.environments.remote import masked
 from launcher.errors import Fault, InputError
 from launcher.record import Record
 
@@ -21,6 +20,8 @@ from launcher.record import Record
 _OPTION = r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
 #: A package by its name, or with the address of its wheel; no path, option or password.
 _REQUIREMENT = r"(?!.*\s-)\w([^/\\\n]*(?<!\.whl)|[^/@\n]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
+#: A user and a password in a wrong line: also in an address without a scheme, or with spaces.
+_SECRET = r"(?<=://).+@|(?<![^\s=:])[^\s=:]+:(?!//).*@"
 _EXPECTED = (
     "expected NAME, NAME==VERSION or NAME @ https://...whl, as hosts have no files of this machine; "
     "-i, --extra-index-url or -f with http(s)://... and variables that are set; or --trusted-host HOST"
@@ -75,7 +76,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         full = Template(text).safe_substitute(environ)
         if full and not re.fullmatch(f"{_REQUIREMENT}|{_OPTION}", full):
-            faults.append(Fault(place, f'"{masked(text)}"', _EXPECTED))
+            faults.append(Fault(place, f'"{re.sub(_SECRET, "****@", text)}"', _EXPECTED))
         found.append(full)
     if faults:
         raise InputError(faults)

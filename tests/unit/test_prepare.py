@@ -80,7 +80,8 @@ def test_a_package_of_two_lines_is_refused():
 
 def test_passwords_are_masked():
     assert "secret" not in faults(
-        "-i ftp://me:secret@example.org\nx @ http://me:secret@h/x-1-py3-none-any.whl"
+        "-i ftp://me:secret@example.org\nx @ http://me:secret@h/x-1-py3-none-any.whl\n"
+        "--index-url me:secret@h/simple\n-f https:/me:secret@h\n-i https://me:a secret@h\n"
     )
     assert remote.masked("x https://me:secret@h/p y http://token@h") == "x https://****@h/p y http://****@h"
 

@@ -159,7 +159,8 @@ class Preparer:
             return look
         if not makes:
             return look._replace(state="other packages")
-        self._begin(host, f"installing {counted(len(versions.splitlines()) - 2, 'package')}")
+        installing = f"installing {counted(len(versions.splitlines()) - 2, 'package')}"
+        self._begin(host, installing)
         options = "--no-index" if self._settings.offline else self._settings.wanted.options
         request = {
             "hash": hash_of(versions), "version": python, "path": look.pythons[python],
@@ -171,6 +172,7 @@ class Preparer:
             self._begin(host, "downloading wheels here")
             folder = self._resolver.download(python, look.platform, versions)
             dialog.send(folder if is_here(host) else self._send(host, folder, answer.wheels), _DEAD)
+            self._begin(host, installing)
             answer = self._answer(host, dialog)
         return answer
 

@@ -45,6 +45,7 @@ def start(argv: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Po
         stdout=output or subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        cwd="/",  # this folder has a pyproject.toml, in which launch looks for defaults
     )
 
 

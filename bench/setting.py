@@ -35,9 +35,12 @@ class Setting(NamedTuple):
         return [contender for contender in self.contenders if not contender.missing]
 
     def turns(self, rounds: int | None = None) -> Iterator[tuple[int, Contender]]:
-        """Round by round each contender once: what disturbs the machine disturbs all alike."""
+        """Round by round each contender once: what disturbs the machine disturbs all alike.
+
+        Each second round has the reverse order: a run can be slower or faster because of the one before.
+        """
         for number in range(self.rounds if rounds is None else rounds):
-            for contender in self.present:
+            for contender in self.present[:: -1 if number % 2 else 1]:
                 yield number, contender
 
     def folder(self, name: str) -> Path:

@@ -196,7 +196,7 @@ class Loop:
         return left if seconds is None else min(left, seconds)
 
     def notice_suspension(self, waited: float = 0.0) -> None:
-        """Compare two clocks, of which one continues while the machine sleeps. Our own work is no suspension.
+        """Compare the time that has passed with the waits and the CPU time: more than these is a suspension.
 
         Call it before the loop is used again: a time in which the loop did not run looks like a suspension.
 

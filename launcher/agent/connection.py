@@ -29,7 +29,8 @@ _LATE = 0.5
 #: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
-#: Bytes that a pipe to the launcher holds: output comes in big pieces. Python 3.8 has no name for that.
+#: The size of a pipe to the launcher, in bytes: a large one takes more output in one write. The command of
+#: fcntl that sets it; Python 3.8 has no name for it.
 _PIPE_SIZE, _F_SETPIPE_SZ = 1024 * 1024, 1031
 #: The byte that a program sends with its stdin and stdout: what the agent writes is translated by `SWAPPED`,
 #: or not.

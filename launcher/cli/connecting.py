@@ -56,7 +56,7 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
 
     Raises:
         InputError: the options do not fit.
-        TransportError: there is no allocation, none can be had, or its hosts are not known.
+        TransportError: there is no allocation, none is granted, or it does not name its hosts.
     """
     from launcher.job_run.run import new_job_id
 

@@ -185,7 +185,7 @@ class Preparer:
                 return python, self._resolver.resolve(python, look.platform)
             except Unresolved as error:
                 faults.append(f"Python {python}: {error}")
-        missing = "there is no usable Python: it needs ensurepip (Debian: python3-venv), or the host needs uv"
+        missing = "no usable Python; expected one with ensurepip (Debian: python3-venv), or uv"
         raise TransportError("; ".join(faults) or missing)
 
     def _answer(self, host: Host, dialog: Dialog) -> Look:

@@ -223,7 +223,7 @@ def fill(asked: Dict[str, Any], folder: str) -> None:
     if free < needed:
         sys.exit(f"{DISK}{byte_size(free)} free, about {byte_size(needed)} are needed")
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
-        sys.exit("its CPU has no AVX, which TensorFlow needs")
+        sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
     if uv:
         make = [uv, "venv", "--quiet", "--allow-existing", "--python", asked["path"], folder]

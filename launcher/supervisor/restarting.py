@@ -89,7 +89,7 @@ def after_loss(
         why: the reason.
 
     Returns:
-        Whether they start again (then the loss is no failure of the job), and the text for the user.
+        Whether they start again, and the text for the user. If they do, the job has not failed.
     """
     own = host.own
     if moving is not None and not own:  # tasks may have been to move there

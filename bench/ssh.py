@@ -116,8 +116,8 @@ def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     for count in _COUNTS:
         hosts = [host.name for host in lab.hosts[:count]]
         runs: dict[str, list[processes.Run]] = defaultdict(list)
-        for _ in range(rounds):
-            for peer in found:
+        for number in range(rounds):
+            for peer in found[:: -1 if number % 2 else 1]:  # as `Setting.turns`
                 if not peer.missing and not _hopeless(runs[peer.name]):
                     run = _run(peer.command(hosts, ["true"]))
                     runs[peer.name].append(run)

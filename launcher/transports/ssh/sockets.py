@@ -40,8 +40,10 @@ def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
     """
     deadline = time.monotonic() + seconds
     kind = _FAMILIES.get(family, socket.AF_UNSPEC)
+    # Python prepares the tables of international names, 10 ms, for any name that is not bytes.
+    name = place.address.encode() if place.address.isascii() else place.address
     try:
-        found = socket.getaddrinfo(place.address, place.port, kind, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, place.port, kind, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long
         passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
         reason = "no name server answers" if passing else "no such name"

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from bench import processes, tables
+from bench import processes, rates, tables
 from bench.setting import Setting
 from tests.kubernetes.cluster import Cluster, a_cluster, soon
 
 _PODS = 16
-#: Seconds that one run may take; bytes that a task prints, in lines.
-_TIME_LIMIT, _BYTES, _LINE = 180.0, 64 << 20, 63
-_PRINT = f"""import os
-lines = b"{"0123456789" * 7}"[:{_LINE}] + b"\\n"
-lines *= 1024
-for _ in range({_BYTES} // len(lines)):
-    view = memoryview(lines)
-    while view:
-        view = view[os.write(1, view):]
-"""
+#: Seconds that one run may take.
+_TIME_LIMIT = 180.0
 _LIMIT = f"--request-timeout={_TIME_LIMIT:g}s"
-_PROGRAM = ("python3", "-E", "-s", "-S", "-c", _PRINT)
 _UP = ("sh", "-c", "echo up; exec sleep 600")
 _LAUNCH, _JOB, _EXEC = "launch", "a bare Job", "kubectl exec"
 #: The pod of a Job, for a namespace of the level ``restricted``.
@@ -67,25 +56,6 @@ def measure(setting: Setting) -> None:
 
 
 @contextmanager
-def _started(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, which Ctrl-C ends."""
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=_TIME_LIMIT)
-
-
-def _pieces(output: IO[bytes] | None) -> Iterator[bytes]:
-    assert output is not None
-    while piece := os.read(output.fileno(), 1 << 20):
-        yield piece
-
-
-@contextmanager
 def _job(cluster: Cluster, count: int) -> Iterator[str]:
     """A bare Job, until it is removed: the option that selects its pods."""
     name = f"bare-{os.urandom(4).hex()}"
@@ -109,7 +79,7 @@ def _await(cluster: Cluster, pods: str, count: int) -> None:
     line = r'--output=jsonpath={.metadata.name} {.status.phase}{"\n"}'
     watch = ["kubectl", f"--namespace={cluster.namespace}", "get", "pods", pods, "--watch", line, _LIMIT]
     running: set[bytes] = set()
-    with _started([*cluster.enter, *watch]) as process:
+    with rates.started([*cluster.enter, *watch]) as process:
         assert process.stdout is not None
         for row in process.stdout:
             name, _, phase = row.partition(b" ")
@@ -123,7 +93,7 @@ def _await(cluster: Cluster, pods: str, count: int) -> None:
 def _read_up(output: IO[bytes] | None, count: int) -> bool:
     """Until so many tasks have printed ``up``: whether they did."""
     seen = b""
-    for piece in _pieces(output):
+    for piece in rates.pieces(output):
         seen += piece
         if seen.count(b"| up") == count:
             return True
@@ -134,7 +104,7 @@ def _start_up(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None
     runs: dict[str, list[float]] = {_LAUNCH: [], f"{_LAUNCH}: its tasks": [], _JOB: []}
     for _ in range(setting.rounds):
         began = time.perf_counter()
-        with _started([*launch, "--workers", str(_PODS), "--", *_UP]) as process:
+        with rates.started([*launch, "--workers", str(_PODS), "--", *_UP]) as process:
             _await(cluster, "--selector=app.kubernetes.io/managed-by=tf-launcher", _PODS)
             runs[_LAUNCH].append(time.perf_counter() - began)
             if _read_up(process.stdout, _PODS):
@@ -151,44 +121,22 @@ def _start_up(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None
     tables.show(f"kubernetes start-up: {_PODS} pods on 2 nodes", head, rows)
 
 
-def _rate(argv: Sequence[str]) -> float | None:
-    """Bytes of the task a second, from the first to the last; ``None``: some are missing."""
-    first, lines = 0.0, 0
-    with _started(argv) as process:
-        for piece in _pieces(process.stdout):
-            first = first or time.perf_counter()
-            lines += piece.count(b"\n")
-            if lines >= _BYTES // (_LINE + 1):
-                return _BYTES / (time.perf_counter() - first)
-    return None
-
-
-def _add_rate(setting: Setting, runs: Mapping[str, list[float]], name: str, command: Sequence[str]) -> None:
-    rate = _rate(command)
-    if rate is None:
-        setting.faults.append(f"kubernetes: {name} has lost lines")
-    else:
-        runs[name].append(rate / 1e6)
-
-
 def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str]) -> None:
-    runs: dict[str, list[float]] = {_LAUNCH: [], _EXEC: []}
+    found = rates.Rates(setting, "kubernetes")
     kubectl = [*cluster.enter, "kubectl", f"--namespace={cluster.namespace}"]
     for _ in range(setting.rounds):
-        _add_rate(setting, runs, _LAUNCH, [*launch, "--", *_PROGRAM])
+        found.add(_LAUNCH, [*launch, "--", *rates.PROGRAM])
         with _job(cluster, 1) as pods:
             _await(cluster, pods, 1)
             (pod,) = [pod["metadata"]["name"] for pod in cluster.objects("pods")]
-            _add_rate(setting, runs, _EXEC, [*kubectl, "exec", pod, "--", *_PROGRAM])
-    rows = [[name, f"{max(own):.0f}", tables.ratio(own, runs[_EXEC])] for name, own in runs.items() if own]
-    head = ["from the first byte to the last", "best MB/s", f"x {_EXEC} (median)"]
-    tables.show(f"kubernetes output: {_BYTES >> 20} MiB of lines of a task", head, rows)
+            found.add(_EXEC, [*kubectl, "exec", pod, "--", *rates.PROGRAM])
+    found.show(_EXEC)
 
 
 def _needs(cluster: Cluster, launch: Sequence[str]) -> None:
     """Memory and CPU of the client while its tasks do nothing."""
     seconds = 5.0
-    with _started([*launch, "--workers", str(_PODS), "--", *_UP]) as process:
+    with rates.started([*launch, "--workers", str(_PODS), "--", *_UP]) as process:
         _read_up(process.stdout, _PODS)
         own = [process.pid, *processes.family(process.pid)]
         before = sum(map(processes.cpu_seconds, own))

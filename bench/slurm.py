@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -11,19 +10,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench import processes, tables
+from bench import processes, rates, tables
 from bench.setting import Setting
 from tests.slurm.cluster import Cluster, a_cluster
 
 _COUNTS = (3, 16)
-#: Seconds that one run may take; bytes that a task prints, in lines.
-_TIME_LIMIT, _BYTES = 120.0, 64 << 20
-_LINES = f"yes 0123456789012345678901234567890123456789012345678901234567890 | head -c {_BYTES}"
+#: Seconds that one run may take.
+_TIME_LIMIT = 120.0
 #: Seconds between two looks at the memory of a client.
 _LOOK = 0.2
 _LAUNCH, _SRUN = "launch", "srun"
-#: What no agent can do without: a Python on each node; output to a pipe, not to /dev/null.
-_PYTHON, _PIPE = "srun python", "srun | cat"
+#: What no agent can do without: a Python on each node.
+_PYTHON = "srun python"
 #: What launch takes without Slurm: the same tasks, here.
 _LOCAL = "launch here"
 
@@ -108,21 +106,11 @@ def _start_up(
 
 
 def _bytes(setting: Setting, cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str]) -> None:
-    runs: dict[str, list[processes.Run]] = {_LAUNCH: [], _SRUN: [], _PIPE: []}
+    found = rates.Rates(setting, "slurm")
     for _ in range(setting.rounds):
-        runs[_LAUNCH].append(_run(cluster, [[*launch, "--", "sh", "-c", _LINES]], environ))
-        step = _step(environ["SLURM_JOB_ID"], "n1", "sh", "-c", _LINES)
-        runs[_SRUN].append(_run(cluster, [step], environ))
-        piped = ["sh", "-c", f"{shlex.join(step)} | cat"]
-        runs[_PIPE].append(_run(cluster, [piped], environ))
-    base = [run.seconds for run in runs[_SRUN]]
-    rows = []
-    for name, own in runs.items():
-        seconds = [run.seconds for run in own]
-        rate = f"{_BYTES / 1e6 / min(seconds):.0f}"
-        rows.append([name, tables.times(seconds), tables.ratio(seconds, base), rate])
-    head = ["seconds: median (min)", f"{_BYTES >> 20} MiB of lines of a task", f"x {_SRUN}", "best MB/s"]
-    tables.show("slurm output", head, rows)
+        found.add(_LAUNCH, [*cluster.enter, *launch, "--", *rates.PROGRAM], environ)
+        found.add(_SRUN, [*cluster.enter, *_step(environ["SLURM_JOB_ID"], "n1", *rates.PROGRAM)], environ)
+    found.show(_SRUN)
 
 
 def _needs(cluster: Cluster, launch: Sequence[str], environ: Mapping[str, str], count: int) -> None:

@@ -23,6 +23,8 @@ _Function = Callable[[], object]
 _THREADS = 128
 #: A turn that takes so many seconds longer than it waits and works: this process was suspended meanwhile.
 _SUSPENDED = 4.0
+#: Seconds for the rest of a message to come, see `Loop.await_rest`.
+_REST = 0.001
 
 
 def await_readable(file: FileDescriptorLike, seconds: float) -> None:
@@ -78,6 +80,7 @@ class Loop:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake, lambda: os.eventfd_read(self._wake))
         self._pool: ThreadPoolExecutor | None = None
+        self._rest_comes = False
         #: Seconds of the last suspension of this process (SIGSTOP, a laptop's lid), and its end (monotonic).
         self.suspended = self.resumed_at = 0.0
         self._looked_at = self._clocks()
@@ -130,6 +133,10 @@ class Loop:
                 if self._wake >= 0:
                     os.eventfd_write(self._wake, 1)
 
+    def await_rest(self) -> None:
+        """A part of a message has come: begin the next turn a little later, so that it has more to do."""
+        self._rest_comes = True
+
     def work(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread, then ``done`` in this one."""
         if self._pool is None:
@@ -147,6 +154,9 @@ class Loop:
         Args:
             seconds: ``None``: until something is due.
         """
+        if self._rest_comes:
+            self._rest_comes = False
+            time.sleep(_REST)
         wait = self._seconds_to_wait(seconds)
         ready = self._selector.select(wait)
         self.notice_suspension(wait or 0.0)

@@ -34,8 +34,6 @@ from launcher.text import host_text
 MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
 #: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW = 8 * 1024 * 1024
-#: Swaps newlines for bytes that no text has, and back: for a pipe whose program writes line by line, as srun.
-SWAPPED = bytes.maketrans(b"\n\xff", b"\xff\n")
 #: Seconds between two pings.
 PING = 2.0
 #: Seconds that an agent waits, at least, for a new connection after one has closed.
@@ -49,8 +47,8 @@ _ACK_AFTER, _ACK_SECONDS = 16, 0.25
 #: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
 _BATCH = 256 * 1024
 _MANY_BUFFERS = 256
-#: Bytes that a pipe takes at once.
-_PIPE = 64 * 1024
+#: See `swap`.
+_SWAPPED = bytes.maketrans(b"\n\xff", b"\xff\n")
 #: Messages whose fields are kept, and the most bytes of these.
 _CACHED, _LONGEST_CACHED = 1024, 256
 
@@ -267,6 +265,11 @@ class Decoder:
         #: Fields of messages with a payload, which come again and again.
         self._seen: Dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
 
+    @property
+    def has_part(self) -> bool:
+        """Whether a part of a message has come."""
+        return bool(self._rest)
+
     def feed(self, data: bytes) -> List[Message]:
         """The messages that these bytes complete.
 
@@ -319,6 +322,18 @@ class Decoder:
         return (self._host, *values) if record._fields[:1] == ("host",) else values
 
 
+def swap(data: bytes) -> bytes:
+    """Bytes with newlines swapped for a byte that no text has, and back.
+
+    It is for pipes whose program writes line by line, as srun does.
+    """
+    if b"\xff" not in data:
+        return data.replace(b"\n", b"\xff")
+    if b"\n" not in data:
+        return data.replace(b"\xff", b"\n")
+    return data.translate(_SWAPPED)
+
+
 # ---------------------------------------------------------------------- a connection that may break
 
 
@@ -356,6 +371,8 @@ class Channel:
         self._attempt = 0
         #: What pings carry: set by the launcher, received by the agent.
         self.grace = GRACE
+        #: What is written passes `swap`.
+        self.swapped = False
         #: The other end has greeted on this connection.
         self.met = not session
         self.connected = not session
@@ -452,10 +469,17 @@ class Channel:
             self._acked += 1
             self.pending -= sum(map(len, self._unacked.popleft()))
 
+    @property
+    def has_part(self) -> bool:
+        """Whether a part of a message has come."""
+        return self._decoder.has_part
+
     def output(self, now: float) -> List[Buffer]:
         """What to write on the connection now, in this order; empty: nothing."""
         if not self._wire and self.connected:
             self._fill(now)
+            if self.swapped and self._wire:
+                self._wire = [swap(b"".join(self._wire))]
         return self._wire
 
     def sent(self, count: int) -> None:
@@ -470,21 +494,18 @@ class Channel:
         if count:
             self._wire[0] = memoryview(self._wire[0])[count:]
 
-    def write(self, fd: int, now: float, table: Optional[bytes] = None) -> bool:
+    def write(self, fd: int, now: float) -> bool:
         """Write `output` to a descriptor that does not block; whether it took all of it.
 
         Args:
             fd: the descriptor.
             now: monotonic seconds.
-            table: of ``bytes.translate`` for what is written, as `SWAPPED`; ``None``: nothing is changed.
 
         Raises:
             OSError: its other end is closed.
         """
         try:
             while buffers := self.output(now):
-                if table is not None:
-                    buffers = [b"".join(buffers)[:_PIPE].translate(table)]
                 self.sent(os.writev(fd, buffers))
         except BlockingIOError:
             return False

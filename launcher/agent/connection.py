@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import selectors
 import socket
 import time
@@ -20,7 +21,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 from launcher.agent.processes import nothing_on
 from launcher.errors import ProtocolError
-from launcher.protocol import SWAPPED, Channel, Decoder, Hello, Message, Refused, encode
+from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
 from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
@@ -32,8 +33,11 @@ _READ = 128 * 1024
 #: The size of a pipe to the launcher, in bytes: a large one takes more output in one write. The command of
 #: fcntl that sets it; Python 3.8 has no name for it.
 _PIPE_SIZE, _F_SETPIPE_SZ = 1024 * 1024, 1031
-#: The byte that a program sends with its stdin and stdout: what the agent writes is translated by `SWAPPED`,
-#: or not.
+#: A pseudo terminal, as srun gives us, takes 8 KiB at once. So many writes are tried before other things are
+#: done; milliseconds that each waits for room.
+_WRITES, _ROOM = 16, 1
+#: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`, or
+#: not.
 _AS_SWAPPED, _PLAIN = b"s", b"."
 #: The size of two descriptors, in bytes.
 _BOTH = 2 * array("i").itemsize
@@ -80,8 +84,6 @@ class Connection:
         #: A socket to the program whose stdin and stdout are the connection. The program exits when we close
         #: the socket, and the exit of the program ends the connection. ``None``: they are our own.
         self._program: Optional[socket.socket] = None
-        #: Translates what we write, see `SWAPPED`; ``None``: bytes are written unchanged.
-        self._table: Optional[bytes] = None
         #: A socket to a program whose launcher has not greeted yet; its stdin and stdout, once passed.
         self._peer: Optional[socket.socket] = None
         self._streams: Sequence[int] = ()
@@ -110,7 +112,8 @@ class Connection:
         self._flush()
         if self._writing >= 0 and not self._full:
             with suppress(OSError):  # it is broken
-                os.write(self._writing, b"".join(encode(Refused(why))).translate(self._table))
+                frame = b"".join(encode(Refused(why)))
+                os.write(self._writing, swap(frame) if self.channel.swapped else frame)
         self._give_up()
 
     @property
@@ -196,7 +199,12 @@ class Connection:
         if self._writing < 0:
             return
         try:
-            self._wait_to_write(not self.channel.write(self._writing, time.monotonic(), self._table))
+            written = self.channel.write(self._writing, time.monotonic())
+            for _ in range(_WRITES):
+                if written or not _takes(self._writing):
+                    break
+                written = self.channel.write(self._writing, time.monotonic())
+            self._wait_to_write(not written)
         except OSError:
             self._ended()
 
@@ -254,9 +262,9 @@ class Connection:
         Args:
             peer: a socket to the program.
             streams: descriptors of its stdin and stdout.
-            swapped: what we write is translated by `SWAPPED`.
+            swapped: what we write passes `swap`.
         """
-        self._peer, self._streams, self._table_of_peer = peer, streams, SWAPPED if swapped else None
+        self._peer, self._streams, self._peer_swapped = peer, streams, swapped
         self._greeting = Decoder(False, only=(Hello,))
         self._selector.register(peer, selectors.EVENT_READ, self._drop_peer)
         self._selector.register(streams[0], selectors.EVENT_READ, partial(self._greet, peer))
@@ -278,7 +286,7 @@ class Connection:
         self._detach()
         (reading, writing), self._streams = self._streams, ()
         self._selector.unregister(reading)
-        self._program, self._peer, self._table = peer, None, self._table_of_peer
+        self._program, self._peer, self.channel.swapped = peer, None, self._peer_swapped
         self._selector.modify(peer, selectors.EVENT_READ, self._ended)
         self._attempt = hello.attempt
         self._received_at = time.monotonic()
@@ -300,6 +308,13 @@ class Connection:
             for fd in self._streams:
                 os.close(fd)
             self._streams = ()
+
+
+def _takes(fd: int) -> bool:
+    """Whether a descriptor takes bytes very soon."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(_ROOM))
 
 
 def listen(token: str) -> socket.socket:
@@ -343,7 +358,7 @@ def pass_streams(agent: socket.socket, swapped: bool) -> None:
 
     Args:
         agent: a socket to it, from `connect_to`.
-        swapped: what the agent writes is translated by `SWAPPED`.
+        swapped: what the agent writes passes `swap`.
 
     Raises:
         OSError: the agent has exited.

@@ -35,7 +35,7 @@ from launcher.agent.connection import Connection, connect_to, listen, pass_strea
 from launcher.agent.processes import PASSER, write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
-from launcher.protocol import SWAPPED, Refused, encode
+from launcher.protocol import Refused, encode, swap
 
 #: Seconds to kill processes that earlier runs left; that an agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
@@ -156,13 +156,13 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     If it was killed, report that, and kill the processes that it left.
 
     Args:
-        arguments: ``token``, ``agent``; ``swapped``: bytes to our stdout are translated by `SWAPPED`.
+        arguments: ``token``, ``agent``; ``swapped``: bytes to our stdout pass `launcher.protocol.swap`.
         watchdog: the agent's, if it is a child of this process; 0: it is not.
 
     Returns:
         1: the agent can't be reached. Else this process exits with 0.
     """
-    number, table = int(arguments["agent"]), SWAPPED if arguments.get("swapped") else None
+    number, swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
     try:
         agent = connect_to(str(arguments["token"]), _ACCEPTING)
     except TimeoutError as error:  # the launcher tries again
@@ -173,15 +173,15 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
             sys.stderr.write("its agent runs, and does not listen\n")
             return 1
         sweep.sweep(number, _KILLING)
-        _refuse("its agent exited while the connection was down", table)
+        _refuse("its agent exited while the connection was down", swapped)
         return 1
     with suppress(OSError):  # a reset: it has exited, or has taken a newer connection
-        pass_streams(agent, table is not None)
+        pass_streams(agent, swapped)
         _await_close(agent)
     if _await_end(number, watchdog):  # else nothing is left, or the agent runs on
         sweep.sweep(number, _KILLING)
         with suppress(OSError):  # the launcher is gone, too
-            _refuse("the agent was killed", table)
+            _refuse("the agent was killed", swapped)
     os._exit(0)  # the launcher may wait for this: Python's own way out takes some milliseconds
 
 
@@ -216,6 +216,7 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
     return None
 
 
-def _refuse(why: str, table: Optional[bytes]) -> None:
+def _refuse(why: str, swapped: bool) -> None:
     os.set_blocking(1, True)  # the agent has set it to non-blocking
-    write_all(1, b"".join(encode(Refused(why))).translate(table))
+    frame = b"".join(encode(Refused(why)))
+    write_all(1, swap(frame) if swapped else frame)

@@ -318,6 +318,8 @@ class ReconnectingLink:
             program = self._program
             data = None if program is None else program.recv(_READ)
             if program is None or data is None:
+                if self._channel.has_part:
+                    self.loop.await_rest()
                 return
             if not data:
                 if self._closed_there:

@@ -22,7 +22,7 @@ from launcher.checking import WARNING, Finding
 from launcher.errors import AllGone, HostGone, HostsError, TransportError
 from launcher.events import Facts
 from launcher.job import Host, JobSpec, ProgramKind
-from launcher.protocol import SWAPPED
+from launcher.protocol import swap
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import counted, duration, listed
@@ -76,7 +76,7 @@ class Step(CommandPipe):
         started: Callable[[Step], object],
     ) -> None:
         self._job, self._is_agent = job, entry == _SERVE
-        #: Whether its output is as `SWAPPED` has it.
+        #: Whether its output has passed `swap`.
         self.swapped = entry == CONNECT
         #: Bytes to send before the next ones, in one message: two short ones would take 40 ms (Nagle in TCP).
         self.first = b""
@@ -87,7 +87,7 @@ class Step(CommandPipe):
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
         data = super().recv(size)
-        return data.translate(SWAPPED) if data and self.swapped else data
+        return swap(data) if data and self.swapped else data
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`."""

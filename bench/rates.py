@@ -1,0 +1,86 @@
+"""Bytes of a task through the stdout of an engine's client, from the first to the last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, TypeAlias
+
+from bench import tables
+from bench.setting import Setting
+
+#: Seconds that a client may take to end; bytes that a task prints, in lines of so many characters.
+_TIME_LIMIT, _BYTES, _LINE = 180.0, 64 << 20, 63
+_PRINT = f"""import os
+lines = b"{"0123456789" * 7}"[:{_LINE}] + b"\\n"
+lines *= 1024
+for _ in range({_BYTES} // len(lines)):
+    view = memoryview(lines)
+    while view:
+        view = view[os.write(1, view):]
+"""
+#: The variables of a client; ``None``: those of this process.
+Environ: TypeAlias = Mapping[str, str] | None
+#: What a task runs.
+PROGRAM = ("python3", "-E", "-s", "-S", "-c", _PRINT)
+
+
+@contextmanager
+def started(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a pipe as its stdout, which Ctrl-C ends."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_TIME_LIMIT)
+
+
+def pieces(output: IO[bytes] | None) -> Iterator[bytes]:
+    """What comes from a pipe."""
+    assert output is not None
+    while piece := os.read(output.fileno(), 1 << 20):
+        yield piece
+
+
+def _rate(argv: Sequence[str], environ: Environ) -> float | None:
+    """Bytes of the task a second; ``None``: some are missing."""
+    first, lines = 0.0, 0
+    with started(argv, environ) as process:
+        for piece in pieces(process.stdout):
+            first = first or time.perf_counter()
+            lines += piece.count(b"\n")
+            if lines >= _BYTES // (_LINE + 1):
+                return _BYTES / (time.perf_counter() - first)
+    return None
+
+
+class Rates:
+    """The rates of several clients, whose tasks run `PROGRAM`."""
+
+    def __init__(self, setting: Setting, engine: str) -> None:
+        self._setting, self._engine = setting, engine
+        self._runs: dict[str, list[float]] = {}
+
+    def add(self, name: str, argv: Sequence[str], environ: Environ = None) -> None:
+        """Run a client once."""
+        rate = _rate(argv, environ)
+        if rate is None:
+            self._setting.faults.append(f"{self._engine}: {name} has lost lines")
+        else:
+            self._runs.setdefault(name, []).append(rate / 1e6)
+
+    def show(self, base: str) -> None:
+        """Print the table; ratios are those to one of the clients."""
+        to = self._runs.get(base, [])
+        rows = [[name, f"{max(own):.0f}", tables.ratio(own, to)] for name, own in self._runs.items()]
+        head = ["from the first byte to the last", "best MB/s", f"x {base} (median)"]
+        tables.show(f"{self._engine} output: {_BYTES >> 20} MiB of lines of a task", head, rows)

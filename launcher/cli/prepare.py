@@ -7,8 +7,9 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 
-from launcher.cli.connecting import add_connecting, reaching
+from launcher.cli.connecting import add_connecting, commands, reaching
 from launcher.cli.tables import print_table
 from launcher.config import values
 from launcher.config.hostfile import read_hosts
@@ -17,7 +18,6 @@ from launcher.errors import Fault, InputError
 from launcher.job_run.notices import print_notice
 from launcher.text import counted, listed
 from launcher.transports.machines import is_here, this_machine
-from launcher.transports.ssh import SshSettings
 
 SUMMARY = "make the same Python environment on every host"
 
@@ -68,15 +68,18 @@ def run(args: argparse.Namespace) -> int:
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if args.clean else wanted(args.requirement, args.packages, os.environ)
 
-    from launcher.environments.prepare import Preparer, Settings  # imports uv and threads
+    from launcher.environments.prepare import Preparer  # imports threads
+    from launcher.environments.resolving import Resolver
 
     for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    how, makes, days = reaching(args), not args.check and not args.clean, _DAYS if args.clean else 0
-    ssh = SshSettings(how.connect_timeout, fanout=how.fanout, accept_new=args.accept_new_host_keys)
-    settings = Settings(args.name, packages, args.upgrade, makes, args.offline, days)
-    looks = Preparer(settings, hosts, ssh, print_notice).prepare()
+    makes = not args.check and not args.clean
+    asked = {"name": args.name, "makes": makes, "days": _DAYS if args.clean else 0}
+    temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
+    with temporary as folder, commands(hosts, args) as reached:
+        resolver = Resolver(packages, args.upgrade, args.offline, folder)
+        looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(args).fanout, print_notice)
     print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
     pythons = sorted({look.python for look in looks.values() if look.python})
     if len(pythons) > 1:

@@ -4,8 +4,8 @@
 
     requirements  the packages that the user wants -> checked lines
     resolving     lines, Python and platform -> exact versions, by uv; downloads wheels, by pip
-    prepare       asks each host, decides what it needs, lets it install; sends wheels, by fabric
-    remote        runs on each host: looks, installs, publishes, removes
+    prepare       gives each host the versions that it asks for; sends wheels, by fabric
+    remote        runs on each host: looks, decides what it needs, installs, publishes, removes
 
 On a host, environments are below ``${XDG_DATA_HOME:-~/.local/share}/tf-launcher/environments/``::
 

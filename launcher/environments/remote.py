@@ -2,10 +2,11 @@
 
 It sends lines of JSON, each an object with some of these fields:
 
-    none          each second, so that the launcher knows that it runs
-    stage         what it does, for the user
-    wheels        the folder that waits for wheels; the answer is the path where they are
-    state, ...    what the host has, see `look`
+    none                each second, so that the launcher knows that it runs
+    stage               what it does, for the user
+    python, platform    it asks for exact versions of the packages for these, see `choose`
+    wheels              it asks for their wheels instead, in this folder; the answer is where they are
+    state, ...          what the host has: the last line
 
 If something fails, it exits, and the last line of its standard error is the reason. At the end of its
 standard input it and all processes that it has started are ended.
@@ -21,32 +22,31 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 from launcher.agent.environments import prepared
-from launcher.text import byte_size
+from launcher.text import byte_size, counted
 
-#: Names of folders of environments; those that this program may remove.
-FOLDER = re.compile(r"[0-9a-f]{16}-py3\.[0-9]+\.[0-9a-z_]+")
 MANIFEST = "environment.json"
 TOP = prepared()
-#: Seconds for a Python to say what it is; for any other program.
-PROBE, LIMIT = 20.0, 3600.0
-#: What the launcher has asked for: JSON, a line each.
-REQUESTS: "SimpleQueue[Any]" = SimpleQueue()
+#: Seconds for a program.
+LIMIT = 3600.0
+#: What the launcher has sent: JSON, a line each.
+ANSWERS: "SimpleQueue[Any]" = SimpleQueue()
 #: Characters of the reason why a program failed.
 REASON = 400
-#: What a candidate for an environment prints; what it needs without uv, and lacks without python3-venv.
-WHAT, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
+#: Pythons for an environment, the newest first.
+CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
+#: What a candidate prints; what it needs without uv, and lacks without python3-venv.
+VERSION, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
 #: pip and uv wait half a minute for an index that does not answer, unless the user has set another time.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
-#: What programs print if a disk or a quota is full, and the reason then.
-FULL, DISK = re.compile("No space left on device|Disk quota exceeded"), "its disk is full: "
+#: What programs print if a disk or a quota is full.
+FULL = re.compile("No space left on device|Disk quota exceeded")
 #: TensorFlow among exact versions. Bytes on the disk for an environment: with it, without it.
 TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
 WITH_TENSORFLOW, OTHERS = 2_500_000_000, 50_000_000
@@ -62,12 +62,18 @@ def send(**fields: Any) -> None:
     os.write(1, json.dumps(fields).encode("ascii") + b"\n")
 
 
-def read_requests() -> None:
-    """Read requests; at the end of standard input, end this program and all processes that it has started."""
-    with open(0, "rb", 0) as requests:
-        for line in requests:
-            REQUESTS.put(json.loads(line))
+def read_answers() -> None:
+    """Read answers; at the end of standard input, end this program and all processes that it has started."""
+    with open(0, "rb", 0) as answers:
+        for line in answers:
+            ANSWERS.put(json.loads(line))
     os.killpg(0, signal.SIGTERM)
+
+
+def ask(**fields: Any) -> Any:
+    """Ask the launcher for something, and wait for its answer."""
+    send(**fields)
+    return ANSWERS.get()
 
 
 def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
@@ -85,16 +91,15 @@ def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
         argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd=cwd,
         env={**PATIENCE, **os.environ}, encoding="utf-8", errors="replace", close_fds=False,
     )  # fmt: skip
-    printed = masked(" ".join(done.stdout.split()))
-    printed = (DISK * bool(FULL.search(printed)) + printed)[:REASON]
+    printed = masked(" ".join(done.stdout.split()))[:REASON]
     return done.returncode, printed or f"exit code {done.returncode} of {argv[0]}"
 
 
-def run_here(argv: List[str]) -> None:
-    """On the machine of the user: run a program for text of standard input, and send how it ended."""
-    threading.Thread(target=read_requests, daemon=True).start()
-    code, printed = run(argv, REQUESTS.get(), ".")
-    send(code=code, printed=printed)
+def run_here(asked: Dict[str, Any]) -> None:
+    """On the machine of the user: run a program (``argv``, ``text``), and send why it failed, or nothing."""
+    threading.Thread(target=read_answers, daemon=True).start()
+    code, printed = run(asked["argv"], asked["text"], ".")
+    send(fault=printed if code else "")
 
 
 def check(code: int, printed: str) -> None:
@@ -134,7 +139,7 @@ def content(path: str) -> str:
 
 def folders() -> List[str]:
     """The folders of environments, even of those that are not whole."""
-    return [f"{TOP}/{name}" for name in sorted(os.listdir(TOP)) if FOLDER.fullmatch(name)]
+    return sorted(glob.glob(f"{glob.escape(TOP)}/{'[0-9a-f]' * 16}-py3.*"))
 
 
 def remove_incomplete() -> None:
@@ -162,92 +167,81 @@ def packages(folder: str) -> List[str]:
     return sorted(os.path.basename(path)[: -len(".dist-info")] for path in found)
 
 
-def look(name: str, known: Optional[List[str]], python: str = "") -> None:
-    """Send what the environment of this name is, and the Pythons for a new one.
+def choose(python: str) -> Tuple[str, Dict[str, str]]:
+    """The newest Python for which all packages have versions: its path, and what the launcher answers.
+
+    The answer has exact versions of the ``packages`` and ``options`` about package indexes, both as in a
+    requirements file, and the ``hash`` of an environment with them; or it has a ``fault``: the reason why
+    there are no versions. We add the version of the Python (``python``) and the ``platform``.
 
     Args:
-        name: of the environment.
-        known: the hashes of environments that are wanted; ``None``: no new one is.
-        python: the only candidate for an environment; empty: all of PATH.
+        python: the only candidate; empty: all of PATH.
     """
-    folder = os.path.realpath(f"{TOP}/{name}")
-    made = manifest(folder)
-    _, glibc = platform.libc_ver()
-    send(
-        **made,
-        state="ready" if made else "changed" if os.path.exists(folder) else "missing",
-        driver=content("/sys/module/nvidia/version").strip(),
-        platform=f"{os.uname().machine}-manylinux_{glibc.replace('.', '_')}",
-        pythons={} if known is None or made.get("hash") in known else pythons(python),
-    )
-
-
-def pythons(python: str) -> Dict[str, str]:
-    """The Pythons here that can make environments, by version, the newest first: takes a second."""
-    versions: Dict[str, str] = {}
-    code = WHAT if shutil.which("uv") else ENSUREPIP + WHAT
-    names = [os.path.expanduser(python)] if python else ["python3", *map("python3.{}".format, range(8, 100))]
+    code = VERSION if shutil.which("uv") else ENSUREPIP + VERSION
+    host = f"{os.uname().machine}-manylinux_{platform.libc_ver()[1].replace('.', '_')}"
+    names = [os.path.expanduser(python)] if python else CANDIDATES
+    faults: Dict[str, str] = {}
     for path in filter(None, map(shutil.which, names)):
-        with suppress(OSError, subprocess.SubprocessError):
-            version = subprocess.check_output([path, "-I", "-c", code], timeout=PROBE).decode().strip()
-            if re.fullmatch(r"3\.[0-9]+", version):
-                versions.setdefault(version, path)
-    return dict(sorted(versions.items(), key=lambda each: -int(each[0].partition(".")[2])))
+        failed, version = run([path, "-I", "-c", code])
+        if not failed:
+            answer = ask(stage=f"finding versions for Python {version}", python=version, platform=host)
+            if "fault" not in answer:
+                return path, {**answer, "python": version, "platform": host}
+            faults.setdefault(answer["fault"], version)
+    missing = "no usable Python; expected one with ensurepip (Debian: python3-venv), or uv"
+    sys.exit("; ".join(f"Python {version}: {fault}" for fault, version in faults.items()) or missing)
 
 
-def install(name: str, asked: Dict[str, Any]) -> None:
+def install(name: str, path: str, wanted: Dict[str, str]) -> None:
     """Make an environment, unless there is one like it, and link its name to it in one step.
 
     Args:
         name: of the environment.
-        asked: ``hash`` of the packages and the Python; ``version`` and ``path`` of the Python;
-            ``options`` about package indexes, and ``packages`` with exact versions, both as in a requirements
-            file.
+        path, wanted: see `choose`.
     """
     with locked():
-        for folder in folders():
-            if manifest(folder).get("hash") == asked["hash"]:
-                break
-        else:
-            folder = tempfile.mkdtemp("", "{hash}-py{version}.".format(**asked), TOP)
-            fill(asked, folder)
+        same = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
+        folder = same[0] if same else fill(path, wanted)
         link = f"{TOP}/.{time.time_ns()}"
         os.symlink(os.path.basename(folder), link)
         os.replace(link, f"{TOP}/{name}")
 
 
-def fill(asked: Dict[str, Any], folder: str) -> None:
-    """Make an environment in an empty folder."""
-    tensorflow, free = TENSORFLOW.search(asked["packages"]), shutil.disk_usage(folder).free
+def fill(path: str, wanted: Dict[str, str]) -> str:
+    """Make an environment, and return its folder."""
+    tensorflow, free = TENSORFLOW.search(wanted["packages"]), shutil.disk_usage(TOP).free
     needed = WITH_TENSORFLOW if tensorflow else OTHERS
     if free < needed:
-        sys.exit(f"{DISK}{byte_size(free)} free, about {byte_size(needed)} are needed")
+        sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
         sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
+    folder = f"{TOP}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
+    installing = f"installing {counted(len(wanted['packages'].splitlines()) - 2, 'package')}"
+    send(stage=installing)
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
+    check(*run([path, "-I", "-m", "venv", *(["--without-pip"] if uv else []), folder]))
+    add = [python, "-I", "-m", "pip", "install", "--no-input"]
     if uv:
-        make = [uv, "venv", "--quiet", "--allow-existing", "--python", asked["path"], folder]
-        add = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-    else:
-        make = [asked["path"], "-I", "-m", "venv", folder]
-        add = [python, "-I", "-m", "pip", "install", "--quiet", "--no-input"]
-    add += ["--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
-    check(*run(make))
-    failed, reason = run(add, "{options}\n{packages}".format(**asked))
-    if failed and not reason.startswith(DISK):
+        add = [uv, "pip", "install", "--compile-bytecode", "--python", python]
+    add += ["--quiet", "--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
+    failed, reason = run(add, "{options}\n{packages}".format(**wanted))
+    if failed and not FULL.search(reason):
         os.mkdir(wheels)
-        send(stage=f"no package index, so wheels are sent ({reason})", wheels=wheels)
-        add += ["--no-index", "--find-links", REQUESTS.get()]
-        failed, reason = run(add, re.sub(r" *@ *\S+", "", asked["packages"]))
+        why = f"no package index, so wheels are sent ({reason})"
+        there = ask(stage=why, wheels=wheels, python=wanted["python"], platform=wanted["platform"])
+        add += ["--no-index", "--find-links", there]
+        send(stage=installing)
+        failed, reason = run(add, re.sub(r" *@ *\S+", "", wanted["packages"]))
         shutil.rmtree(wheels)
     check(failed, reason)
     made = {
-        "hash": asked["hash"], "python": asked["version"], "tensorflow": tensorflow[1] if tensorflow else "",
+        "hash": wanted["hash"], "python": wanted["python"], "tensorflow": tensorflow[1] if tensorflow else "",
         "size": subprocess.check_output(["du", "-sh", folder]).split()[0].decode(),
         "packages": packages(folder),
     }  # fmt: skip
     with open(f"{folder}/{MANIFEST}", "w") as file:
         json.dump(made, file, indent=1)
+    return folder
 
 
 def clean(days: int) -> None:
@@ -264,19 +258,29 @@ def clean(days: int) -> None:
 
 
 def main(asked: Dict[str, Any]) -> None:
-    """Look, then make an environment if the launcher asks for that in a line of standard input.
+    """Make, compare or remove environments, then say what the one with a name is.
 
     Args:
-        asked: ``name``, ``known`` and ``python``, see `look`; ``days``, see `clean`: 0: remove nothing.
+        asked: ``name`` of the environment; ``known`` hashes of what it should be; ``makes``: make it if it is
+            anything else; ``python`` for that, see `choose`; ``days``, see `clean`: 0: compare.
     """
     os.environ["PATH"] += ":/usr/local/bin:" + os.path.expanduser("~/.local/bin")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGALRM, lambda *_: send())
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
-    threading.Thread(target=read_requests, daemon=True).start()
+    threading.Thread(target=read_answers, daemon=True).start()
     check_private()
     if asked["days"]:
         clean(asked["days"])
-    look(asked["name"], asked["known"], asked["python"])
-    install(asked["name"], REQUESTS.get())
-    look(asked["name"], None)
+    folder, makes = f"{TOP}/{asked['name']}", asked["makes"]
+    made = manifest(folder)
+    state = "ready" if made else "changed" if os.path.exists(folder) else "missing"
+    if (makes or (made and not asked["days"])) and made.get("hash") not in asked["known"]:
+        path, wanted = choose(asked["python"] if makes else f"{folder}/bin/python")
+        if made.get("hash") != wanted["hash"]:
+            state = "other packages"
+            if makes:
+                install(asked["name"], path, wanted)
+                made, state = manifest(folder), "ready"
+    shown = {name: made.get(name, "") for name in ("python", "tensorflow", "size")}
+    send(state=state, driver=content("/sys/module/nvidia/version").strip(), **shown)

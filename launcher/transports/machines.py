@@ -260,7 +260,8 @@ class Programs:
 
     def __init__(self, here: Iterable[Host], others: Connections | None) -> None:
         self._here = frozenset(host.name for host in here)
-        self._others = others
+        #: See ``others``.
+        self.others = others
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `launcher.transports.base.Commands.run`."""
@@ -275,9 +276,9 @@ class Programs:
         self._to(host).reconnect(host)
 
     def _to(self, host: str) -> Connections:
-        if self._others is None or host in self._here:
+        if self.others is None or host in self._here:
             raise TransportError(f"{host}: there is no connection to it")
-        return self._others
+        return self.others
 
 
 @contextmanager

@@ -13,7 +13,7 @@
 
 This package uses only the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
 `Packetizer` of ours, both documented parameters. It does not use fabric, whose ``Connection`` accepts any
-host key and whose ``run`` polls; `launcher.environments.sending` sends files with it. The host key is
+host key and whose ``run`` polls; `launcher.environments.prepare` sends files with it. The host key is
 checked after the key exchange and before the login.
 
 paramiko has a thread for each connection, which receives; we add none. To send never blocks: what the kernel

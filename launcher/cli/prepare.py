@@ -84,10 +84,7 @@ def run(args: argparse.Namespace) -> int:
     pythons = sorted({look.python for look in looks.values() if look.python})
     if len(pythons) > 1:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
-    if args.clean:
-        bad = [host for host, look in looks.items() if look.state.startswith("failed")]
-    else:
-        bad = [host for host, look in looks.items() if look.state != "ready"]
+    bad = [host for host, look in looks.items() if look.state != ("clean" if args.clean else "ready")]
     if bad:
         print_notice(f"{counted(len(bad), 'host')} of {len(looks)} without the environment: {listed(bad)}")
     elif makes:

@@ -34,7 +34,7 @@ class Look(Record):
     #: ``2.1G``
     size: str = ""
     #: A host answers ``ready``, ``missing``, ``other packages``, or ``changed`` if something else has changed
-    #: or damaged it. `prepare` adds ``failed: ...``. Empty: the host has not answered yet.
+    #: or damaged it; or ``clean``. `prepare` adds ``failed: ...``. Empty: the host has not answered yet.
     state: str = ""
     #: What the host does, for the user.
     stage: str = ""
@@ -56,7 +56,7 @@ class Preparer:
     def __init__(self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver) -> None:
         self._asked, self._resolver = asked, resolver
         self._hosts = {host.name: host for host in hosts}
-        self._stages, self._looks = dict.fromkeys(self._hosts, ""), dict[str, Look]()
+        self._stages, self._looks = dict.fromkeys(self._hosts, "asking what it has"), dict[str, Look]()
 
     def prepare(
         self, programs: Programs, unreached: Mapping[str, str], fanout: int, notice: Callable[[str], None]
@@ -82,13 +82,12 @@ class Preparer:
             self._notice = lambda _: None
 
     def _doing(self) -> str:
-        """What the hosts do that have begun and are not done."""
-        doing = {stage for name, stage in self._stages.items() if stage and name not in self._looks}
-        return listed(sorted(doing), 3)
+        """What the hosts do that are not done."""
+        return listed(sorted({stage for name, stage in self._stages.items() if name not in self._looks}), 3)
 
     def _begin(self, name: str, stage: str) -> None:
         """Note, and print, that a host has begun a stage, or is done; and how many hosts are done."""
-        if stage != self._stages[name]:
+        if stage not in ("", self._stages[name]):
             self._stages[name] = stage
             self._notice(f"[{len(self._looks)}/{len(self._hosts)}] {name}: {stage}")
 
@@ -102,7 +101,6 @@ class Preparer:
         try:
             if name in self._unreached:
                 raise TransportError(self._unreached[name])
-            self._begin(name, "asking what it has")
             with closing(self._programs.run(name, "launcher.environments.remote:main", asked)) as program:
                 look = self._converse(name, Dialog(program))
         except (LaunchError, OSError) as error:
@@ -122,8 +120,7 @@ class Preparer:
             look = read(Look, dialog.receive(_DEAD))
             if look.state:
                 return look
-            if look.stage:
-                self._begin(name, look.stage)
+            self._begin(name, look.stage)
             if look.platform:
                 dialog.send(self._answer(name, look), _DEAD)
         raise TransportError(f"the program there sent {_MOST_LINES} lines")

@@ -37,24 +37,14 @@ TOP = prepared()
 LIMIT = 3600.0
 #: What the launcher has sent: JSON, a line each.
 ANSWERS: "SimpleQueue[Any]" = SimpleQueue()
-#: Characters of the reason why a program failed.
-REASON = 400
 #: Pythons for an environment, the newest first.
 CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
 #: What a candidate prints; what it needs without uv, and lacks without python3-venv.
 VERSION, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
 #: pip and uv wait half a minute for an index that does not answer, unless the user has set another time.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
-#: What programs print if a disk or a quota is full.
-FULL = re.compile("No space left on device|Disk quota exceeded")
-#: TensorFlow among exact versions. Bytes on the disk for an environment: with it, without it.
+#: TensorFlow among exact versions.
 TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
-WITH_TENSORFLOW, OTHERS = 2_500_000_000, 50_000_000
-
-
-def masked(text: str) -> str:
-    """A text without the users and passwords in its addresses: ``https://****@index/simple``."""
-    return re.sub(r"(?<=://)\S+@", "****@", text)
 
 
 def send(**fields: Any) -> None:
@@ -85,13 +75,14 @@ def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
         cwd: its working folder.
 
     Returns:
-        Its exit code, and what it printed.
+        Its exit code, and what it printed on one line: at most 400 characters.
     """
     done = subprocess.run(
         argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd=cwd,
         env={**PATIENCE, **os.environ}, encoding="utf-8", errors="replace", close_fds=False,
     )  # fmt: skip
-    printed = masked(" ".join(done.stdout.split()))[:REASON]
+    # Addresses of indexes are shown as https://****@index/simple.
+    printed = re.sub(r"(?<=://)\S+@", "****@", " ".join(done.stdout.split()))[:400]
     return done.returncode, printed or f"exit code {done.returncode} of {argv[0]}"
 
 
@@ -210,7 +201,7 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
 def fill(path: str, wanted: Dict[str, str]) -> str:
     """Make an environment, and return its folder."""
     tensorflow, free = TENSORFLOW.search(wanted["packages"]), shutil.disk_usage(TOP).free
-    needed = WITH_TENSORFLOW if tensorflow else OTHERS
+    needed = 2_500_000_000 if tensorflow else 50_000_000
     if free < needed:
         sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
@@ -225,7 +216,7 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
         add = [uv, "pip", "install", "--compile-bytecode", "--python", python]
     add += ["--quiet", "--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
     failed, reason = run(add, "{options}\n{packages}".format(**wanted))
-    if failed and not FULL.search(reason):
+    if failed and not re.search("No space left on device|Disk quota exceeded", reason):
         os.mkdir(wheels)
         why = f"no package index, so wheels are sent ({reason})"
         there = ask(stage=why, wheels=wheels, python=wanted["python"], platform=wanted["platform"])
@@ -270,12 +261,13 @@ def main(asked: Dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
     threading.Thread(target=read_answers, daemon=True).start()
     check_private()
-    if asked["days"]:
-        clean(asked["days"])
     folder, makes = f"{TOP}/{asked['name']}", asked["makes"]
     made = manifest(folder)
     state = "ready" if made else "changed" if os.path.exists(folder) else "missing"
-    if (makes or (made and not asked["days"])) and made.get("hash") not in asked["known"]:
+    if asked["days"]:
+        clean(asked["days"])
+        made, state = {}, "clean"
+    elif (makes or made) and made.get("hash") not in asked["known"]:
         path, wanted = choose(asked["python"] if makes else f"{folder}/bin/python")
         if made.get("hash") != wanted["hash"]:
             state = "other packages"

@@ -6,7 +6,6 @@ kept as text for ``pip install -r``, whose hash is the name of the environments 
 
 from __future__ import annotations
 
-import functools
 import glob
 import hashlib
 import os
@@ -28,9 +27,9 @@ _LIMIT = 3600.0
 _TARGET = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9]{1,3})")
 
 
-def hash_of(versions: str) -> str:
-    """The name of an environment with these packages and this Python."""
-    return hashlib.sha256(versions.encode()).hexdigest()[:16]
+def hash_of(text: str) -> str:
+    """The name of an environment with these versions, which name their Python, or of a file with versions."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Resolver:
@@ -44,10 +43,11 @@ class Resolver:
     """
 
     def __init__(self, wanted: Requirements, upgrade: bool, offline: bool, folder: str) -> None:
-        self._wanted, self._upgrade, self._folder, self._lock = wanted, upgrade, folder, threading.Lock()
+        self._wanted, self._upgrade, self._folder = wanted, upgrade, folder
+        #: Why uv or pip has failed; empty: it has not. By its arguments.
+        self._faults, self._lock = dict[tuple[str, ...], str](), threading.Lock()
         self._options = "--no-index" if offline else wanted.options
-        key = hashlib.sha256(repr(wanted).encode()).hexdigest()[:32]
-        self._cache = os.path.join(cache_folder(), "resolved", key)
+        self._cache = os.path.join(cache_folder(), "resolved", hash_of(repr(wanted)))
         paths = [] if upgrade else glob.glob(f"{glob.escape(self._cache)}-*.txt")
         #: The hashes of all environments with the versions that an earlier ``launch prepare`` has found.
         self.known = [hash_of(read_regular(path).decode()) for path in paths]
@@ -73,7 +73,7 @@ class Resolver:
             argv += ["--custom-compile-command", f"launch prepare, for Python {python}"]
             argv += ["--only-binary", ":all:", "--python-version", python, self._wanted.source]
             argv += ["--python-platform", f"{target[1]}-manylinux_2_{28 if int(target[2]) >= 28 else 17}"]
-            self._run(argv, self._wanted.text)
+            self._run(self._wanted.text, *argv)
         packages = read_regular(path).decode()
         return {"hash": hash_of(packages), "packages": packages, "options": self._options}
 
@@ -87,7 +87,7 @@ class Resolver:
             LaunchError: they can't be downloaded.
         """
         versions = self.resolve(python, platform)["packages"]
-        folder = os.path.join(self._folder, hash_of(f"{platform} {versions}"))
+        folder = os.path.join(self._folder, f"{python}-{platform}")
         machine, _, newest = platform.partition("-manylinux_2_")
         # pip takes wheels for platforms that it is given: one for each version of glibc, the first is 2.5.
         names = [f"manylinux_2_{minor}" for minor in range(int(newest), 4, -1)]
@@ -95,32 +95,24 @@ class Resolver:
         argv += ["-d", folder, "-r", "/dev/stdin"]
         argv += ["--only-binary", ":all:", "--python-version", python, "--implementation", "cp"]
         argv += [f"--platform={name}_{machine}" for name in (*names, "manylinux2014", "linux")]
-        self._run(argv, f"{self._wanted.options}\n{versions}")
+        self._run(f"{self._wanted.options}\n{versions}", *argv)
         return folder
 
-    def _run(self, argv: list[str], text: str) -> None:
-        """Run uv or pip.
+    def _run(self, text: str, *argv: str) -> None:
+        """Run uv or pip, once for the same arguments; it ends with this process.
+
+        Args:
+            text: its input, which may have passwords, and is in no file.
+            argv: its arguments.
 
         Raises:
             LaunchError: it failed; with its reason.
         """
         with self._lock:  # other threads wait for the same result
-            fault = _fault((sys.executable, "-I", "-m", *argv), text)
-        if fault:
-            raise LaunchError(f"on this machine: {fault}")
-
-
-@functools.cache
-def _fault(argv: tuple[str, ...], text: str) -> str:
-    """Why uv or pip has failed, which runs once for the same arguments, and ends with this process.
-
-    Args:
-        argv: its command line.
-        text: its input, which may have passwords, and is in no file.
-
-    Returns:
-        Empty: it has not failed.
-    """
-    asked = {"argv": argv, "text": text}
-    with closing(run_here("this machine", "launcher.environments.remote:run_here", asked)) as program:
-        return str(Dialog(program).receive(_LIMIT)["fault"])
+            if argv not in self._faults:
+                asked = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
+                program = run_here("this machine", "launcher.environments.remote:run_here", asked)
+                with closing(program):
+                    self._faults[argv] = Dialog(program).receive(_LIMIT)["fault"]
+        if self._faults[argv]:
+            raise LaunchError(f"on this machine: {self._faults[argv]}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from string import Template
 
 from launcher.config.schema import read_text, shown_path
@@ -62,6 +61,8 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         elif re.search(r"(?m)^dependencies\s*=", project):
             return Requirements(project, _PROJECT)
         else:
+            from importlib import metadata  # 18 ms
+
             here = [found for name in _TENSORFLOW for found in metadata.distributions(name=name)]
             packages = [f"{found.metadata['Name']}=={found.version}" for found in here[:1]]
         if not files and not packages:

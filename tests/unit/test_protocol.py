@@ -15,7 +15,7 @@ from launcher import events, protocol
 from launcher.checking import HostFacts
 from launcher.errors import ProtocolError
 from launcher.fields import RANGES
-from launcher.protocol import Channel, Decoder, Refused, encode
+from launcher.protocol import Channel, Decoder, Refused, encode, swap
 from launcher.task_id import TaskId
 
 WORKER = TaskId("worker/0")
@@ -239,3 +239,12 @@ def test_another_session_is_refused_and_a_refusal_is_passed_on():
     assert end.receive(joined(Refused("no agent"))) == [Refused("no agent")]
     with pytest.raises(ProtocolError):
         end.receive(joined(events.AgentClosed("", 1.0)))
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\xff", b"a line", b"\0"])).map(b"".join), st.integers(0, 40))
+def test_swapped_bytes(data: bytes, cut: int):
+    """However they are cut, each piece by itself gives its bytes again; text has no newline on its way."""
+    pieces = swap(data[:cut]) + swap(data[cut:])
+    assert pieces == swap(data)
+    assert swap(pieces) == data
+    assert b"\xff" in data or b"\n" not in pieces

@@ -19,8 +19,8 @@ launch clean --hosts lab.yaml the same at the engines of these hosts
 launch clean --kubernetes     Jobs in the namespace of kubectl's context
 
 Removes only objects with the label of a launch of yours on this machine that
-has ended; at Slurm, jobs that no process looks after. Launchers that -d has
-started in Kubernetes are ended by `launch stop`."""
+has ended; at Slurm, jobs that no process looks after. `launch stop` stops
+launchers that -d has started in Kubernetes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

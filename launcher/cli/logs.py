@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run (default: the newest), then tasks (worker/0) or roles",
     )  # fmt: skip
     completes(selected, runs_and_tasks)
-    option(parser, "-f --follow", "go on until the run has ended")
+    option(parser, "-f --follow", "print new lines until the run has ended")
     option(parser, "-n --lines N", "only the last N lines of each task", whole(0, 10**12))
 
 
@@ -135,7 +135,7 @@ def follow(
 
 
 class News:
-    """Knows when the files of a run may have grown: the launcher reports it, as long as it can be asked."""
+    """Knows when the files of a run may have grown: the launcher reports that, while it can be asked."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -144,7 +144,7 @@ class News:
 
     @property
     def live(self) -> bool:
-        """Whether the launcher reports it. Then the run has not ended."""
+        """Whether the launcher reports that. Then the run has not ended."""
         return self._events is not None
 
     def come(self) -> bool:

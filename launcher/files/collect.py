@@ -59,7 +59,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
                     _take(copying, stream, item, result)
         except TransportError as error:
             missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
-            text = f"not fetched: {listed(missing)} ({counted(result.files, 'file')} came)"
+            text = f"not fetched: {listed(missing)} (fetched: {counted(result.files, 'file')})"
             raise TransportError(f"{error}; {text}") from error
 
     _, failed = copying.on_all(list(results), visit, "collecting")

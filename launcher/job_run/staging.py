@@ -269,7 +269,7 @@ class Staging:
             folder = with_tilde(tree.request.folder)
             text = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
             stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
-            yield f"--sync: {text}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
+            yield f"--sync: {text}, is copied to {self._place(number)} on {listed(self._remote)}; {stays}"
         yield from left_out(self._trees)
         for request in self._collects:
             tasks = [placed.task for placed in self._placement.tasks if request.concerns(placed.task)]
@@ -277,7 +277,7 @@ class Staging:
             if request.into is not None:
                 into = with_tilde(os.path.abspath(request.into))
             into += "/TASK" if request.into is None or request.number is None else ""
-            yield f"--collect: {request.path} of {listed(tasks)} comes to {into} when the job is over"
+            yield f"--collect: {request.path} of {listed(tasks)} is copied to {into} when the job is over"
         if self._options.job.output_dirs:
             where = f"{self._run_folder}/output/TASK"
             yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"

@@ -533,7 +533,7 @@ class Task(_Waits):
             # No answer comes about a task that has ended meanwhile, even if it starts again.
             return str(answers[0]["states"]) if answers else "" if self.exit_status is not None else None
 
-        return self._wait_for(look, _ANSWER, f"an answer of the agent of {self.host}")
+        return self._wait_for(look, _ANSWER, f"an answer from the agent of {self.host}")
 
     def _is_over(self) -> bool:
         """Whether it has ended, and does not start again; with restarts a failed task may do so."""

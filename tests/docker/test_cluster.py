@@ -89,6 +89,6 @@ def test_faults_of_docker_clusters(start: Callable[..., Job], cluster: Cluster, 
     (name,) = docker.lines("ps", "--filter", f"label=tf-launcher.job={job.name}", "--format", "{{.Names}}")
     # With cgroup version 1, runc may answer "unable to freeze" (opencontainers/runc#2791).
     soon(lambda: docker.tried("pause", name).returncode == 0)
-    with pytest.raises(WaitFailed, match="waited for an answer of the agent of worker-0: not within 10s"):
+    with pytest.raises(WaitFailed, match="waited for an answer from the agent of worker-0: not within 10s"):
         job.task("worker/0").kill()
     docker.docker("unpause", name)

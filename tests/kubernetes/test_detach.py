@@ -136,7 +136,7 @@ def test_its_account_has_no_rights(start: Start, launch: Launch, job: Path, kube
     ended = start("-d", str(job)).wait(90)
     assert ended.code == 125, ended.err
     assert (
-        "service account of the launcher's pod may not do all that" in ended.err
+        "service account of the launcher's pod lacks rights that launch needs" in ended.err
         and "create, delete, list jobs.batch" in ended.err
     )
     assert not list(launch.state.iterdir())

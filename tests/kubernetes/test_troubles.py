@@ -85,7 +85,7 @@ def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: No
     ended = start("--kubernetes", kubernetes.image, "--namespace", "default", "--", "true").wait()
     assert ended.code == 125, ended.err
     missing = "list events; create, delete, list jobs.batch; get, list, watch pods; create pods/exec"
-    assert f"in the namespace default; missing: {missing} (docs/kubernetes.md, Rights, " in ended.err
+    assert f"in the namespace default: {missing} (docs/kubernetes.md, Rights, " in ended.err
 
 
 def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: Callable[[str], None]):

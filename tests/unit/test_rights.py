@@ -31,10 +31,8 @@ def test_all_missing_rights_are_in_one_message():
     check_rights(_api(set()), "team")
     with pytest.raises(TransportError) as raised:
         check_rights(_api({("create", "jobs"), ("delete", "jobs"), ("create", "pods/exec")}), "team")
-    missing = (
-        "missing: create, delete jobs.batch; create pods/exec (docs/kubernetes.md, Rights, has the Role)"
-    )
-    assert missing in str(raised.value)
+    missing = "create, delete jobs.batch; create pods/exec (docs/kubernetes.md, Rights, has the Role)"
+    assert f"in the namespace team: {missing}" in str(raised.value)
 
 
 @pytest.mark.parametrize("answer", ["", "true\n", "yes\n" * sum(map(len, RIGHTS.values()))])

@@ -220,7 +220,7 @@ class ContainerLink(PipeLink):
         result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
         if result.code == LATE:
             self._run.kill()
-            return f"{result.fault}; its container may go on until it does: then `launch clean` removes it"
+            return f"{result.fault}; its container may run on: `launch clean` removes it later"
         return self.wait(END)
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def shared_keys() -> Sequence[Key]:
     gpus, sizes = single(values.whole(0, values.MOST_GPUS)), by_role(joined(values.memory_sizes))
     return (
         Key("image", "The image of roles that have none of their own.", single(values.image)),
-        Key("memory", "Memory of each container: 2g. With [2g, 4g] it grows after out of memory.", sizes),
+        Key("memory", "The memory limit of each container: 2g. [2g, 4g]: 4g after 2g was too little.", sizes),
         Key("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
         Key("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
         Key("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
@@ -167,7 +167,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--read-only", "mount the working folder read-only")
     text = "limit of each container: 2g; 2g,4g to grow; repeatable"
     add("--memory [ROLE=]SIZE", text, _of_role(values.memory_sizes), **values.REPEATABLE)
-    text = "limit for each container: 1.5; repeatable"
+    text = "limit of each container: 1.5; repeatable"
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
     add("--user UID[:GID]", "user of the tasks (default: you)", values.one_line)
     text = "when to pull the image (default: missing)"

@@ -88,7 +88,7 @@ def keys() -> Keys:
         *shared_keys(),
         Key("namespace", "The namespace of the pods. Default: that of the context.", single(name)),
         Key("context", "The context of kubectl. Default: the current one.", single(values.one_line)),
-        Key("pod", "A pod template that is added to each pod: nodeSelector, volumes ...", _template),
+        Key("pod", "A pod template that is merged into each pod: nodeSelector, volumes ...", _template),
         Key("pods", "Templates for the pods of single roles, too: worker: {spec: ...}.", _templates),
         Key("start_timeout", "Time limit for all pods to run. Default: 5m.", duration),
     )

@@ -45,7 +45,7 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
         listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
         who = "the service account of the launcher's pod" if in_pod() else "this user"
         raise TransportError(
-            f"{who} may not do all that launch needs in the namespace {namespace}; missing: {listed} "
+            f"{who} lacks rights that launch needs in the namespace {namespace}: {listed} "
             "(docs/kubernetes.md, Rights, has the Role)"
         )
 

@@ -1,4 +1,4 @@
-"""Bytes of a task through the stdout of an engine's client, from the first to the last."""
+"""How fast the output of a task passes through the client of an engine, from the first byte to the last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, TypeAlias
 from bench import tables
 from bench.setting import Setting
 
-#: Seconds that a client may take to end; bytes that a task prints, in lines of so many characters.
+#: Seconds for a client to exit after SIGINT; bytes that a task prints, in lines of so many characters.
 _TIME_LIMIT, _BYTES, _LINE = 180.0, 64 << 20, 63
 _PRINT = f"""import os
 lines = b"{"0123456789" * 7}"[:{_LINE}] + b"\\n"
@@ -33,7 +33,7 @@ PROGRAM = ("python3", "-E", "-s", "-S", "-c", _PRINT)
 def started(
     argv: Sequence[str], environ: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a pipe as its stdout, which Ctrl-C ends."""
+    """A process whose stdout is a pipe. At the end of the context it gets SIGINT, and is waited for."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
     )
@@ -45,14 +45,14 @@ def started(
 
 
 def pieces(output: IO[bytes] | None) -> Iterator[bytes]:
-    """What comes from a pipe."""
+    """The output of a process, in the pieces in which it is read from its pipe."""
     assert output is not None
     while piece := os.read(output.fileno(), 1 << 20):
         yield piece
 
 
 def _rate(argv: Sequence[str], environ: Environ) -> float | None:
-    """Bytes of the task a second; ``None``: some are missing."""
+    """Bytes of the task per second; ``None``: some are missing."""
     first, lines = 0.0, 0
     with started(argv, environ) as process:
         for piece in pieces(process.stdout):
@@ -71,7 +71,7 @@ class Rates:
         self._runs: dict[str, list[float]] = {}
 
     def add(self, name: str, argv: Sequence[str], environ: Environ = None) -> None:
-        """Run a client once."""
+        """Run a client once, and note its rate under a name."""
         rate = _rate(argv, environ)
         if rate is None:
             self._setting.faults.append(f"{self._engine}: {name} has lost lines")
@@ -79,7 +79,7 @@ class Rates:
             self._runs.setdefault(name, []).append(rate / 1e6)
 
     def show(self, base: str) -> None:
-        """Print the table; ratios are those to one of the clients."""
+        """Print the table, with ratios to the rates of the client ``base``."""
         to = self._runs.get(base, [])
         rows = [[name, f"{max(own):.0f}", tables.ratio(own, to)] for name, own in self._runs.items()]
         head = ["from the first byte to the last", "best MB/s", f"x {base} (median)"]

@@ -21,9 +21,9 @@ _T = TypeVar("_T")
 _Function = Callable[[], object]
 #: Threads for work that blocks, at most. A thread may wait for a host that does not answer.
 _THREADS = 128
-#: A turn that takes so many seconds longer than it waits and works: this process was suspended meanwhile.
+#: If a turn takes so many seconds longer than it waits and works, this process was suspended meanwhile.
 _SUSPENDED = 4.0
-#: Seconds for the rest of a message to come, see `Loop.await_rest`.
+#: Seconds to wait for the rest of a message, see `Loop.await_rest`.
 _REST = 0.001
 
 
@@ -63,7 +63,7 @@ class Timer:
 class Loop:
     """Calls functions, one after the other, in the thread that made it. Other threads may use `call`.
 
-    A context: when it is left, work that has begun is finished.
+    A context: leaving it waits for work that has begun.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Loop:
     # ------------------------------------------------------------------ what is called
 
     def watch(self, fd: int, read: _Function | None = None, write: _Function | None = None) -> None:
-        """Call functions while a descriptor is readable, and writable; without functions: not any more.
+        """Call functions while a descriptor is readable, and writable. Without functions, stop watching it.
 
         Call it before the descriptor is closed.
         """
@@ -134,7 +134,7 @@ class Loop:
                     os.eventfd_write(self._wake, 1)
 
     def await_rest(self) -> None:
-        """A part of a message has come: begin the next turn a little later, so that it has more to do."""
+        """Begin the next turn `_REST` later, because only a part of a message has come."""
         self._rest_comes = True
 
     def work(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
@@ -179,7 +179,7 @@ class Loop:
             self._calls.popleft()()
 
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Turn until a condition is true, for so long at most. Returns whether it is."""
+        """Run turns until a condition is true, for so long at most. Returns whether it is true."""
         deadline = time.monotonic() + seconds
         while not condition():
             left = deadline - time.monotonic()

@@ -323,9 +323,9 @@ class Decoder:
 
 
 def swap(data: bytes) -> bytes:
-    """Bytes with newlines swapped for a byte that no text has, and back.
+    """Swap newlines and the byte 0xff, which no text has; twice gives the same bytes again.
 
-    It is for pipes whose program writes line by line, as srun does.
+    It is for the pipes of programs that write line by line, as srun does.
     """
     if b"\xff" not in data:
         return data.replace(b"\n", b"\xff")

@@ -282,7 +282,7 @@ class Ended(NamedTuple):
 
     @property
     def said(self) -> list[str]:
-        """The lines of its standard error, but for those about what it waits for: a busy machine has them."""
+        """The lines of its standard error without those that say what it waits for, as on a busy machine."""
         waits = ("launch: waiting for ", "launch: still waiting, ")
         return [line for line in self.err.splitlines() if not line.startswith(waits)]
 

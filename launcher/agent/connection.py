@@ -3,7 +3,7 @@
 On the launcher's own machine, and in a container of its engine, the agent has a pipe: its end of file means
 that the launcher is gone. On another host the agent listens on an abstract Unix socket. The program that
 makes a connection there (`launcher.agent.main.connect`) passes its stdin and stdout to the agent, then waits:
-the agent itself reads and writes them. When the launcher does not come back in time, the agent gives up.
+the agent itself reads and writes them. If the launcher does not connect again in time, the agent gives up.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _READ = 128 * 1024
 #: The size of a pipe to the launcher, in bytes: a large one takes more output in one write. The command of
 #: fcntl that sets it; Python 3.8 has no name for it.
 _PIPE_SIZE, _F_SETPIPE_SZ = 1024 * 1024, 1031
-#: A pseudo terminal, as srun gives us, takes 8 KiB at once. So many writes are tried before other things are
-#: done; milliseconds that each waits for room.
+#: srun gives us a pseudo terminal, which takes 8 KiB at once. The most further writes before the agent does
+#: something else; milliseconds that each waits for room.
 _WRITES, _ROOM = 16, 1
-#: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`, or
-#: not.
+#: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`,
+#: or does not.
 _AS_SWAPPED, _PLAIN = b"s", b"."
 #: The size of two descriptors, in bytes.
 _BOTH = 2 * array("i").itemsize
@@ -50,7 +50,7 @@ class Connection:
         selector: wakes the agent.
         host: its name in the plan.
         listener: see `listen`; ``None``: our stdin and stdout are the connection, which does not come back.
-        token: what each connection to the listener must show first.
+        token: what the greeting on each connection to the listener must contain.
         lease: seconds that the tasks outlive a silent launcher.
         first: seconds to wait for the first greeting.
     """
@@ -67,7 +67,7 @@ class Connection:
         self._selector = selector
         self._listener, self._token, self._lease = listener, token, lease
         self.channel = Channel(lambda: Decoder(False, host), token)
-        #: Called with each message, and when the launcher is gone for good; set by the agent.
+        #: Called with each message; called when the launcher will not come back. The agent sets both.
         self.take: Callable[[Message], None] = lambda message: None
         self.gone: Callable[[], None] = lambda: None
         self.is_pipe = listener is None
@@ -175,7 +175,7 @@ class Connection:
         self.channel.disconnect()
 
     def _ended(self) -> None:
-        """The connection has closed: to a socket the launcher may connect again."""
+        """The connection has closed. If we listen, the launcher may connect again."""
         self._detach()
         now = time.monotonic()
         if self.is_pipe:
@@ -311,7 +311,7 @@ class Connection:
 
 
 def _takes(fd: int) -> bool:
-    """Whether a descriptor takes bytes very soon."""
+    """Whether a descriptor takes bytes within `_ROOM`."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(_ROOM))

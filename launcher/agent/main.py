@@ -11,9 +11,9 @@
 ==============  ======================================================================================
 
 Each takes a mapping with ``host`` (its name in the plan) and ``agent`` (its number, for process tags). All
-but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these are
-removed when the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks get if
-the agent is sent SIGTERM.
+but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these
+files are removed if the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks
+get if the agent is sent SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
 from launcher.protocol import Refused, encode, swap
 
-#: Seconds to kill processes that earlier runs left; that an agent left that was killed with its watchdog.
+#: Seconds to kill processes that earlier runs left; those of an agent that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
 #: Seconds for the first greeting of a launcher: this machine or that of the launcher may be busy.
 _FIRST = 30.0
@@ -125,7 +125,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     listener = listen(str(arguments["token"]))
     if os.fork() == 0:
         listener.close()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # at the end of a step: the agent reports that here
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to a step: the agent reports that
         os._exit(connect(arguments))
     processes.nothing_on(0, 1)
     run(arguments, listener)
@@ -160,7 +160,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         watchdog: the agent's, if it is a child of this process; 0: it is not.
 
     Returns:
-        1: the agent can't be reached. Else this process exits with 0.
+        1, if the agent can't be reached. Otherwise it does not return: this process exits with 0.
     """
     number, swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
     try:
@@ -182,7 +182,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         sweep.sweep(number, _KILLING)
         with suppress(OSError):  # the launcher is gone, too
             _refuse("the agent was killed", swapped)
-    os._exit(0)  # the launcher may wait for this: Python's own way out takes some milliseconds
+    os._exit(0)  # the launcher may wait for this: Python's own exit takes some milliseconds
 
 
 def _await_close(agent: socket.socket) -> None:

@@ -235,7 +235,7 @@ def _thread(function: Callable[..., None], *args: Any) -> threading.Thread:
 
 
 def _release_in_fork() -> None:
-    """The job is stopped when the process that started it exits, whatever its forks do."""
+    """In a fork: close what keeps jobs running. Only the process that started a job keeps it running."""
     for driver in list(_drivers):
         driver._release()
         driver.over = threading.Event()

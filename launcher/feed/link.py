@@ -150,7 +150,7 @@ class Link:
         return found
 
     def finished(self) -> list[Partition]:
-        """Those partitions of which all rows are consumed, or answered. They are not returned again."""
+        """The partitions of which all rows are consumed, or answered. A partition is returned once."""
         found = []
         for partitions in self._partitions.values():
             while partitions and partitions[0].is_finished(self._consumed):
@@ -158,7 +158,7 @@ class Link:
         return found
 
     def unfinished(self) -> list[Partition]:
-        """The other partitions, except one that a thread still sends. They are not returned again."""
+        """The unfinished partitions, except one that a thread still sends. A partition is returned once."""
         found = []
         for inference, partitions in self._partitions.items():
             kept = [partition for partition in partitions if self.busy and partition is self.sending]

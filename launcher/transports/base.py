@@ -127,7 +127,7 @@ class Commands(Protocol):
 
         Args:
             host: its name.
-            entry: ``module:function`` of what travels; called there with ``arguments``.
+            entry: ``module:function`` of the code that is sent; called there with ``arguments``.
             arguments: anything JSON can express; never on a command line.
 
         Raises:

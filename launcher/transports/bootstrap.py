@@ -203,7 +203,7 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
         entry: ``module:function``; called with ``arguments``, its result is the exit status. Its module
             travels too.
         arguments: anything JSON can express.
-        modules: the modules and packages that travel.
+        modules: the modules and packages that are sent.
 
     Raises:
         TransportError: no Python can have this path.

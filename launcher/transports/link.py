@@ -1,7 +1,7 @@
 """The link to an agent on another machine, over connections that may break.
 
 A link is a state machine that the loop of the launch drives: it sends and receives, notices silence, has the
-host connected to anew, and gives up when the lease is over. A connection is a program on the host
+host connected to again, and gives up when the lease is over. A connection is a program on the host
 (`launcher.agent.main.start` or ``connect``) with a byte pipe each way; what goes through it is a
 `launcher.protocol.Channel`. To connect blocks, so other threads do it.
 """

@@ -260,7 +260,7 @@ class Programs:
 
     def __init__(self, here: Iterable[Host], others: Connections | None) -> None:
         self._here = frozenset(host.name for host in here)
-        #: See ``others``.
+        #: The connections to other machines; ``None``: there are none.
         self.others = others
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:

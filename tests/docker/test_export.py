@@ -18,8 +18,8 @@ from tests.local.test_export import by_task
 from tests.local.training import CACHE, PYTHON, WITH_TENSORFLOW
 from tests.slurm.test_export import HOSTILE
 
-#: Tells what it has, and waits for all others at their addresses; then for them to have met it: they may be
-#: seconds behind.
+#: Prints what it has, connects to all tasks at their addresses, then waits until all have connected to it.
+#: They may be seconds behind.
 MEET = """
 import json, os, socket, sys, time
 server = socket.create_server(("", int(os.environ["TASK_ADDRESS"].rpartition(":")[2])))

@@ -34,7 +34,7 @@ class Names:
             done = subprocess.run(
                 ["kubectl", "get", "endpoints", "--all-namespaces", "-o", "json"], capture_output=True
             )
-            if done.returncode == 0:  # else the API server is busy: who asks for a name asks again
+            if done.returncode == 0:  # else the API server is busy: the client asks for the name again
                 self._found = _addresses(json.loads(done.stdout))
             self._asked = time.monotonic()
         return self._found.get(tuple(name[:3]))

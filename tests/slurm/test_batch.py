@@ -65,17 +65,17 @@ def job(slurm: Cluster, name: str) -> str:
 
 
 def waits_for_its_time(slurm: Cluster, number: str) -> bool:
-    """Whether a job was requeued. It has this reason before its nodes have ended it."""
+    """Whether a requeued job is pending. It has this reason even before its nodes have ended it."""
     return slurm.run("squeue", "-h", "-j", number, "-o", "%T %r") == "PENDING BeginTime"
 
 
 def start_now(slurm: Cluster, number: str, has_begun: Callable[[], object]) -> bool:
-    """Let a job that was requeued not wait for its time: whether it has begun again.
+    """Start a requeued job before its time. Returns whether it has begun again.
 
-    Slurm sets the time again when the job is over at the latest; so this asks until it has begun.
+    Slurm may set the time once more, at the end of the job; so this asks until it has begun again.
     """
     assert soon(lambda: not slurm.run("squeue", "--noheader", f"--jobs={number}", "--states=completing"), 60)
-    # In the second in which a slurmd has killed a job it does not start it: "already killed, do not launch".
+    # A slurmd does not start a job in the second in which it killed it: "already killed, do not launch".
     time.sleep(2)
 
     def begun() -> object:

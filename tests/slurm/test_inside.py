@@ -46,7 +46,7 @@ def test_as_many_tasks_as_were_asked_of_slurm(start: Start):
 
 
 def test_gpus_are_shared_out(start: Start, tmp_path: Path):
-    """The workers end when the ps has printed: it is stopped then."""
+    """The workers wait until the ps has printed, because it is stopped when they end."""
     script = "echo sees $SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES; test $JOB_NAME != ps || touch $0"
     script += "; until test -e $0; do sleep 0.05; done"
     words = ("--ps", "1", "--workers", "4", "--", "sh", "-c", script, f"{tmp_path}/printed")

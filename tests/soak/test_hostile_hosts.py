@@ -21,8 +21,8 @@ from tests.soak.cases import Case
 from tests.soak.pretender import TASK
 from tests.ssh.host import LabHost
 
-#: Every so many cases: here; over SSH and of `launch check`, where each takes longer; over SSH those of the
-#: agent, which run here too, even more seldom.
+#: One case of so many runs: on this machine; over SSH and for `launch check`, where each takes longer. Over
+#: SSH, one of so many of the agent's cases, which run on this machine, too.
 _EACH, _EACH_ELSEWHERE = (1, 1) if os.environ.get("LAUNCH_SOAK") else (7, 40)
 _EACH_AGAIN = 5
 #: Codes of jobs that come to their own end: the messages of the cases have 1 and 126; of floods.

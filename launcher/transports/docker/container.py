@@ -249,7 +249,7 @@ def run_command(
 ) -> list[str]:
     """The arguments of ``docker`` that start a container, its stdin held open.
 
-    No variable of the user's environment is among them: those travel to the agent.
+    No variable of the user's environment is among them: those are sent to the agent.
 
     Args:
         container: to start.

@@ -1,6 +1,6 @@
 """The main process of a launcher's pod: it runs the launcher, and keeps its files until they are fetched.
 
-It travels to the pod, and runs there by Python 3.8 or later, with the standard library only.
+It is sent to the pod, and runs there by Python 3.8 or later, with the standard library only.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def keep(arguments: dict[str, Any]) -> int:
 def _copy(launcher: Any, messages: Any, plan: str) -> None:
     """Copy the output of a launcher to its messages and to ours, to its end; say when it has made a plan.
 
-    The command that submitted the launcher reads our stdout until then: we close it.
+    The command that submitted the launcher reads our stdout until there is a plan. Then we close it.
     """
     fd, begun = launcher.stdout.fileno(), False
     while True:

@@ -14,9 +14,10 @@ from typing import Any
 from launcher.errors import TransportError
 from launcher.record import Record
 
-#: Seconds for an answer of the API server; for a whole kubectl command, which may log in first.
+#: Seconds for an answer from the API server; for a whole kubectl command, which may log in first.
 _ANSWER, LIMIT = 15.0, 30.0
-#: The garbage that kubectl may keep, in percent: a short command then takes a fifth less CPU time.
+#: How much garbage kubectl may keep, in percent of its live memory (Go's GOGC). With so much, a short command
+#: takes a fifth less CPU time.
 _GOGC = "400"
 #: What kubectl says if it knows no cluster.
 _NO_CLUSTER = re.compile("localhost:8080|current-context must exist")
@@ -79,7 +80,7 @@ class Kubectl(Record):
         return done.stdout.decode("utf-8", "replace")
 
     def _limited(self, seconds: float, *words: str) -> list[str]:
-        """A command line that ends by itself."""
+        """A command line with a time limit for the answer, except in a pod."""
         return self.argv(*([] if in_pod() else [f"--request-timeout={seconds:g}s"]), *words)
 
     def await_names(self, count: int, seconds: float, kind: str, *options: str) -> None:

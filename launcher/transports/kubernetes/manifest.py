@@ -98,7 +98,7 @@ def job_manifest(
         avoid: a node that is lost; empty: none.
     """
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user, grace)
-    # All else travels through the connection.
+    # Everything else is sent through the connection.
     spec["containers"][0]["command"] = bootstrap.waiting(
         python, name, int(options.start_timeout) + _CONNECTING
     )

@@ -41,7 +41,7 @@ from launcher.transports.transport import Launch
 _SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.
 _FRESH, _PAUSE = 2.0, 0.3
-#: Seconds of a watch of pods that do not run yet; then all are looked at.
+#: Seconds of a watch of pods that do not run yet. After it, launch looks at all of them.
 _WATCHED = 2.0
 #: Seconds until a line says why pods do not run, or why no new one is made yet.
 _FIRST_NOTICE = 2.0
@@ -164,7 +164,7 @@ class Pods:
             self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
 
     def _await_running(self, hosts: Sequence[str], selects: str) -> None:
-        """Wait until the pods of hosts run, which the option ``selects`` selects."""
+        """Wait until the pods of hosts run. The option ``selects`` selects these pods."""
         began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
             self._pause(len(hosts), selects, min(_WATCHED, self.options.start_timeout))
@@ -193,7 +193,7 @@ class Pods:
                 raise TransportError("launch is exiting")
 
     def _pause(self, count: int, selects: str, longest: float) -> None:
-        """Wait until so many pods run. One watch takes less time of all CPUs than some looks."""
+        """Wait until so many pods run, ``longest`` at most. A watch takes less CPU time than many looks."""
         until = time.monotonic() + _PAUSE
         self.kubectl.await_names(count, longest, "pods", selects, "--field-selector=status.phase=Running")
         time.sleep(max(0.0, until - time.monotonic()))
@@ -284,7 +284,7 @@ class Pods:
                 try:
                     self.kubectl.delete("jobs", self.selects)
                 except TransportError as error:
-                    self._launch.notice(f"the Jobs are not removed: {error}; the cluster removes them later")
+                    self._launch.notice(f"the Jobs can't be removed: {error}; the cluster removes them later")
                 else:
                     with suppress(TransportError):  # the pods end even if the API does not answer
                         self._await_removal()
@@ -415,11 +415,11 @@ class PodProgram(CommandPipe):
             pods.started(self)
 
     def kill(self) -> None:
-        """Kill the command."""
+        """Kill kubectl."""
         self._process.kill()
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`: what kills the agent may end with the pod."""
+        """See `RemoteCommand.wait`: a program that kills the agent may be killed with the pod."""
         status = super().wait(seconds)
         if status and self._kills:
             self._pods.gone(self._host, _KNOWN)

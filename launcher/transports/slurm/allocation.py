@@ -55,11 +55,10 @@ _HOPELESS = {
 UNANSWERED = "waiting for an answer from Slurm; Ctrl-C stops waiting"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
-#: Waits for the allocation, and gives it back when its stdin, a pipe of launch, closes: even if launch is
-#: killed.
-#: SIGTERM takes a pending salloc out of the queue; if salloc was killed, its job is still there. A salloc
-#: that gets SIGTERM when its job is granted may run for ever. The second shell has the allocation, and frees
-#: it even if salloc was killed.
+#: A shell that waits for the allocation, and gives it back when its stdin closes. Its stdin is a pipe of
+#: launch, which closes even if launch is killed. SIGTERM takes a pending salloc out of the queue; if salloc
+#: was killed, its job is still there. A salloc that gets SIGTERM when its job is granted may run for ever.
+#: The second shell has the allocation, and frees it even if salloc was killed.
 _HOLDER = r"""trap "" INT TERM HUP
 name=$1
 shift
@@ -148,7 +147,7 @@ def shown(kind: str, name: str) -> dict[str, str]:
     words = ("scontrol", "--oneliner", "show", kind, name)
     try:
         answer = ask(*words)
-    except _Killed:  # Slurm signals all processes of a job that it ends, this one, too
+    except _Killed:  # Slurm signals all processes of a job that it ends, even this command
         answer = ask(*words)
     return dict(re.findall(r"(\w+)=(\S+)", answer))
 

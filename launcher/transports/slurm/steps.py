@@ -78,7 +78,7 @@ class Step(CommandPipe):
         self._job, self._is_agent = job, entry == _SERVE
         #: Whether its output has passed `swap`.
         self.swapped = entry == CONNECT
-        #: Bytes to send before the next ones, in one message: two short ones would take 40 ms (Nagle in TCP).
+        #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
         self.first = b""
         argv = [*srun(job.id, host), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)

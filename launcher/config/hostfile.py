@@ -382,7 +382,7 @@ def _line_advice(name: str, rest: str) -> str:
     if name.startswith(("//", "/*")):
         return 'expected "#" before a comment'
     if name == "-":
-        return "expected a host; a list with dashes stands below hosts: in a file that ends with .yaml"
+        return "expected a host; a list with dashes goes below hosts: in a file that ends with .yaml"
     if re.fullmatch(r"\[[A-Za-z][\w:.-]*\]", name):
         return "expected a host; leave out the groups of an inventory"
     if name in ("Host", "HostName") and rest and "=" not in rest:

@@ -70,7 +70,7 @@ class Exported(Record):
         ]
 
     def deciding(self) -> list[TaskId]:
-        """The tasks whose ends end the job."""
+        """The tasks that decide when the job is done."""
         counts = deciding_roles(self.job.roles, self.job.policy.done_when)
         return [TaskId.of(name, index) for name, count in counts.items() for index in range(count)]
 
@@ -181,8 +181,8 @@ def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> st
     Args:
         job: of the file.
         form: the argument of ``launch export``.
-        left_out: what the file does not say, though other forms may.
-        lines: how it is used.
+        left_out: what this form can't do, though other forms can.
+        lines: how the file is used.
     """
     tasks = counted_roles({part.role.name: len(part.tasks) for part in job.parts()})
     found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]

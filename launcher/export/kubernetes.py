@@ -117,8 +117,8 @@ def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[
     yield f"    {kubectl} delete -f FILE"
     yield (
         "There is a Job for each role; kubectl logs shows the output of a pod. A failed pod fails its Job "
-        "(kubectl get jobs; kubectl wait does not return then), but no other one: those wait, or fail "
-        "themselves. With --restarts, which are for each Job, a new pod has another address under the same "
+        "(kubectl get jobs; kubectl wait does not return then), but no other Job: their tasks wait, or "
+        "fail, too. With --restarts, which are for each Job, a new pod has another address under the same "
         "name, and LAUNCH_ATTEMPT stays 1."
     )
     if others:
@@ -165,7 +165,7 @@ def _pod(
     }
     for name in job.copied:
         env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
-    # Those after it are made of it.
+    # The variables after it are made from it.
     env = {**env, "TASK_INDEX": {"valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}}
     spec = pod_spec(options, role, user, job.job.policy.grace)
     container = spec["containers"][0]

@@ -240,7 +240,7 @@ JOB_FILES = [
 HOSTFILES = [
     ("lab", "node1 slots 2", 'lab:1: "slots"; expected KEY=VALUE'),
     ("lab", "node1,node2", 'lab:1: "node1,node2"; expected one host a line'),
-    ("lab", "- node1", "expected a host; a list with dashes stands below hosts:"),
+    ("lab", "- node1", "expected a host; a list with dashes goes below hosts:"),
     ("lab", "[gpu]\nnode1 ansible_host=n", "lab:1: \"[gpu]\"; expected a host; leave out the groups"),
     ("lab", "node1 ansible_host=n", 'lab:1: unknown key "ansible_host"; expected "address"'),
     ("lab", "Host node1\n", "lab:1: \"Host\"; expected a host; launch reads ~/.ssh/config by itself"),

@@ -40,7 +40,7 @@ from launcher.transports.kubernetes.status import CONTAINER
 from launcher.transports.queue import Parcel
 from launcher.transports.transport import Launch
 
-#: The pod, for what handles hosts.
+#: The pod as a host, for functions that take hosts.
 HOST = Host("launcher", roles=("launcher",))
 _KEEP = "launcher.transports.kubernetes.keeper:keep"
 #: In the pod: modules, programs, kubectl, what the user syncs, the run; and the mark of its end.
@@ -50,7 +50,6 @@ _SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r
 #: Packages that a launcher imports there; all pure Python.
 _PACKAGES = ("launcher", "pathspec")
 _OLDEST = (3, 10)
-_NO_KUBECTL = "--detach: the image needs kubectl: it has none, and that"
 #: Hours that the files of a run wait in the pod.
 _HOURS = 24
 #: Seconds that a launcher gets after SIGTERM, in addition to those of the tasks.
@@ -95,7 +94,7 @@ class LauncherPod(Pods):
         return found
 
     def name_and_uid(self) -> tuple[str, str]:
-        """Of the pod."""
+        """The name and the uid of the pod."""
         (pod,) = self._found.values()
         return pod["metadata"]["name"], pod["metadata"]["uid"]
 
@@ -192,12 +191,12 @@ def _kubectl_of_here() -> Tree:
     """The kubectl of this machine.
 
     Raises:
-        TransportError: it has another name.
+        TransportError: the file of that command has another name.
     """
     path = os.path.realpath(shutil.which("kubectl") or "kubectl")
     folder, name = os.path.split(path)
     if name != "kubectl":
-        raise TransportError(f"{_NO_KUBECTL} of this machine is {path}")
+        raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
     ((_, entry),) = walk(path, "kubectl", lambda *_: None)
     return Tree(SyncRequest(path, folder, "kubectl", _KUBECTL), {"kubectl": entry}, {})
 

@@ -1,9 +1,9 @@
 """The entries of a folder that ``--sync`` copies, listed before any host is connected.
 
-``.gitignore``, and ``.launchignore`` of the same form, which wins, name what is not copied; pathspec parses
-them. The content of an ignored folder is copied only if a rule brings back the folder itself. Git differs
-twice: there ``?`` matches one byte of a character, here the character, and patterns match across a newline
-in a name.
+``.gitignore``, and ``.launchignore`` of the same form, name what is not copied. ``.launchignore`` has
+priority. pathspec parses both. The content of an ignored folder is copied only if a rule brings back the
+folder itself. Git differs twice: there ``?`` matches one byte of a character, here the character, and
+patterns match across a newline in a name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from launcher.text import listed, printable
 #: Lines of rules, and their patterns of pathspec.
 Patterns = list[tuple[str, Any]]
 
-#: The later wins.
+#: The later one has priority.
 RULE_FILES = (".gitignore", ".launchignore")
 #: Paths that a message names, and levels of a folder whose ignored entries are mentioned.
 _MOST_NAMED, _LEVELS = 20, 2

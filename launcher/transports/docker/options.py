@@ -191,7 +191,7 @@ def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
 
 
 def settings(asked: Asked) -> DockerOptions | None:
-    """The parsed options and ``docker:`` of a job file together; the command line wins.
+    """The parsed options and ``docker:`` of a job file together; the command line has priority.
 
     Returns:
         ``None``: no containers.

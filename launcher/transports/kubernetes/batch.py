@@ -52,7 +52,7 @@ class KubernetesQueue(Queue):
         context = kubectl.context or _current_context(kubectl)
         settings = launch.settings._replace(namespace=namespace, context=context)
         pods = LauncherPod(launch._replace(settings=settings))
-        # Written before the Job is made: `withdraw` finds it.
+        # Written before the Job is made, so that `withdraw` finds the Job.
         name = job_name(run.job, HOST.name, 1)
         run = batched(run, Batch("kubernetes", f"{namespace}/{name}", "", context or ""))
         try:

@@ -16,16 +16,16 @@ from launcher.transports.kubernetes.status import CONTAINER, HOST
 #: Labels of all Jobs and pods: who made them, the run, the host. The annotation names the launcher process.
 MANAGED_BY, NAME = "app.kubernetes.io/managed-by", "tf-launcher"
 RUN, OWNER = "tf-launcher/run", "tf-launcher/owner"
-#: The label of a launcher's Job and pod, in place of `RUN`: a launch removes what has that one.
+#: The label of a launcher's Job and pod, in place of `RUN`: a launch removes all objects with its `RUN`.
 LAUNCHER = "tf-launcher/launcher"
 #: Seconds until a Job that has ended is removed by the cluster, if launch did not remove it.
 _TTL = 300
-#: Seconds, beyond the start of all pods, that one waits for launch to connect.
+#: Seconds after `start_timeout` for which a pod still waits for launch to connect.
 _CONNECTING = 60
-#: Seconds of a pod's end beyond the time that its tasks get after SIGTERM.
+#: Seconds that a pod gets to end, in addition to those that its tasks get after SIGTERM.
 _AFTER_GRACE = 10
 _MEBIBYTE = 1 << 20
-#: The longest name of an object, and of its end that the Job's number takes.
+#: The longest name of an object; how many of its characters are kept for the number of the Job.
 _LONGEST, _NUMBER = 63, 4
 #: The home of tasks, where they run if nothing else is said; folders that every user can write to.
 HOME = "/launch"
@@ -36,7 +36,7 @@ _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
 _OF_TASKS = ("initContainers", "containers")
 _OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")
 _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
-#: What the pods of the user's template can't have: launch sets it.
+#: Fields that the user's template can't have, because launch sets them: of the pod; of its container.
 _RESERVED = ("restartPolicy", "hostname", "subdomain")
 _RESERVED_IN_CONTAINER = ("name", "image", "command", "args", "stdin", "stdinOnce", "tty", "imagePullPolicy")
 
@@ -136,7 +136,7 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
         Those of the launch, with limits of its own, and without what only tasks need.
     """
     spec = options.pod.get("spec", {})
-    # A quota of the namespace may ask for limits of every pod.
+    # A quota of the namespace may require limits of every pod.
     limits = {"memory": f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi", "cpu": "1"}
     resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
     (given,) = spec.get("containers", [{}])
@@ -197,9 +197,9 @@ def quantity(size: int) -> str:
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with the user's on top of it; a list of the user's follows ours, ``null`` removes ours.
+    """Our mapping with the user's merged into it: items of lists follow ours, and ``null`` removes a field.
 
-    The first container of the user's is ours, with what the user adds.
+    An item of ``env`` or ``volumes`` replaces ours of that name. The user's container is merged into ours.
     """
     found = dict(ours)
     for name, value in template.items():

@@ -140,7 +140,7 @@ def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> N
 
 
 def settings(asked: Asked) -> KubernetesOptions | None:
-    """The parsed options and ``kubernetes:`` of a job file together; the command line wins.
+    """The parsed options and ``kubernetes:`` of a job file together; the command line has priority.
 
     Returns:
         ``None``: no pods.

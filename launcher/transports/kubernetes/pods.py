@@ -45,7 +45,7 @@ _FRESH, _PAUSE = 2.0, 0.3
 _WATCHED = 2.0
 #: Seconds until a line says why pods do not run, or why no new one is made yet.
 _FIRST_NOTICE = 2.0
-#: Seconds until the API is asked why, by three commands; between two times.
+#: Seconds until the API is asked, by three commands, why pods do not run; and until it is asked again.
 _ASKING = 4.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
 _KNOWN = 3.0
@@ -85,7 +85,7 @@ class Pods:
         self.selects = f"--selector={selector(launch.name)}"
         #: Of each host: the number of Jobs that were made for it.
         self._numbers: dict[str, int] = {}
-        #: Jobs whose pod was seen; the pods by Job, as the last look has found them, and when that was.
+        #: By Job: the last answer about each pod that was ever seen; the pods of the last look. Its time.
         self._seen: dict[str, Mapping[str, Any]] = {}
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
@@ -99,7 +99,7 @@ class Pods:
         self._looking = threading.Lock()
         #: Commands that something waits for.
         self._starting: set[PodProgram] = set()
-        #: Held while Jobs are made; all are removed.
+        #: Held while Jobs are made; whether all have been removed.
         self._making = threading.Lock()
         self._over = False
 
@@ -261,7 +261,7 @@ class Pods:
         raise Preempted(self._outgrown(host))
 
     def _outgrown(self, host: str) -> str:
-        """Go on to the next size of its memory; the line about it."""
+        """Take the next size of its memory. Returns the line about it."""
         before, *larger = self._sizes[host]
         self._sizes[host] = tuple(larger)
         return outgrown(host, before, larger[0])

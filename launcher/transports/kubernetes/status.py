@@ -14,7 +14,7 @@ from launcher.errors import TransportError
 from launcher.record import Record
 from launcher.text import host_text, signal_name
 
-#: Begins the reason of a pod that is over because its memory ran out. The exit code of a killed container.
+#: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
 OOM_KILLED, _KILLED = "OOMKilled", 137
 #: The container of a pod that launch runs, and the label of a pod with the name of its host.
 CONTAINER, HOST = "task", "tf-launcher/host"
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 #: Reasons that take turns while an image can't be pulled, each with the same message.
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
-#: Messages about what never passes by waiting.
+#: Messages about causes that waiting can't remove.
 _HOPELESS_WORDS = re.compile(r"runAsNonRoot|violates PodSecurity|(?:minimum|maximum) .* usage per ")
 #: The kernel's or the runtime's answer if the image does not have the program of the container.
 _NO_PROGRAM = re.compile(
@@ -104,7 +104,7 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         hopeless,
         host_text(over),
         preempted=_is(pod, "DisruptionTarget", "True") and _text(pod, "status", "reason") != "Evicted",
-        # The cluster gives pods of a removed node a phase; what runs there runs on.
+        # The cluster sets the phase of pods of a removed node, but their processes may run on.
         ended=(_text(pod, "status", "phase") in ("Failed", "Succeeded") and not running)
         or isinstance(_get(ours, "state", "terminated"), Mapping),
         taken=_is_taken(pod),

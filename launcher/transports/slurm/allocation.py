@@ -285,7 +285,7 @@ def _how_ended(fields: Mapping[str, str]) -> str:
 
 
 def _seconds(text: str) -> int | None:
-    """A time of Slurm, ``1-02:00:00``, in seconds; ``None``: it is none, ``UNLIMITED``."""
+    """A time of Slurm, ``1-02:00:00``, in seconds; ``None``: it is no time, such as ``UNLIMITED``."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if found is None:
         return None
@@ -294,7 +294,7 @@ def _seconds(text: str) -> int | None:
 
 
 def expanded(text: str) -> list[int]:
-    """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``; none if they are too many for a job."""
+    """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``; empty if they are too many for a job."""
     pairs = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
     found = [(int(number), int(times or 1)) for number, times in pairs]
     if sum(times for _, times in found) > MOST_NODES:
@@ -402,7 +402,7 @@ def _pending(label: str) -> str:
 
 
 def pending_text(number: str, reason: str, start: str) -> str:
-    """How a job waits, for the user, by the fields of squeue."""
+    """Why a job is pending, for the user, by the fields of squeue."""
     expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
     return f"Slurm's job {number} is pending: {reason}{expected}"
 

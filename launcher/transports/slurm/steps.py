@@ -35,11 +35,11 @@ from launcher.transports.slurm.allocation import UNANSWERED, Job, asked, environ
 from launcher.transports.transport import Inventory, Launch, Reaching
 
 _SERVE = "launcher.agent.node:serve"
-#: Seconds for the look at a node; for all steps to end at the end, by themselves and after SIGTERM.
+#: Seconds for the look at a node; for all steps to exit at the end of a launch: by themselves; after SIGTERM.
 _LOOK, _END, _LAST = 60.0, 5.0, 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
 _CANCELLING, _PAUSE = 1.0, 0.1
-#: A step takes a share of no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
+#: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
 #: Its folder is the user's home, as over SSH.
 _SRUN = (
     "srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet",
@@ -169,12 +169,12 @@ class Step(CommandPipe):
         return self._ready
 
     def signal(self, number: signal.Signals, until: float) -> None:
-        """Signal srun, and so let Slurm end the step, unless it ends until a time (monotonic)."""
+        """Signal srun, so that Slurm ends the step, unless it ends before a time (monotonic)."""
         self.wait(max(0.0, until - time.monotonic()))
         self._process.send_signal(number)
 
     def release(self) -> None:
-        """Close all, after the end of srun."""
+        """Close everything, after srun has exited."""
         super().close()
 
 
@@ -270,7 +270,7 @@ class Steps:
             step.signal(signal.SIGKILL, 0.0)
 
     def dismiss(self, wanted: Collection[str] = ()) -> None:
-        """End the steps that wait on nodes that are not wanted."""
+        """End the waiting steps of nodes that are not wanted."""
         for host in self._waiting.keys() - wanted:
             self._waiting.pop(host).hang_up()
 
@@ -327,7 +327,7 @@ class Nodes(Record):
 
         Args:
             count: the number of tasks; 0: not known.
-            moves: whether the tasks of a lost node may move to others, whose places are taken then.
+            moves: whether the tasks of a lost node may move to others, so that these may take more tasks.
         """
         asked = self.steps.job.tasks(len(self.nodes))
         least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))

@@ -48,7 +48,7 @@ class Submitted(Record):
 
     #: For the user: ``Slurm's job 12 is submitted``.
     text: str = ""
-    #: The exit code of a job that has ended meanwhile; ``None``: it goes on.
+    #: The exit code of a job that has ended meanwhile; ``None``: it has not ended.
     code: int | None = None
 
 
@@ -90,11 +90,11 @@ class Queue:
         return False
 
     def is_requeued(self) -> bool:
-        """Whether the queue has done so by itself, for a preemption: it is about to kill this process."""
+        """Whether the queue has requeued it by itself, for a preemption: it will kill this process soon."""
         return False
 
     def requeue(self) -> None:
-        """Let it start again. The queue may kill this process at once."""
+        """Requeue the batch job around this process. The queue may kill this process at once."""
         raise NotImplementedError
 
     def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:

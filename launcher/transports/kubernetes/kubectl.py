@@ -21,12 +21,12 @@ _ANSWER, LIMIT = 15.0, 30.0
 _GOGC = "400"
 #: What kubectl says if it knows no cluster.
 _NO_CLUSTER = re.compile("localhost:8080|current-context must exist")
-#: Beginnings of its errors, and lines that explain nothing.
+#: Beginnings of its errors that explain nothing.
 _PREFIX = re.compile(
     r'^(?:error: |Error from server(?: \(\w+\))?: |error (?:when creating|validating) "STDIN": '
     r"|error validating data: )+"
 )
-#: Advice about an option that the user does not give.
+#: Advice about an option that the user does not give; lines that explain nothing.
 _ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
 _NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
 #: The beginning of the lines about an object that the API server refuses; how many of these lines are shown.
@@ -84,10 +84,10 @@ class Kubectl(Record):
         return self.argv(*([] if in_pod() else [f"--request-timeout={seconds:g}s"]), *words)
 
     def await_names(self, count: int, seconds: float, kind: str, *options: str) -> None:
-        """Wait until there are so many objects of a kind, for so long at most, or until kubectl fails.
+        """Wait until there are so many objects of a kind, the time is over, or kubectl fails.
 
         Args:
-            count: of objects.
+            count: the number of objects.
             seconds: the time limit.
             kind, options: see `items`.
         """

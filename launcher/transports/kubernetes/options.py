@@ -64,9 +64,9 @@ class KubernetesOptions(Record):
     pull: str = "missing"
     #: For each task of a role without its own number; ps and sidecars get none.
     gpus: int | None = None
-    #: What is added to each pod: a pod template, with ``metadata`` and ``spec``, as JSON has it.
+    #: What is merged into each pod: a pod template, with ``metadata`` and ``spec``, as JSON has it.
     pod: Mapping[str, Any] = {}
-    #: Role -> what is added to its pods, too.
+    #: Role -> what is merged into its pods, too.
     pods: Mapping[str, Mapping[str, Any]] = {}
     #: Seconds for all pods to run.
     start_timeout: float = _START

@@ -13,7 +13,7 @@
     │   ├── HostsError                   some of several hosts; a line for each
     │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
     │   ├── ConnectionLost               the connection to a host broke: a new one may work
-    │   └── HostGone                     an agent, or its host, has gone for good
+    │   └── HostGone                     an agent, or its host, that will not come back
     │       ├── AllGone                      ... and so have all others: their allocation is over
     │       └── Preempted                    ... by a cluster, or to get more memory
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
@@ -126,7 +126,7 @@ class ConnectionLost(TransportError):
 
 
 class HostGone(TransportError):
-    """An agent, or its host (a container, a pod), has gone for good: nothing can connect to it."""
+    """An agent, or its host (a container, a pod), will not come back: nothing can connect to it."""
 
 
 class Preempted(HostGone):

@@ -389,7 +389,7 @@ class Agent:
         for process in reversed(self._members(task)):
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
-        # Listed anew: a process may have forked before its signal came.
+        # Listed again: a process may have forked before its signal came.
         states = "".join(process.state for process in self._members(task))
         self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
 

@@ -111,7 +111,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
     if stopped:
         eyes.kill(signal.SIGSTOP, household.watchdog)
     household.agent.vanish()
-    household.gone_within(6.0 + 5 * first)  # so long it waits for another connection
+    household.gone_within(6.0 + 5 * first)  # the agent waits so long for another connection
     assert household.agent.link.wait(SOON) is not None
 
 

@@ -11,12 +11,12 @@ import pytest
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import Cluster, soon
 
-#: Seconds a test may take, its fixtures left out: they have limits of their own.
+#: Seconds that a test may take without its fixtures, which have limits of their own.
 _LIMIT = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of each process waits for a cluster."""
+    """Limit the time of each test without its fixtures: the first of each process waits for a cluster."""
     for item in items:
         if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))

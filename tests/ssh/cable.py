@@ -77,7 +77,7 @@ def carry(names: tuple[str, str], delay: float, loss: float) -> None:
                     frame = source.recv(1 << 17)
                     if random.random() >= loss:
                         queue.append((time.monotonic() + delay, frame, target))
-            except OSError:  # there is no more now, or the cable is out
+            except OSError:  # there is nothing more to read, or the cable was pulled out
                 pass
         while queue and queue[0][0] <= time.monotonic():
             _, frame, target = queue.popleft()

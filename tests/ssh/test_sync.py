@@ -163,7 +163,7 @@ def test_a_link_that_breaks_in_the_middle(
     slow = hosts[0]
     (project / "a big one").write_bytes(os.urandom(20_000_000))
     (project / "big").write_bytes(os.urandom(30_000_000))
-    slow.slow(delay=100)  # else all may have arrived before that is seen
+    slow.slow(delay=100)  # else everything may have arrived before the test sees that half has
     slow.expected.append("copy")
     started = ssh_launch.start(*ONE, "--sync", ".", "--", "sh", "-c", "cp -a . ~/copy", cwd=project)
     until_halfway(started, slow, 26_000_000)

@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
     bad = [host for host, look in looks.items() if look.state != ("clean" if args.clean else "ready")]
     if bad:
-        print_notice(f"{counted(len(bad), 'host')} of {len(looks)} without the environment: {listed(bad)}")
+        what = "not cleaned" if args.clean else "without the environment"
+        print_notice(f"{counted(len(bad), 'host')} of {len(looks)} {what}: {listed(bad)}")
     elif makes:
         there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
         send = "" if all(map(is_here, hosts)) else " --sync ."

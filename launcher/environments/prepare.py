@@ -25,7 +25,7 @@ _MOST_LINES = 20_000
 
 
 class Look(Record):
-    """What a host says about the environment of a name, and itself; or what it does or needs until then."""
+    """What a host says at the end about itself and an environment; before that, what it does or needs."""
 
     #: Of Python, TensorFlow and the GPU driver: the version; empty: there is none.
     python: str = ""

@@ -1,15 +1,15 @@
-"""Looks at a host, makes environments there and removes them. It travels to the host: Python 3.8.
+"""Looks at a host, makes environments there and removes them. It is sent to the host: Python 3.8.
 
 It sends lines of JSON, each an object with some of these fields:
 
     none                each second, so that the launcher knows that it runs
     stage               what it does, for the user
     python, platform    it asks for exact versions of the packages for these, see `choose`
-    wheels              it asks for their wheels instead, in this folder; the answer is where they are
+    wheels              it asks for the wheels of these versions in this folder; the answer is where they are
     state, ...          what the host has: the last line
 
 If something fails, it exits, and the last line of its standard error is the reason. At the end of its
-standard input it and all processes that it has started are ended.
+standard input it ends itself and all processes that it has started.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ ANSWERS: "SimpleQueue[Any]" = SimpleQueue()
 CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
 #: What a candidate prints; what it needs without uv, and lacks without python3-venv.
 VERSION, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
-#: pip and uv wait half a minute for an index that does not answer, unless the user has set another time.
+#: pip and uv try an index that does not answer twice, 15 s each, unless the user has set other numbers.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
 #: TensorFlow among exact versions.
 TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")

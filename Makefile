@@ -31,6 +31,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.demo  ## an environment with launch and TensorFlow in .venv
+	@echo "next: . $(VENV)/bin/activate; launch --help"
 
 dev: $(VENV)/.dev  ## the same, with what the tests need
 

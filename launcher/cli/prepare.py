@@ -81,9 +81,12 @@ def run(args: argparse.Namespace) -> int:
         resolver = Resolver(packages, args.upgrade, args.offline, folder)
         looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(args).fanout, print_notice)
     print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
-    pythons = sorted({look.python for look in looks.values() if look.python})
-    if len(pythons) > 1:
-        print_notice(f"warning: the hosts have different Pythons: {listed(pythons)}")
+    for what, versions in (
+        ("Pythons", {look.python for look in looks.values()}),
+        ("versions of TensorFlow", {look.tensorflow for look in looks.values()}),
+    ):
+        if len(versions - {""}) > 1:
+            print_notice(f"warning: the hosts have different {what}: {listed(sorted(versions - {''}))}")
     bad = [host for host, look in looks.items() if look.state != ("clean" if args.clean else "ready")]
     if bad:
         what = "not cleaned" if args.clean else "without the environment"

@@ -21,7 +21,7 @@ from launcher.loop import Loop
 from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
 from launcher.text import last_line, signal_name
 
-_READ = 128 * 1024
+_READ = 256 * 1024
 _STDERR_LIMIT = 64 * 1024
 
 

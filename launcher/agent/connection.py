@@ -31,10 +31,10 @@ _LATE = 0.5
 ALIVE = 4.5
 _READ = 128 * 1024
 #: The size of a pipe to the launcher, in bytes: a large one takes more output in one write. The command of
-#: fcntl that sets it; Python 3.8 has no name for it.
+#: fcntl that sets this size; Python 3.8 does not define its name.
 _PIPE_SIZE, _F_SETPIPE_SZ = 1024 * 1024, 1031
-#: srun gives us a pseudo terminal, which takes 8 KiB at once. The most further writes before the agent does
-#: something else; milliseconds that each waits for room.
+#: srun gives us a pseudo terminal, which takes 8 KiB at once. After a write of a part only, the agent
+#: tries so many more writes before it does something else, and waits so many milliseconds before each.
 _WRITES, _ROOM = 16, 1
 #: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`,
 #: or does not.

@@ -31,7 +31,7 @@ ENDING = 15.0
 _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _LATE, _AGAIN = 1.0, 1.0
-#: Seconds for an agent to start, even on a busy machine. It has no tasks during that time.
+#: Seconds for an agent to start, even on a busy machine. It runs no tasks until it has started.
 _STARTING = 60.0
 #: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.
 MISSED = _LATE + _AGAIN + KILLING

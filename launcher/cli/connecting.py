@@ -56,7 +56,7 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
 
     Raises:
         InputError: the options do not fit.
-        TransportError: there is no allocation, none is granted, or it does not name its hosts.
+        TransportError: there is no allocation, the queue grants none, or the allocation names no hosts.
     """
     from launcher.job_run.run import new_job_id
 

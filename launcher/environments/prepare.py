@@ -129,7 +129,7 @@ class Preparer:
         """What a host asks for: where wheels are, or versions, see `launcher.environments.remote.choose`.
 
         Raises:
-            LaunchError: there are no wheels, or they can't be sent.
+            LaunchError: no wheels can be downloaded, or the wheels can't be sent.
         """
         if look.wheels:
             self._begin(name, "downloading wheels here")

@@ -163,7 +163,7 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
 
     The answer has exact versions of the ``packages`` and ``options`` about package indexes, both as in a
     requirements file, and the ``hash`` of an environment with them; or it has a ``fault``: the reason why
-    there are no versions. We add the version of the Python (``python``) and the ``platform``.
+    there are no versions. This function adds ``python``, the version of the Python, and ``platform``.
 
     Args:
         python: the only candidate; empty: all of PATH.

@@ -287,7 +287,7 @@ def _limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | Non
 
 
 def in_images(job: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
-    """The job for containers: each role gets its limits, and the GPUs of `--gpus` if it has no number itself.
+    """The job for containers: each role gets its limits; without a number of GPUs it gets that of `--gpus`.
 
     Args:
         job: the job; ps and sidecars get no GPUs.

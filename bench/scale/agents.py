@@ -105,7 +105,7 @@ class Agent:
             send(events.TaskStarted("", at, message.task, message.attempt, os.getpid()))
             task.print(FIRST_LINES)
         elif isinstance(message, events.StopTasks):
-            self.stopped, self.simulator.stopped_at = True, time.monotonic()
+            self.stopped, self.simulator.stopped_at = True, self.simulator.came_at
             for task in [self.tasks[name] for name in message.tasks if name in self.tasks]:
                 task.exit(None, message.steps[0][0])
         elif isinstance(message, events.HoldPorts):
@@ -148,8 +148,11 @@ class Simulator:
         self._latency = latency
         self._agents: dict[str, Agent] = {}
         self._connections: dict[Agent, Connection] = {}
-        #: What has come and is still under way.
+        #: What was read, and when it comes to its host. A simulator reads all that is there before it answers
+        #: anything, because real hosts do not wait for each other.
         self._under_way: deque[tuple[float, Connection, bytes]] = deque()
+        #: When the present one came.
+        self.came_at = 0.0
         #: Agents that may owe an acknowledgement; when to look.
         self._owing: set[Agent] = set()
         self._look_at = 0.0
@@ -179,7 +182,7 @@ class Simulator:
                     self._on_connection(key.data)
             now = time.monotonic()
             while self._under_way and self._under_way[0][0] <= now:
-                _, connection, data = self._under_way.popleft()
+                self.came_at, connection, data = self._under_way.popleft()
                 self._arrived(connection, data)
             if self._printing and self._print_at <= now:
                 self._print(now)
@@ -212,13 +215,10 @@ class Simulator:
         except OSError:
             data = b""
         if data is not None:
-            if self._latency:
-                self._under_way.append((time.monotonic() + self._latency, connection, data))
-                if not data:  # it would be readable until then
-                    connection.ended = True
-                    self._selector.unregister(connection.socket)
-            else:
-                self._arrived(connection, data)
+            self._under_way.append((time.monotonic() + self._latency, connection, data))
+            if not data:  # it would be readable until then
+                connection.ended = True
+                self._selector.unregister(connection.socket)
         if connection.full and connection.agent is not None:
             self._flush(connection.agent)
 

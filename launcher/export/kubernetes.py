@@ -22,8 +22,10 @@ _LEFT_OUT = "mounts and options of docker:, "
 _RANKS = ("rank", "node_rank")
 _LABEL = "app.kubernetes.io/name"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-#: The ConfigMap as a volume; where it is, and the program that each container runs first.
+#: The volume that tasks run in; the ConfigMap as a volume, and where it is.
+_HOME = "launch-home"
 _VOLUME, _CONFIG = "launch-config", "/launch-config"
+#: The program that each container runs first.
 _START = """\
 # Copies the files of the ConfigMap, waits for the names of all tasks, then becomes the program.
 import json, os, shutil, socket, sys, time
@@ -89,7 +91,7 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
     ]
     for role, tasks, *_ in job.parts():
         pod = _pod(job, options, user, role, tasks)
-        pod["volumes"].append(config)
+        pod["volumes"] = [{"name": _HOME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
         spec["template"]["metadata"].setdefault("labels", {})[_LABEL] = job.name
         objects.append(("batch/v1", "Job", _job_name(job.name, role.name), {"spec": spec}))
@@ -175,7 +177,7 @@ def _pod(
         workingDir=task.workdir or HOME,
         env=[{"name": name, **env[name]} for name in sorted(env, key="TASK_INDEX".__ne__)],
         ports=[{"containerPort": PORT}],
+        volumeMounts=[{"name": _HOME, "mountPath": HOME}, {"name": _VOLUME, "mountPath": _CONFIG}],
     )
-    container["volumeMounts"].append({"name": _VOLUME, "mountPath": _CONFIG})
     # As process 1 a program would ignore SIGTERM.
     return {"subdomain": job.name, "shareProcessNamespace": True, **spec}

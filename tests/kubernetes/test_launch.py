@@ -43,7 +43,7 @@ def test_tasks_run_in_pods(start: Start, kubernetes: Cluster, tmp_path: Path):
     assert result.code == 0, result.err
     for task in ("worker/0", "worker/1"):  # the ps may be stopped before it prints
         assert f"{task} | address 10.244." in result.out, result.out
-    assert (tmp_path / "results/result").read_text() == "/launch"
+    assert (tmp_path / "results/result").read_text() == "/tmp/launch"
 
 
 def test_the_exit_code_is_that_of_the_task(start: Start, kubernetes: Cluster):

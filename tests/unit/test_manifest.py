@@ -45,9 +45,9 @@ def test_a_template_is_passed_on():
     assert set(found["metadata"]["labels"]) >= {"tf-launcher/host", "kueue.x-k8s.io/queue-name"}
     assert spec["nodeSelector"] == {"disk": "ssd"}
     assert "runAsUser" not in spec["securityContext"] and spec["securityContext"]["fsGroup"] == 5
-    assert [volume["name"] for volume in spec["volumes"]] == ["launch-home", "launch-tmp", "data"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["data"]
     assert container["env"] == [{"name": "HOME", "value": "/data"}]
-    assert len(container["volumeMounts"]) == 3 and container["image"] == "i"
+    assert len(container["volumeMounts"]) == 1 and container["image"] == "i"
 
 
 @pytest.mark.parametrize(

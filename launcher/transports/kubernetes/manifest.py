@@ -27,9 +27,8 @@ _AFTER_GRACE = 10
 _MEBIBYTE = 1 << 20
 #: The longest name of an object; how many of its characters are kept for the number of the Job.
 _LONGEST, _NUMBER = 63, 4
-#: The home of tasks, where they run if nothing else is said; folders that every user can write to.
-HOME = "/launch"
-_WRITABLE = {"launch-home": HOME, "launch-tmp": "/tmp"}
+#: The home of tasks, which the agent makes. It is no volume: a kubelet takes longer to start a pod with one.
+HOME = "/tmp/launch"
 #: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
 #: What a launcher's pod does not take from the user's template; what its container takes from it.
@@ -163,7 +162,6 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
         "image": role.image or options.image,
         "imagePullPolicy": _PULL[options.pull],
         "env": [{"name": "HOME", "value": HOME}],
-        "volumeMounts": [{"name": name, "mountPath": path} for name, path in _WRITABLE.items()],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     limits: dict[str, str] = {}
@@ -182,7 +180,6 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
         "terminationGracePeriodSeconds": int(grace) + _AFTER_GRACE,
         "securityContext": security,
         "containers": [container],
-        "volumes": [{"name": name, "emptyDir": {}} for name in _WRITABLE],
     }
 
 

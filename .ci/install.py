@@ -41,8 +41,8 @@ def settings() -> dict[str, str]:
 
 
 def main(folder: str, *words: str) -> int:
-    if not os.path.exists(UV):
-        subprocess.run([*PIP, "install", "--quiet", "uv"], check=True)
+    if not os.path.exists(UV) and (code := subprocess.run([*PIP, "install", "--quiet", "uv"]).returncode):
+        return code
     uv = [UV, "pip", "install", "--quiet", "--python", folder, *words]
     if subprocess.run(uv, env={**os.environ, **settings()}).returncode:
         print("uv can't install that: now pip tries", flush=True)

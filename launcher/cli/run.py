@@ -16,7 +16,7 @@ from launcher.config import values
 from launcher.config.values import REPEATABLE, option, whole
 from launcher.job import MOST_TASKS, RESTART_CHOICES
 from launcher.job_run.interrupts import stop_at_end_of_file
-from launcher.job_run.options import Options
+from launcher.job_run.options import DESCRIPTORS, Options
 from launcher.job_run.run import run_job
 
 SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
@@ -200,7 +200,5 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     option(parser, "--version", "show the version, and exit", action="version", version=version)
     output("--submitted FILE", argparse.SUPPRESS)  # for a launcher in a cluster: launcher.job_run.detach
-    # For programs that start `launch`: launcher.output.jsonl, launcher.config.jobfile,
-    # launcher.job_run.interrupts.
-    for name in ("--events-fd", "--commands-fd", "--roles-fd", "--until-eof-fd"):
+    for name in DESCRIPTORS:
         output(f"{name} N", argparse.SUPPRESS, _descriptor)

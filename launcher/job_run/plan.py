@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, TaskPlan
+from launcher.job_run.options import DESCRIPTORS
 from launcher.scheduler.cluster_spec import ClusterSpec
 from launcher.scheduler.plan import completed, make_plan
 from launcher.text import listed, printable, shortened
@@ -53,9 +54,11 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
 
 
 def _without_values(argv: Sequence[str]) -> list[str]:
-    """The command line without the values of ``-x NAME=VALUE``: they may be secret."""
+    """The command line without `DESCRIPTORS`, and without values of ``-x``, which may be secret."""
     shown = []
     for before, argument in zip(["", *argv], argv, strict=False):
+        if before in DESCRIPTORS or argument in DESCRIPTORS:
+            continue
         name, equals, _ = argument.partition("=")
         # argparse accepts -q and -x in one word: -qx.
         secret = equals and (re.fullmatch("-q*x", before) or re.match("-q*x", argument))

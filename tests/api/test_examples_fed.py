@@ -56,7 +56,7 @@ def test_click_through_rate(run: Run):
 
 
 def test_wide_and_deep(run: Run, tmp_path: Path):
-    out = run("wide_deep/wide_deep.py", "--epochs", "4")
+    out = run("wide_deep/wide_deep.py", "--epochs", "2")
     folder = tmp_path / "wide_deep_run"
     assert "2 nodes, batches of 2 x 32" in out
     assert number(r"test accuracy: ([\d.]+)", out) > 0.72

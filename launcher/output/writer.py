@@ -13,6 +13,8 @@ from itertools import islice
 
 #: Bytes that a pipe takes completely or not at all.
 _PIPE_BUF = 4096
+#: Bytes that the pipe to a reader holds. With the usual 64 KiB launch and the reader wait for each other.
+_PIPE_SIZE = 1 << 20
 #: Largest number of chunks in one ``writev``; bytes in a queue that are written without waiting for `flush`.
 _CHUNKS, _JOINED = 64, 1 << 18
 #: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.holds`.
@@ -185,7 +187,9 @@ class _File:
                 self._polls = False
                 if stat.S_ISFIFO(mode):
                     self._capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
-        except OSError:  # closed (the first write reports it), a socket, or a pipe of another user
+                    if self._capacity < _PIPE_SIZE:
+                        self._capacity = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        except OSError:  # closed (the first write reports it), a socket, another user's, too many
             pass
 
     def add(self, data: bytes, urgent: bool) -> None:

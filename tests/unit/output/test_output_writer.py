@@ -16,7 +16,7 @@ def test_a_slow_reader_of_a_pipe_has_complete_lines_at_any_time():
     reading, writing = os.pipe()
     writer, got = Writer(), []
     try:
-        writer.write(writing, LINE * 10_000)
+        writer.write(writing, LINE * 30_000)
         writer.flush()
         got.append(os.read(reading, 1 << 20))
         while writer.blocked():
@@ -26,7 +26,7 @@ def test_a_slow_reader_of_a_pipe_has_complete_lines_at_any_time():
     finally:
         os.close(reading)
         os.close(writing)
-    assert b"".join(got) == LINE * 10_000
+    assert b"".join(got) == LINE * 30_000
     _, *ends = accumulate(map(len, got))
     assert all(end % len(LINE) == 0 for end in ends)
 
@@ -52,7 +52,7 @@ def test_a_reader_that_was_suspended_with_launch_is_not_slow(monkeypatch: pytest
     writer = Writer()
     monkeypatch.setattr(time, "monotonic", suspended)
     try:
-        writer.write(writing, LINE * 10_000)
+        writer.write(writing, LINE * 30_000)
         assert writer.finish()
         writer.close()
     finally:
@@ -60,4 +60,4 @@ def test_a_reader_that_was_suspended_with_launch_is_not_slow(monkeypatch: pytest
         os.close(writing)
     reader.join()
     os.close(reading)
-    assert bytes(got) == LINE * 10_000
+    assert bytes(got) == LINE * 30_000

@@ -19,7 +19,8 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.transports import TRANSPORTS, bootstrap
 from launcher.transports.base import Connected
-from launcher.transports.transport import Asked, Reaching, Transport
+from launcher.transports.launch import Asked, Reaching
+from launcher.transports.transport import Transport
 
 #: Seconds for a simulator to accept a connection.
 _ACCEPTING = 30.0

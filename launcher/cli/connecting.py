@@ -11,7 +11,8 @@ from launcher.config import values
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.transports import machines
-from launcher.transports.transport import Asked, Inventory, Reaching, Transport
+from launcher.transports.launch import Asked, Inventory, Reaching
+from launcher.transports.transport import Transport
 
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
 _LEAST_LEASE = 6

@@ -23,8 +23,7 @@ from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.transports.docker.container import own_hosts
 from launcher.transports.docker.options import DockerOptions, in_images
-from launcher.transports.kubernetes.manifest import faults_of
-from launcher.transports.kubernetes.options import KubernetesOptions, user_of
+from launcher.transports.kubernetes.options import KubernetesOptions, user_faults, user_of
 from launcher.transports.slurm import SlurmOptions
 
 SUMMARY = "write a job as a file for Kubernetes, Slurm or Docker Compose"
@@ -122,7 +121,7 @@ def _kubernetes(options: Options, job: JobSpec, name: str) -> tuple[Exported, st
     if isinstance(given, DockerOptions):
         shared = ("image", "memory", "cpus", "user", "pull", "gpus")
         given = KubernetesOptions(**{field: getattr(given, field) for field in shared})
-        if faults := list(faults_of(given)):
+        if faults := list(user_faults(given)):
             raise JobError(faults)
     files = {} if options.sources.workdir else _files(job)
     job = in_images(job, given, bool(options.sources.python), bool(options.sources.workdir))

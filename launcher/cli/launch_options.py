@@ -36,8 +36,8 @@ from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_placeholders
+from launcher.transports.launch import Asked
 from launcher.transports.machines import this_machine
-from launcher.transports.transport import Asked
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (

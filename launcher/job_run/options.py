@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.job import Host, JobSpec
 from launcher.record import Record
 from launcher.transports import default, transports
-from launcher.transports.transport import Reaching, Transport
+from launcher.transports.launch import Reaching
+from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.runs.run import Run

@@ -28,8 +28,8 @@ from launcher.scheduler.placement import place
 from launcher.task_id import TaskId
 from launcher.text import counted, counted_roles, listed
 from launcher.transports.base import Hosts
+from launcher.transports.launch import Inventory, Launch
 from launcher.transports.machines import Machines
-from launcher.transports.transport import Inventory, Launch
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging

@@ -22,7 +22,7 @@ from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Commands, with_tilde
-from launcher.transports.transport import Inventory
+from launcher.transports.launch import Inventory
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"

@@ -7,17 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 from launcher.errors import TransportError
-from launcher.job import Host
 from launcher.text import last_line, signal_name
 from launcher.transports import bootstrap
-from launcher.transports.link import START
-
-if TYPE_CHECKING:  # it imports this module where a host is connected to
-    from launcher.transports.transport import CommandTransport
 
 _PIECE = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
@@ -212,29 +207,3 @@ def run_here(host: str, entry: str, arguments: object) -> CommandPipe:
     return CommandPipe(
         host, bootstrap.loader(sys.executable), bootstrap.program(entry, arguments), sys.executable
     )
-
-
-class CommandConnections:
-    """A command line for each program on a host; see `launcher.transports.base.Connections`.
-
-    Args:
-        transport: makes the command lines.
-        hosts: the hosts.
-        settings: of the transport.
-    """
-
-    def __init__(self, transport: CommandTransport, hosts: Iterable[Host], settings: Any) -> None:
-        self._transport, self._settings = transport, settings
-        self._hosts = {host.name: host for host in hosts}
-        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all hosts
-
-    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        """See `Commands.run`."""
-        transport, record = self._transport, self._hosts[host]
-        python = transport.python(record, self._settings)
-        command, entry = (transport.start, transport.agent) if entry == START else (transport.connect, entry)
-        startup = bootstrap.startup(python, entry, arguments)
-        return CommandPipe(host, command(record, self._settings), startup, python)
-
-    def reconnect(self, host: str) -> None:
-        """Do nothing: the next command line makes a new connection."""

@@ -13,8 +13,9 @@ from launcher.errors import HostsError, TransportError
 from launcher.job import Host, Placement, is_loopback
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Forwarding, Link, RemoteCommand
+from launcher.transports.launch import Inventory, Launch, Reaching
 from launcher.transports.local import fork_agent
-from launcher.transports.transport import Inventory, Launch, Reaching, Transport
+from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
     from launcher.transports.link import ReconnectingLink

@@ -15,7 +15,7 @@ from launcher.record import Record
 
 if TYPE_CHECKING:
     from launcher.runs.run import Batch, Run
-    from launcher.transports.transport import Launch
+    from launcher.transports.launch import Launch
 
 #: States of a batch job.
 PENDING, RUNNING, OVER = "pending", "running", "over"

@@ -1,122 +1,21 @@
 """What a transport is: its options, the hosts that it gives a launch, and how it connects to them."""
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import Fault
-from launcher.job import Host, JobSpec, Placement
+from launcher.job import Host, Placement
 from launcher.loop import Loop
-from launcher.record import Record
-from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Commands, Connected, Hosts
+from launcher.transports.launch import Asked, Inventory, Launch, Reaching
 
 if TYPE_CHECKING:
     from launcher.checking import Finding
     from launcher.config.schema import Section
     from launcher.events import Facts
     from launcher.transports.queue import Queue
-
-
-class Reaching(Record):
-    """How a launch reaches its hosts, by whatever transport; times in seconds."""
-
-    #: The limit for each step of connecting.
-    connect_timeout: float = 10.0
-    #: Number of hosts that are connected to, or that files are copied to, at the same time.
-    fanout: int = 32
-    #: How long the tasks of a host run after its connection is lost.
-    lease: float = 60.0
-
-
-class Asked(Record):
-    """What the user asks a transport for."""
-
-    #: The parsed options, with those of the transport.
-    args: argparse.Namespace
-    #: The value of its key in the job file, read as `Transport.sections` defines; ``None``: there is none.
-    section: Any = None
-    #: Of the job file: paths in the file are relative to it.
-    folder: str = ""
-    #: Whether ``--hosts``, or ``hosts:`` of the job file, names the hosts.
-    named: bool = False
-    job: JobSpec = JobSpec(())
-    #: Whether the transport that is used runs tasks in containers; known when `Transport.faults` is called.
-    in_containers: bool = False
-
-
-class Launch(Record):
-    """A launch, as its transport gets it."""
-
-    #: The id of the job.
-    name: str
-    job: JobSpec
-    #: The hosts that the user names; else this machine, or none if the transport brings hosts.
-    hosts: tuple[Host, ...]
-    #: Whether the user names the hosts.
-    named: bool
-    #: The settings of the transport.
-    settings: Any
-    reaching: Reaching
-    #: The default transport and its settings, for transports that do their work over its connections.
-    usual: tuple["Transport", Any]
-    #: Gets lines for the user; any thread may call it.
-    notice: Callable[[str], None]
-    #: See `launcher.job_run.interrupts.Interrupts.ignore`.
-    ignore_signals: Callable[[], None]
-    #: Nothing is started: the transport acquires nothing.
-    dry_run: bool = False
-    #: Whether the user gives ``--python``, and ``--workdir``, or their keys in the job file.
-    python_given: bool = False
-    workdir_given: bool = False
-    #: Whether remote commands run before or after the job.
-    commands: bool = False
-    #: Whether files of the run are copied to the hosts.
-    files: bool = False
-    #: The unix socket to which a port of each host is forwarded; ``None``: there is none.
-    relay: str | None = None
-    #: Does work that is needed later: a transport may call it while it waits for its hosts.
-    meanwhile: Callable[[], object] = lambda: None
-
-
-class Inventory(Record):
-    """The hosts that a transport has for a launch, before the tasks are placed."""
-
-    hosts: tuple[Host, ...]
-    #: The job of the launch, which a transport may adapt.
-    job: JobSpec
-    #: The settings of the transport, with what is known now: the id of an allocation, for example.
-    settings: Any = None
-    #: Names of the hosts that are this machine: their agents are forks of launch.
-    here: frozenset[str] = frozenset()
-    #: Names of the hosts that have the files of this machine: nothing is copied to them.
-    same_files: frozenset[str] = frozenset()
-    #: Whether tasks run as another user, so that their output folders must be writable by all.
-    other_user: bool = False
-    #: Whether the tasks of a lost host may move to hosts without a task.
-    standby: bool = True
-    #: Lines for a dry run.
-    remarks: tuple[str, ...] = ()
-    #: What SIGUSR1 and SIGTERM of the launch mean, for messages; empty: the usual.
-    limit: str = ""
-    end: str = ""
-
-    @classmethod
-    def of(cls, launch: Launch, hosts: Iterable[Host], here: Collection[str] = ()) -> "Inventory":
-        """The usual inventory. Other machines use their ``python3``, unless the user names a Python.
-
-        Args:
-            launch: the launch.
-            hosts: its hosts.
-            here: names of those that are this machine.
-        """
-
-        def named(host: Host) -> bool:
-            return bool(host.name in here or host.python or host.venv or launch.python_given)
-
-        made = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in hosts)
-        return cls(tuple(made), launch.job, launch.settings, frozenset(here), frozenset(here))
 
 
 class Transport:
@@ -286,31 +185,3 @@ class Transport:
             HostsError: after the last line: objects that can't be removed, hosts that can't be reached.
         """
         return ()
-
-
-class CommandTransport(Transport):
-    """A transport by two command lines: one starts our program on a host, one connects to it again."""
-
-    #: The program that starts an agent: a daemon that connections come to and go from. An agent that must be
-    #: the main process of what `start` makes, a container or a step, is ``launcher.agent.main:serve``.
-    agent = "launcher.agent.main:start"
-
-    def start(self, host: Host, settings: Any) -> Sequence[str]:
-        """The command line that starts the agent of a host: it runs `bootstrap.COMMAND` there in a shell."""
-        raise NotImplementedError
-
-    def connect(self, host: Host, settings: Any) -> Sequence[str]:
-        """The command line that connects to a running agent."""
-        return self.start(host, settings)
-
-    def python(self, host: Host, settings: Any) -> str:
-        """The Python that runs our programs on a host: a path, or a name to look up there."""
-        return host.python or DEFAULT_PYTHON
-
-    def connections(
-        self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]
-    ) -> AbstractContextManager[Connected]:
-        """See `Transport.connections`: each command line connects by itself."""
-        from launcher.transports.command import CommandConnections
-
-        return nullcontext(Connected(CommandConnections(self, hosts, settings)))

@@ -127,7 +127,7 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 @contextmanager
 def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The transport of docs/extending.md: the ssh command."""
-    from launcher.transports.command import CommandConnections
+    from launcher.transports.command_transport import CommandConnections
 
     lab: Lab = request.getfixturevalue("one_host")
     lab.heal()
@@ -164,7 +164,7 @@ class RoomSite(LocalSite):
 @contextmanager
 def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     """A host that is known when the launch runs, and an agent that is the main process of its command."""
-    from launcher.transports.transport import Launch, Reaching
+    from launcher.transports.launch import Launch, Reaching
     from tests.stubs.rooms import TRANSPORT
 
     folder: Path = request.getfixturevalue("tmp_path")

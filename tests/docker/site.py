@@ -18,7 +18,7 @@ from launcher.transports.docker import TRANSPORT
 from launcher.transports.docker.container import Container, Mount, container_name
 from launcher.transports.docker.hosts import Containers
 from launcher.transports.docker.options import DockerOptions
-from launcher.transports.transport import Inventory, Launch, Reaching
+from launcher.transports.launch import Inventory, Launch, Reaching
 from tests.docker.engine import BASE, Engine, at_engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal

@@ -13,8 +13,8 @@ from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
 from launcher.transports.kubernetes import TRANSPORT
 from launcher.transports.kubernetes.options import KubernetesOptions
+from launcher.transports.launch import Launch, Reaching
 from launcher.transports.link import open_link
-from launcher.transports.transport import Launch, Reaching
 from tests.docker.site import DockerSite
 from tests.kubernetes.cluster import Cluster
 

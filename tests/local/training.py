@@ -141,7 +141,11 @@ def step(run: RunFolder) -> int:
 
 def saved(training: Training, folder: Path) -> int:
     """The step of the last checkpoint."""
-    states = [path.read_text() for path in (folder / "run").rglob("checkpoint") if path.is_file()]
+    states = []
+    for place, _, names in os.walk(folder / "run"):
+        if "checkpoint" in names:
+            with contextlib.suppress(FileNotFoundError):  # Keras removes its last copy
+                states.append(Path(place, "checkpoint").read_text())
     found = [re.search(r'^model_checkpoint_path: ".*ckpt-(\d+)"', state) for state in states]
     numbers = [int(match[1]) for match in found if match is not None]
     return max(numbers, default=0) * (SAVE_STEPS if training.epochs else 1)

@@ -21,7 +21,8 @@ from launcher.config.schema import Section, single
 from launcher.errors import Fault, TransportError
 from launcher.job import Host
 from launcher.transports.bootstrap import COMMAND
-from launcher.transports.transport import Asked, CommandTransport, Inventory, Launch
+from launcher.transports.command_transport import CommandTransport
+from launcher.transports.launch import Asked, Inventory, Launch
 
 
 class Building:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from launcher.transports.kubernetes import TRANSPORT
 from launcher.transports.kubernetes.launcher_pod import HOST, LauncherPod
-from launcher.transports.kubernetes.manifest import job_manifest, job_name, merged, template_faults
+from launcher.transports.kubernetes.manifest import job_manifest
+from launcher.transports.kubernetes.names import job_name
 from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.kubernetes.pods import Pods
-from launcher.transports.transport import Launch, Reaching
+from launcher.transports.kubernetes.template import merged, template_faults
+from launcher.transports.launch import Launch, Reaching
 
 ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))
 #: RFC 1123.

@@ -35,9 +35,9 @@ from launcher.transports.docker.container import (
 from launcher.transports.docker.engine import Engine, EngineObject
 from launcher.transports.docker.link import END, ContainerCommand, ContainerLink
 from launcher.transports.docker.options import DockerOptions
+from launcher.transports.launch import Inventory, Launch
 from launcher.transports.link import CONNECT, KILL, START, ReconnectingLink, lease_there
 from launcher.transports.machines import Machines
-from launcher.transports.transport import Inventory, Launch
 
 _T = TypeVar("_T")
 

@@ -14,7 +14,7 @@ from launcher.job import JobSpec, Role
 from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import did_you_mean
-from launcher.transports.transport import Asked
+from launcher.transports.launch import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
     from launcher.config.schema import Faults, Key, Keys, Node, Values

@@ -3,6 +3,8 @@
 ::
 
     options      what the user asks for
+    template     the pod templates of the user
+    names        names and labels
     manifest     the Jobs
     kubectl      how the cluster is reached: only by the command kubectl
     rights       asks the API server whether rights are missing
@@ -33,7 +35,8 @@ from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from launcher.transports.base import Commands, Connected
 from launcher.transports.docker.options import in_images
 from launcher.transports.kubernetes import options as kubernetes
-from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
+from launcher.transports.launch import Asked, Inventory, Launch, Reaching
+from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.config.schema import Section

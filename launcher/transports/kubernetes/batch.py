@@ -28,10 +28,10 @@ from launcher.transports.kubernetes.launcher_pod import (
     send,
     start,
 )
-from launcher.transports.kubernetes.manifest import LAUNCHER, job_name, selector
+from launcher.transports.kubernetes.names import LAUNCHER, job_name, selector
 from launcher.transports.kubernetes.status import pod_status
+from launcher.transports.launch import Launch
 from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
-from launcher.transports.transport import Launch
 
 #: What a launcher writes into the folder of its run; the report is the last to be fetched.
 _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")

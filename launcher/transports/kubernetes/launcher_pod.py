@@ -33,12 +33,13 @@ from launcher.transports.base import slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.kubernetes.keeper import BEGUN, ENDED
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
-from launcher.transports.kubernetes.manifest import HOME, LAUNCHER, launcher_options, selector
-from launcher.transports.kubernetes.manifest import RUN as RUN_LABEL
+from launcher.transports.kubernetes.manifest import HOME, launcher_options
+from launcher.transports.kubernetes.names import LAUNCHER, selector
+from launcher.transports.kubernetes.names import RUN as RUN_LABEL
 from launcher.transports.kubernetes.pods import OWNER_POD, Pods
 from launcher.transports.kubernetes.status import CONTAINER
+from launcher.transports.launch import Launch
 from launcher.transports.queue import Parcel
-from launcher.transports.transport import Launch
 
 #: The pod as a host, for functions that take hosts.
 HOST = Host("launcher", roles=("launcher",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from launcher.transports.docker.options import (
     shared_keys,
     with_shared,
 )
-from launcher.transports.transport import Asked
+from launcher.transports.launch import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
     from launcher.config.schema import Faults, Keys, Node
@@ -79,6 +80,12 @@ def user_of(options: KubernetesOptions) -> str:
     return options.user or (f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1000:1000")
 
 
+def user_faults(options: KubernetesOptions) -> Iterator[Fault]:
+    """The fault of a user that has a name: a pod needs numbers."""
+    if options.user is not None and not re.fullmatch("[0-9]{1,9}(:[0-9]{1,9})?", options.user):
+        yield Fault("--user", f"{options.user!r} is a name", "expected UID or UID:GID for --kubernetes")
+
+
 def keys() -> Keys:
     """The keys of ``kubernetes:`` in a job file."""
     from launcher.config.schema import Key, single, table
@@ -97,7 +104,7 @@ def keys() -> Keys:
 def _template(node: Node, label: str, faults: Faults) -> Any:
     """``pod:`` of a job file."""
     from launcher.config.schema import plain
-    from launcher.transports.kubernetes.manifest import template_faults
+    from launcher.transports.kubernetes.template import template_faults
 
     template = plain(node)
     wrong = list(template_faults(template))
@@ -161,10 +168,8 @@ def faults(asked: Asked, settings: KubernetesOptions | None) -> Iterator[Fault]:
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about Kubernetes", "expected --kubernetes IMAGE, too")
         return
-    from launcher.transports.kubernetes.manifest import faults_of
-
     yield from image_faults(asked.job, settings, "kubernetes")
-    yield from faults_of(settings)
+    yield from user_faults(settings)
     if asked.named:
         yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")
     for name, instead in _NOT_HERE.items():

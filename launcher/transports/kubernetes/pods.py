@@ -22,7 +22,8 @@ from launcher.transports.docker.container import OWNER as OWNER_LABEL
 from launcher.transports.docker.container import is_dead
 from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import LIMIT, Kubectl, explain
-from launcher.transports.kubernetes.manifest import OWNER, job_manifest, job_name, selector
+from launcher.transports.kubernetes.manifest import job_manifest
+from launcher.transports.kubernetes.names import OWNER, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.kubernetes.rights import check_rights
 from launcher.transports.kubernetes.status import (
@@ -35,8 +36,8 @@ from launcher.transports.kubernetes.status import (
     job_status,
     pod_status,
 )
+from launcher.transports.launch import Launch
 from launcher.transports.link import CONNECT, KILL, START, tasks_end_after
-from launcher.transports.transport import Launch
 
 _SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.

@@ -25,7 +25,8 @@ from launcher.errors import Fault, JobError
 from launcher.job import RUN_FOLDER, Host, JobSpec
 from launcher.record import Record
 from launcher.transports.base import Commands, Connected
-from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
+from launcher.transports.launch import Asked, Inventory, Launch, Reaching
+from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.checking import Finding

@@ -15,11 +15,11 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
+from launcher.transports.launch import Launch
 from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
 from launcher.transports.slurm import in_step, is_inside
 from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
 from launcher.transports.slurm.steps import NO_BINDING, srun
-from launcher.transports.transport import Launch
 
 #: The states of a job that waits.
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")

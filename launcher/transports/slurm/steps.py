@@ -30,9 +30,9 @@ from launcher.transports import bootstrap
 from launcher.transports.base import Connected, for_each, slow
 from launcher.transports.command import CommandPipe
 from launcher.transports.dialog import Dialog, read
+from launcher.transports.launch import Inventory, Launch, Reaching
 from launcher.transports.link import CONNECT, START
 from launcher.transports.slurm.allocation import UNANSWERED, Job, asked, environment, said, shown
-from launcher.transports.transport import Inventory, Launch, Reaching
 
 _SERVE = "launcher.agent.node:serve"
 #: Seconds for the look at a node; for all steps to exit at the end of a launch: by themselves; after SIGTERM.

@@ -28,8 +28,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from launcher.job import Host
 from launcher.record import Record
 from launcher.transports.base import Connected
+from launcher.transports.launch import Asked, Inventory, Launch, Reaching
 from launcher.transports.machines import is_here
-from launcher.transports.transport import Asked, Inventory, Launch, Reaching, Transport
+from launcher.transports.transport import Transport
 
 
 class SshSettings(Record):

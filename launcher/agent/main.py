@@ -134,10 +134,8 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
     """Be an agent that listens, under its watchdog. Its first connection is the passed stdin and stdout.
 
-    See `launcher.transports.bootstrap.waiting`. A new container may have no home folder yet.
+    See `launcher.transports.bootstrap.waiting`.
     """
-    with suppress(OSError):  # what needs it says that there is none
-        os.makedirs(os.path.expanduser("~"), exist_ok=True)
     processes.close_inherited(PASSER)
     run(arguments, listen(str(arguments["token"])), socket.socket(fileno=PASSER))
 

@@ -67,13 +67,18 @@ _LOADER = _BEGIN + _REST
 #: The process at the other end of a socket; pid 0: it is not in our process namespace, or there is none.
 _PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
 
-#: As `_LOADER`, for the main process of a container. Another process passes its stdin and stdout to it over
-#: an abstract socket; the program comes through that stdin. It must be a process of the same user in the same
-#: container; the first one is taken. The main process exits if none comes in time, and at SIGTERM: without a
-#: handler the first process of a container ignores it. Many images lack compiled modules, so this program
-#: imports none that Python would compile.
+#: As `_LOADER`, for the main process of a container. It makes a folder; a program that needs it reports if
+#: there is none. Another process passes its stdin and stdout to it over an abstract socket; the program
+#: comes through that stdin. It must be a process of the same user in the same container; the first one is
+#: taken. The main process exits if none comes in time, and at SIGTERM: without a handler the first process
+#: of a container ignores it. Many images lack compiled modules, so this program imports none that Python
+#: would compile.
 _WAITING = f"""\
 {_BEGIN}
+try:
+    os.makedirs({{!r}}, exist_ok=True)
+except OSError:
+    pass
 import _signal as signal, _socket as socket, array
 for number in (signal.SIGALRM, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(1))
@@ -240,15 +245,16 @@ def loader(python: str) -> list[str]:
     return [python, "-E", "-s", "-S", "-c", _LOADER]
 
 
-def waiting(python: str, name: str, seconds: int) -> list[str]:
+def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
     """The command line of the main process of a container, which takes `program` from the stdin of `passing`.
 
     Args:
         python: the Python.
         name: the name of the socket.
         seconds: the process exits after this time if no program comes.
+        folder: the process makes it.
     """
-    return [python, "-E", "-s", "-S", "-c", _WAITING.format(seconds, name)]
+    return [python, "-E", "-s", "-S", "-c", _WAITING.format(folder, seconds, name)]
 
 
 def passing(python: str, name: str, seconds: int) -> list[str]:

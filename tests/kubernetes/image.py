@@ -58,9 +58,10 @@ def _add(tar: tarfile.TarFile) -> None:
     for name in ("bin", "lib", "lib64"):
         if os.path.islink(f"/{name}"):
             _link(tar, name, os.readlink(f"/{name}"))
-    folder = tarfile.TarInfo("work")
-    folder.type, folder.mode = tarfile.DIRTYPE, 0o777
-    tar.addfile(folder)
+    for name in ("work", "tmp"):
+        folder = tarfile.TarInfo(name)
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(folder)
 
 
 def _link(tar: tarfile.TarFile, name: str, target: str) -> None:

@@ -55,7 +55,7 @@ def name() -> str:
 def process(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """It, in a process namespace of its own, as a container has."""
     namespace = ["unshare", "--pid", "--fork", "--kill-child", "--"]
-    with subprocess.Popen([*namespace, *bootstrap.waiting(sys.executable, name, 60)]) as process:
+    with subprocess.Popen([*namespace, *bootstrap.waiting(sys.executable, name, 60, "/")]) as process:
         assert soon(lambda: f"@{name}" in Path("/proc/net/unix").read_text())
         yield process
         process.kill()
@@ -84,7 +84,7 @@ def test_only_its_own_user_in_its_container_is_heard(process: subprocess.Popen[b
 
 
 def test_it_ends_if_nobody_comes(name: str):
-    assert subprocess.run(bootstrap.waiting(sys.executable, name, 1), timeout=30).returncode == 1
+    assert subprocess.run(bootstrap.waiting(sys.executable, name, 1, "/"), timeout=30).returncode == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces, and be another user")
@@ -121,7 +121,7 @@ class _Pod:
 def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp_path: Path):
     saved = tmp_path / "saved"
     script = f"trap 'sleep 2; : > {saved}; exit' TERM; echo up; while :; do sleep 0.1; done"
-    with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60)) as main, Loop() as loop:
+    with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60, "/")) as main, Loop() as loop:
         link = open_link(loop, "node1", _Pod(name), print, 30.0)
         agent = Driver(link, "node1", {}, loop)
         agent.start("worker/0", ["sh", "-c", script])

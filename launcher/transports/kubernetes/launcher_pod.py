@@ -57,13 +57,9 @@ _HOURS = 24
 _GRACE = 20
 #: Seconds to read from the pod before the API is asked again; for kubectl to end.
 _PAUSE, _END = 1.0, 5.0
-#: Programs that make the home and print facts about an image, and that print whether a launcher has ended.
-#: The report is written a moment before the keeper notes the end.
-_ABOUT = f"""\
-import json, os, shutil, sys
-os.makedirs({HOME!r}, exist_ok=True)
-print(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))
-"""
+#: Programs that print facts about an image, and whether a launcher has ended. The report is written a moment
+#: before the keeper notes the end.
+_ABOUT = "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
 _ASK = f"""\
 import os, time
 for _ in range(20):

@@ -19,7 +19,7 @@ _CONNECTING = 60
 #: Seconds that a pod gets to end, in addition to those that its tasks get after SIGTERM.
 _AFTER_GRACE = 10
 _MEBIBYTE = 1 << 20
-#: The home of tasks, which the agent makes. It is no volume: a kubelet takes longer to start a pod with one.
+#: The home of tasks; the main process makes it. It is no volume: a kubelet starts a pod with one later.
 HOME = "/tmp/launch"
 #: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
@@ -58,7 +58,7 @@ def job_manifest(
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user, grace)
     # Everything else is sent through the connection.
     spec["containers"][0]["command"] = bootstrap.waiting(
-        python, name, int(options.start_timeout) + _CONNECTING
+        python, name, int(options.start_timeout) + _CONNECTING, HOME
     )
     if avoid:
         there = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}

@@ -235,14 +235,15 @@ if os.fork() == 0:
     while time.monotonic() < until and not os.path.exists(__file__ + ".end"):
         time.sleep(0.05)
     os._exit(0)
+print("forked", flush=True)
 time.sleep(300)"""
 )
 
 
 def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path: Path, launch: Any):
-    (tmp_path / "program.py").write_text(FORKED.replace('print("all up"', 'print("all", "up"'))
+    (tmp_path / "program.py").write_text(FORKED)
     started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
-    started.until(lambda it: "all up" in it.out)
+    started.until(lambda it: "forked" in it.out)
     started.kill()
     runs = tmp_path / "home" / "state" / "tf-launcher" / "runs"
     path = str(tmp_path / "program.py")

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         HostfileError: all faults of the list of hosts.
-        TransportError: there is no allocation, or the allocation names no hosts.
+        TransportError: no allocation is active, or its list of hosts is empty.
     """
     text = args.where if args.hosts is None else args.hosts
     with allocation(args, text is not None) as within, ExitStack() as stack:

@@ -57,7 +57,7 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
 
     Raises:
         InputError: the options do not fit.
-        TransportError: there is no allocation, the queue grants none, or the allocation names no hosts.
+        TransportError: no allocation is active, the queue grants none, or its list of hosts is empty.
     """
     from launcher.job_run.run import new_job_id
 

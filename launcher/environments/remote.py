@@ -163,7 +163,7 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
 
     The answer has exact versions of the ``packages`` and ``options`` about package indexes, both as in a
     requirements file, and the ``hash`` of an environment with them; or it has a ``fault``: the reason why
-    there are no versions. This function adds ``python``, the version of the Python, and ``platform``.
+    no versions were found. This function adds the Python's version (``python``) and its ``platform``.
 
     Args:
         python: the only candidate; empty: all of PATH.

@@ -67,12 +67,12 @@ _LOADER = _BEGIN + _REST
 #: The process at the other end of a socket; pid 0: it is not in our process namespace, or there is none.
 _PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
 
-#: As `_LOADER`, for the main process of a container. It makes a folder; a program that needs it reports if
-#: there is none. Another process passes its stdin and stdout to it over an abstract socket; the program
-#: comes through that stdin. It must be a process of the same user in the same container; the first one is
-#: taken. The main process exits if none comes in time, and at SIGTERM: without a handler the first process
-#: of a container ignores it. Many images lack compiled modules, so this program imports none that Python
-#: would compile.
+#: As `_LOADER`, for the main process of a container. It makes a folder; if that fails, a program that needs
+#: the folder reports it. Another process passes its stdin and stdout to it over an abstract socket; the
+#: program comes through that stdin. It must be a process of the same user in the same container; the first
+#: one is taken. The main process exits if none comes in time, and at SIGTERM: without a handler the first
+#: process of a container ignores it. Many images lack compiled modules, so this program imports none that
+#: Python would compile.
 _WAITING = f"""\
 {_BEGIN}
 try:

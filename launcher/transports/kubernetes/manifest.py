@@ -19,7 +19,7 @@ _CONNECTING = 60
 #: Seconds that a pod gets to end, in addition to those that its tasks get after SIGTERM.
 _AFTER_GRACE = 10
 _MEBIBYTE = 1 << 20
-#: The home of tasks; the main process makes it. It is no volume: a kubelet starts a pod with one later.
+#: The home folder of tasks, which the main process creates. Without volumes, a kubelet starts a pod sooner.
 HOME = "/tmp/launch"
 #: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
 _LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64

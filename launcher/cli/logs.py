@@ -106,10 +106,11 @@ def follow(
     watch = Watch(run)
     waiting, seen, planned, news = io.BytesIO(), 0, 0, News(run)
     while True:
-        # The launcher completes the logs, then writes the report, then the table into its own log.
-        new = messages is not None and messages.write(waiting)
+        # The launcher completes the logs, then writes the report, then the table into its own log: what is
+        # asked first here holds for what is read after it.
         over = not news.live and watch.over()
         complete = over or (not news.live and os.path.exists(run.paths.report))
+        new = messages is not None and messages.write(waiting)
         if not logs and not complete:  # what the launcher has said so far is the beginning
             out.write(waiting.getvalue())
             waiting = io.BytesIO()

@@ -37,7 +37,7 @@ WINDOW = 8 * 1024 * 1024
 #: Seconds between two pings.
 PING = 2.0
 #: Seconds that an agent waits, at least, for a new connection after one has closed.
-GRACE = 4.0
+GRACE = 2.5
 #: Bytes of a remote command that may be under way in one direction.
 CREDIT = 1024 * 1024
 

@@ -67,7 +67,7 @@ def test_wide_and_deep(run: Run, tmp_path: Path):
 
 
 def test_mnist_fed_and_then_inference(run: Run, tmp_path: Path):
-    fed = run("mnist_dist/mnist_fed.py", "--epochs", "1")
+    fed = run("mnist_dist/mnist_fed.py", "--epochs", "1", "--batch_size", "200")
     counts = [int(count) for count in re.findall(r"worker/\d \| done: (\d+) images", fed)]
     assert len(counts) == 2 and sum(counts) == 60_000
     inferred = run("mnist_dist/mnist_inference.py", "--output", "digits.txt", "--min_accuracy", "0.88")
@@ -89,11 +89,10 @@ def test_text_search(run: Run, tmp_path: Path):
 
 
 def test_the_migrated_program(run: Run):
-    out = run("tfos_migration/after.py", "--images", "12000")
-    steps = {int(step) for step in re.findall(r"done at step (\d+): ", out)}
-    assert max(steps) >= 118  # of 120: both workers have a step in progress when the step is read
+    out = run("tfos_migration/after.py", "--images", "6000", "--cluster_size", "2")
+    (step,) = re.findall(r"done at step (\d+): ", out)
+    assert int(step) >= 59  # of 60: the last one may be in progress when the step is read
     assert number(r"accuracy of the last batch ([\d.]+)", out) > 0.7
-    assert out.count("done at step") == 2
 
 
 def test_what_migration_changes():

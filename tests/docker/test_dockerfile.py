@@ -54,17 +54,14 @@ def tf_image(real_engine: Engine, names: None) -> str:
 
 
 def test_mnist_in_containers(docker: Engine, launch: Launch, tf_image: str):
-    args = ["--docker", tf_image, "--ps", "1", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
-    ended = launch(*args, MNIST, cwd=ROOT, timeout=400)
+    args = ["--docker", tf_image, "--ps", "1", "--workers", "1", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
+    ended = launch(*args, MNIST, "--train_steps=100", cwd=ROOT, timeout=400)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
-    assert sorted(reached) == ["worker/0", "worker/1"]
-    assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
-    print(f" [{reached}]", end="")
+    reached = re.findall(r"^worker/0 \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE)
+    assert len(reached) == 1 and float(reached[0]) >= 0.7, ended.out
     rows = [line.split()[:5:4] for line in ended.out.splitlines() if re.match(r"(worker|ps)-\d ", line)]
     assert rows == [
         ["worker-0", "succeeded"],
-        ["worker-1", "succeeded"],
         ["ps-0", "stopped"],
     ]
     assert min(task["peak_rss"] for task in last_run(launch).report["tasks"]) > 100 << 20

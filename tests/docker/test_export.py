@@ -97,10 +97,10 @@ def test_mnist(compose: Compose, image: str, launch: Launch, weird_path: Path, d
     for file in (ROOT / "examples/mnist_dist").glob("*.py"):
         (weird_path / file.name).write_text(file.read_text())
     words = (*seen, *WITH_TENSORFLOW, "--flags", "--workers", "1")
-    export(launch, weird_path, image, *words, "mnist_dist.py")
+    export(launch, weird_path, image, *words, "mnist_dist.py", "--train_steps=100")
     compose("up", "--detach", check=True)
     worker = compose("ps", "--all", "--quiet", "worker-0", check=True).stdout.strip()
     assert docker.docker("wait", worker, timeout=170) == "0"
     said = compose("logs", "--no-color", check=True).stdout
     found = re.findall(r"test accuracy: ([01]\.\d+)", said)
-    assert len(found) == 1 and float(found[0]) >= 0.9, said[-3000:]
+    assert len(found) == 1 and float(found[0]) >= 0.7, said[-3000:]

@@ -111,7 +111,7 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
     spec = {**dns, "volumes": volumes, "containers": [{"volumeMounts": mounts}]}
     spec["dnsConfig"] = {"nameservers": [_CTL], "searches": [f"{name}.svc.cluster.local"]}
     job: dict[str, object] = {
-        "command": ["mnist_dist.py"],
+        "command": ["mnist_dist.py", "--train_steps=100"],
         "roles": {"worker": 1, "ps": 1},
         "flags": True,
         "python": PYTHON,
@@ -133,4 +133,4 @@ def test_mnist(kubernetes: Cluster, dns: dict[str, object], launch: Launch, tmp_
         kubernetes.run("kubectl", "delete", "namespace", name, "--wait=false")
     assert waited, f"{said[-3000:]}\n{pods[-3000:]}"
     found = [float(line.rpartition(" ")[2]) for line in said.splitlines() if "test accuracy: " in line]
-    assert len(found) == 1 and min(found) >= 0.9, said[-3000:]
+    assert len(found) == 1 and min(found) >= 0.7, said[-3000:]

@@ -62,40 +62,42 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
 ):
     roles = ["--chief", "--ps", "1", "--workers", "2", "--evaluator", "--drain", "evaluator=2m"]
     # In asynchronous training one late update may cost the last model some accuracy: 0.86 was seen.
-    program = [str(STRATEGIES / "coordinated.py"), f"--folder={tmp_path}", "--min_accuracy=0.75"]
+    steps = ["--steps=200", "--save_steps=100", "--min_accuracy=0.7"]
+    program = [str(STRATEGIES / "coordinated.py"), f"--folder={tmp_path}", *steps]
     ended = launch(*roles, *TENSORFLOW, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE})
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-    assert "evaluator/0 | test accuracy after step 600: 0." in ended.out
+    assert "evaluator/0 | test accuracy after step 200: 0." in ended.out
     stopped = dict.fromkeys(("worker/0", "worker/1", "ps/0"), "stopped")
     assert last_run(launch).states() == {"chief/0": "succeeded", "evaluator/0": "succeeded", **stopped}
     family.gone(1.0)
 
 
 def test_the_programs_of_the_strategies_page(launch: Launch, family: Family, tmp_path: Path):
-    """As they stand there, in one folder, with the command that stands below each; a worker of the first one
-    is killed, and the second one is launched twice. An HTTP proxy, as company networks have, is not between
-    the tasks.
+    """As they stand there, but with fewer steps, in one folder, with the command that stands below each; a
+    worker of the first one is killed, and the second one is launched twice. An HTTP proxy, as company
+    networks have, is not between the tasks.
     """
     text = (ROOT / "docs" / "strategies.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```\n\n```text\nlaunch (.*?)\n```", text, re.M | re.S)
     assert len(found) == 2
     for program, line in found:
         *options, name = line.split()
-        (tmp_path / name).write_text(program)
+        assert ", 1001" in program
+        (tmp_path / name).write_text(program.replace(", 1001", ", 401"))
         env = {"TMPDIR": str(tmp_path), "http_proxy": "http://127.0.0.1:9"}
         started = launch.start(*options, *TENSORFLOW, name, cwd=tmp_path, env=env)
         if name == "mirrored.py":
-            started.until(lambda it: "worker/1 | step 300 " in it.out, timeout=150)
+            started.until(lambda it: "worker/1 | step 100 " in it.out, timeout=150)
             os.kill(running(run_of(launch, started))["worker/1"], signal.SIGKILL)
         ended = started.wait(timeout=250)
         assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
-        assert "step 1000 loss 0.0" in ended.out
+        assert "step 400 loss 0.0" in ended.out
         assert ("restored " in ended.out) == (name == "mirrored.py")
-        assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-1000.index").exists()
+        assert (tmp_path / f"{name.removesuffix('.py')}_run" / "ckpt-400.index").exists()
     # A chief with nothing left to do ends while threads of the coordinator prepare data.
     again = launch(*options, *TENSORFLOW, name, cwd=tmp_path, timeout=150)
     assert again.code == 0, again.out[-3000:] + again.err[-3000:]
-    assert "restored coordinated_run/ckpt-1000" in again.out and "step" not in again.out
+    assert "restored coordinated_run/ckpt-400" in again.out and "step" not in again.out
     assert list((tmp_path / "mirrored_run" / "logs").glob("events.out.tfevents.*"))
     family.gone(1.0)
 

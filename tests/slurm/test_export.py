@@ -142,7 +142,8 @@ def test_what_can_t_start(submit: Callable[..., Batch], tmp_path: Path):
 @pytest.mark.slow
 def test_mnist(submit: Callable[..., Batch]):
     words = ("-N", "2", "--ps", "1", "--workers", "1", "--flags", "-x", "TF_CPP_MIN_LOG_LEVEL=2")
-    ended = submit(*words, *WITH_TENSORFLOW, str(ROOT / "examples/mnist_dist/mnist_dist.py"))
+    program = (str(ROOT / "examples/mnist_dist/mnist_dist.py"), "--train_steps=100")
+    ended = submit(*words, *WITH_TENSORFLOW, *program)
     assert ended.code == 0, ended.out[-3000:]
     found = re.findall(r"^[01]: test accuracy: ([01]\.\d+)", ended.out, re.M)
-    assert len(found) == 1 and float(found[0]) >= 0.9
+    assert len(found) == 1 and float(found[0]) >= 0.7

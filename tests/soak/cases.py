@@ -293,7 +293,7 @@ def floods() -> Iterator[Case]:
 
 def endless() -> list[Case]:
     """Floods that end with the job."""
-    fields, words = b'{"task":"{{task}}","attempt":1}', ("--timeout", "3")
+    fields, words = b'{"task":"{{task}}","attempt":1}', ("--timeout", "2")
     output = Case("endless output", "started", frame("TaskOutput", fields, bytes(60_000)), words=words)
     signals = frame("TaskSignalled", fields_of(events.TaskSignalled))
     both = output, output._replace(name="endless signals", raw=signals)

@@ -1,6 +1,6 @@
 """Hosts that lie, in more than 2,000 ways: the host counts as lost, and nothing else is harmed.
 
-``make test`` runs a tenth of the cases, most of them on this machine; with ``LAUNCH_SOAK`` all run.
+``make test`` runs 100 of the cases, most of them on this machine; with ``LAUNCH_SOAK`` all run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tests.soak.pretender import TASK
 from tests.ssh.host import LabHost
 
 #: One case of so many runs: on this machine; over SSH and for `launch check`, where each takes longer. Over
-#: SSH, one of so many of the agent's cases, which run on this machine, too.
-_EACH, _EACH_ELSEWHERE = (1, 1) if os.environ.get("LAUNCH_SOAK") else (7, 40)
+#: SSH, one of so many of the agent's cases, which run on this machine, too. So many floods: each takes all
+#: processors for as long as it runs.
+_EACH, _EACH_ELSEWHERE, _FLOODS = (1, 1, 2) if os.environ.get("LAUNCH_SOAK") else (19, 80, 1)
 _EACH_AGAIN = 5
 #: Codes of jobs that come to their own end: the messages of the cases have 1 and 126; of floods.
 _OWN, _FLOODED = (0, 1, 126), (124, 125)
@@ -145,7 +146,7 @@ def evil_hosts(host: LabHost, folder: Path, chosen: Sequence[Case], workdir: boo
 
 def test_a_host_over_ssh(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The other host runs an agent of ours: its task ends with the job."""
-    chosen = [*over_ssh()[::_EACH_ELSEWHERE], *cases.endless()]
+    chosen = [*over_ssh()[::_EACH_ELSEWHERE], *cases.endless()[:_FLOODS]]
     launches = []
     for case, hostfile in zip(chosen, evil_hosts(hosts[1], tmp_path, chosen, workdir=True), strict=True):
         run = ["--run-dir", str(tmp_path / "run"), "--hosts", str(hostfile), "--workers", "2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -71,8 +72,10 @@ class Rates:
         self._runs: dict[str, list[float]] = {}
 
     def add(self, name: str, argv: Sequence[str], environ: Environ = None) -> None:
-        """Run a client once, and note its rate under a name."""
-        rate = _rate(argv, environ)
+        """Run a client once, and note its rate under a name. It keeps no log on a disk."""
+        folder = self._setting.folder(name)
+        rate = _rate(argv, {**(os.environ if environ is None else environ), "XDG_STATE_HOME": str(folder)})
+        shutil.rmtree(folder)
         if rate is None:
             self._setting.faults.append(f"{self._engine}: {name} has lost lines")
         else:

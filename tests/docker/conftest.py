@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ _LIMIT = 300
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test to run has the engine to wait for, and perhaps a base image to be made."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+        if item.nodeid.startswith("tests/docker/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ _LIMIT = 300
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Limit the time of each test without its fixtures: the first of each process waits for a cluster."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+        if item.nodeid.startswith("tests/kubernetes/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
 
 

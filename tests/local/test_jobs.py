@@ -158,7 +158,7 @@ def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
 @pytest.mark.timeout(400)
 def test_two_launches_at_once(launch: Launch):
     """16 tasks each serve on their port, and try to get those of the others."""
-    for _ in range(4):
+    for _ in range(2):
         both = [
             launch.start("--workers", "16", "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"))
             for _ in range(2)

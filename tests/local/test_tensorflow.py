@@ -38,12 +38,12 @@ def mnist() -> None:
 
 
 def _trained(launch: Launch, *words: str) -> Ended:
-    """Every worker has trained to 90 % or more, each ps was stopped, the job went well."""
+    """Every worker has trained to 85 % or more, each ps was stopped, the job went well."""
     ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     reached = dict(re.findall(r"^(worker/\d) \| test accuracy: ([01]\.\d+)", ended.out, re.MULTILINE))
     assert reached, ended.out
-    assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
+    assert all(float(accuracy) >= 0.85 for accuracy in reached.values()), reached
     states = last_run(launch).states()
     assert [states[f"worker/{n}"] for n in (0, 1)] == ["succeeded", "succeeded"]
     assert [states[f"ps/{n}"] for n in (0, 1)] == ["stopped", "stopped"]
@@ -53,7 +53,7 @@ def _trained(launch: Launch, *words: str) -> Ended:
 
 def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
     words = ["--ps", "2", "--workers", "2", *TENSORFLOW]
-    _trained(launch, *words, "--flags", str(EXAMPLES / "mnist_dist.py"))
+    _trained(launch, *words, "--flags", str(EXAMPLES / "mnist_dist.py"), "--train_steps=300")
     family.gone(1.0)
 
 

@@ -44,9 +44,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-# All that collecting makes stays: to look through it again and again takes a sixth of its time.
-gc.disable()
-
 #: Seconds that what a test started may take to be gone after it, as `looks` counts them.
 _GONE_WITHIN = 2.0
 #: Seconds between two looks at what should be over.
@@ -148,8 +145,13 @@ def _files() -> Iterator[str]:
         yield f"open file {fd} -> {target}"
 
 
+def pytest_collection() -> None:
+    """Leave garbage alone meanwhile: all that is made stays, and the looks take a sixth of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Collect garbage again, but not that of before."""
+    """What there is now is looked through no more."""
     gc.freeze()
     gc.enable()
 

@@ -34,12 +34,13 @@ def soon(what: Callable[[], Any], seconds: float = 30.0, why: str = "") -> Any:
     """Wait until something is true, and return it; fail if it is not in time."""
     deadline = time.monotonic() + seconds
     while True:
-        late = time.monotonic() > deadline
+        since = time.monotonic()
         if found := what():
             return found
-        if late:
+        if since > deadline:
             pytest.fail(why or f"not within {seconds} s")
-        time.sleep(0.01)
+        # As long as a look takes: what is awaited needs a processor, too.
+        time.sleep(min(max(time.monotonic() - since, 0.01), 0.3))
 
 
 def quick(once: Callable[[], float], seconds: float) -> None:

@@ -366,10 +366,13 @@ def until(condition: Callable[[], object], seconds: float = 30.0, what: str = "t
         TimeoutError: it did not; says ``what``.
     """
     deadline = time.monotonic() + seconds
+    since = time.monotonic()
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {seconds} s: {what}")
-        time.sleep(0.01)
+        # As long as a look takes: what is awaited needs a processor, too.
+        time.sleep(min(max(time.monotonic() - since, 0.01), 0.3))
+        since = time.monotonic()
 
 
 def make_key(path: Path, comment: str) -> None:

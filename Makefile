@@ -14,7 +14,8 @@ FAST := tests/unit tests/histories tests/local tests/test_layout.py
 # Kills at random moments, floods, and the matrix of trainings: make soak runs them.
 LONG := test_floods.py test_kills.py test_kubernetes.py test_survival.py
 # Tests whose examples are random: make test tries a quarter of them.
-EXAMPLES := tests/histories/test_any_history.py tests/unit/output tests/unit/config tests/unit/scheduler tests/unit/files/test_walk.py
+EXAMPLES := tests/histories/test_any_history.py $(addprefix tests/unit/,config feed files/test_walk.py output scheduler test_manifest.py \
+	test_pods.py test_protocol.py)
 comma := ,
 
 PACKAGING := pyproject.toml setup.py constraints.txt .ci/install.py

@@ -19,6 +19,7 @@ from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.kubernetes.pods import Pods
 from launcher.transports.kubernetes.template import merged, template_faults
 from launcher.transports.launch import Launch, Reaching
+from tests.conftest import examples
 
 ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))
 #: RFC 1123.
@@ -97,7 +98,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(VALUES, VALUES, VALUES)
 def test_any_template_has_faults_or_makes_a_job(resources: Any, volumes: Any, env: Any):
     container = {"resources": resources, "env": env}
@@ -109,7 +110,7 @@ def test_any_template_has_faults_or_makes_a_job(resources: Any, volumes: Any, en
         assert pods.described([Host("worker-0", roles=("worker",))])
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.from_regex(r"[0-9]{8}-[0-9]{6}-[0-9a-z]{5}", fullmatch=True),
     st.from_regex(r"[a-z][a-z0-9-]{0,63}-[0-9]{1,4}", fullmatch=True),
@@ -119,13 +120,13 @@ def test_names_are_labels(run: str, host: str, number: int):
     assert _LABEL.fullmatch(job_name(run, host, number))
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.from_regex(r"[a-z]{60,64}", fullmatch=True))
 def test_long_names_differ(role: str):
     assert len({job_name("r", f"{role}-{index}", number) for index in range(9) for number in (1, 2)}) == 18
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.text("ab"), st.dictionaries(st.text("ab"), st.integers())))
 def test_merging_with_nothing_changes_nothing(mapping: dict[str, Any]):
     assert merged(mapping, {}) == merged({}, mapping) == merged(mapping, mapping) == mapping

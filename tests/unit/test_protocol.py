@@ -17,6 +17,7 @@ from launcher.errors import ProtocolError
 from launcher.fields import RANGES
 from launcher.protocol import Channel, Decoder, Refused, encode, swap
 from launcher.task_id import TaskId
+from tests.conftest import examples
 
 WORKER = TaskId("worker/0")
 FACTS = events.Facts("node1", ("10.0.0.1",), 4, 1 << 34, "3.11.7", "/usr/bin/python3", 1000)
@@ -179,7 +180,7 @@ actions = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(200))
 @given(actions)
 def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list[tuple[str, int, int]]):
     pair, sent = Pair(), [list[Any](), list[Any]()]

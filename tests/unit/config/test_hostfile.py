@@ -16,6 +16,7 @@ from launcher.config.hostfile import expand, parse_hostfile, parse_list, read_ho
 from launcher.errors import HostfileError
 from launcher.job import Host
 from launcher.transports.machines import this_machine
+from tests.conftest import examples
 
 SAMPLES = Path(__file__).parents[3] / "hostfiles"
 NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
@@ -55,7 +56,7 @@ def test_ranges(text: str, names: str):
     assert " ".join(expand(text)) == names
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2000), st.integers(0, 8), st.booleans())
 def test_a_range_is_read_as_it_is_written(low: int, length: int, padded: bool):
     width = len(str(low + length)) if padded else 1

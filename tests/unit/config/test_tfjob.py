@@ -22,6 +22,7 @@ from launcher.task_id import TaskId
 from launcher.transports import sections
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.kubernetes.options import KubernetesOptions
+from tests.conftest import examples
 
 FULL = """\
 apiVersion: kubeflow.org/v1
@@ -272,7 +273,7 @@ def test_a_program_only_for_containers_without_a_command():
 PIECES = ["{", "}", "$", "rank", "ps_hosts", "task_idx", "num_workers", "x", '"a": 1', " "]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_braces_of_a_tfjob_are_no_placeholders(text: str):
     cluster = ClusterSpec({"worker": ["h:1", "h:2"], "ps": ["h:3"]})
@@ -293,7 +294,7 @@ WHOLE = yaml.safe_load(PODS)
 ODD: list[Any] = [None, "x", "$(NODE)", -1, [], [None], [{}], {}, {"name": []}, {"name": "tensorflow"}]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.sampled_from([*paths(WHOLE)][1:]), st.sampled_from(ODD), st.sampled_from(["", "docker", "kubernetes"])
 )

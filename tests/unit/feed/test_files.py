@@ -21,8 +21,9 @@ from launcher.feed.remote import readers
 from launcher.feed.remote.codec import blocks_of
 from launcher.feed.remote.readers import BrokenFile
 from launcher.feed.sources import pieces_of
+from tests.conftest import examples
 
-anew = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
+anew = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples(60))
 FIELDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])))
 

@@ -21,9 +21,10 @@ from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode
 from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame
 from launcher.feed.sources import pieces_of
+from tests.conftest import examples
 
 Point = namedtuple("Point", "x y")
-anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
+anything = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture

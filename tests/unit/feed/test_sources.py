@@ -19,9 +19,10 @@ from launcher.errors import InputError
 from launcher.feed import sources
 from launcher.feed.remote.codec import as_rows, size
 from launcher.feed.sources import partitions, pieces_of, rounds, rows
+from tests.conftest import examples
 from tests.local.seeing import soon
 
-anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
+anything = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = [(1, "a"), (2, "b"), (3, "c")]
 
 

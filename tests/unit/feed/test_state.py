@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed import call as call_module
 from launcher.feed.link import WINDOW
+from tests.conftest import examples
 from tests.unit.feed.world import World
 
-anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
+anything = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 LARGE = bytes(100_000)
 HISTORIES = st.lists(
     st.tuples(

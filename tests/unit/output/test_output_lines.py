@@ -90,7 +90,7 @@ def test_a_line_whose_start_was_shown_and_is_rewritten_comes_whole():
     assert cutter.feed(b"\x1b[31ma", 9.0) + cutter.end() == b"|   a\n"
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STREAMS, STREAMS, st.booleans(), st.integers(0, 40))
 def test_a_start_that_is_shown_makes_no_other_difference(first: bytes, second: bytes, keep: bool, place: int):
     """However both halves are cut, and every line still has its prefix."""

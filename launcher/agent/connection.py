@@ -24,6 +24,9 @@ from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
 from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
+#: Load average per processor above which the time for a new connection grows in proportion: a login takes
+#: longer there.
+_BUSY = 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
@@ -146,7 +149,7 @@ class Connection:
         if now < self.until:
             self._flush()
         elif self._reading < 0 and self._until + _LATE <= now < self._received_at + self._lease:
-            self._until = now + self.channel.grace
+            self._until = now + self._grace()
         else:
             self._give_up()
             self.gone()
@@ -181,9 +184,13 @@ class Connection:
         if self.is_pipe:
             self._until = now
         elif now - self._received_at < ALIVE:
-            self._until = now + min(self.channel.grace, self._lease)
+            self._until = now + min(self._grace(), self._lease)
         else:
             self._until = self._received_at + self._lease
+
+    def _grace(self) -> float:
+        """Seconds to wait for a new connection after one has closed."""
+        return self.channel.grace * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
 
     def _give_up(self) -> None:
         """Drop queued messages and all later ones."""
@@ -279,7 +286,7 @@ class Connection:
             return
         hello = hellos[0] if hellos else None
         if hello is None and self._attempt < 0:
-            self._until = min(self._until, time.monotonic() + self.channel.grace)
+            self._until = min(self._until, time.monotonic() + self._grace())
         if hello is None or hello.session != self._token or hello.attempt <= self._attempt:
             self._drop_peer()
             return

@@ -137,10 +137,12 @@ class Step(CommandPipe):
             over = self._job.why_over()
         if over:
             raise AllGone(over)
-        if "was killed" in why:  # scancel of its step does that, too
+        if "was killed" in why:
             self.status()
-            why = self._reason() or why
-        return f"{why} (scancel of its step does that)" if "SIGTERM" in why else why
+            if reason := self._reason():  # under load, Slurm may kill the step without a word
+                return reason
+        cancelled = "SIGTERM" in why or "was killed" in why
+        return f"{why} (scancel of its step does that)" if cancelled else why
 
     def close(self) -> None:
         """See `RemoteCommand.close`. The srun of an agent stays: if it is killed, Slurm kills the agent."""

@@ -141,7 +141,7 @@ class Step(CommandPipe):
             self.status()
             if reason := self._reason():  # under load, Slurm may kill the step without a word
                 return reason
-        cancelled = "SIGTERM" in why or "was killed" in why
+        cancelled = "SIGTERM" in why or why == "the agent was killed"
         return f"{why} (scancel of its step does that)" if cancelled else why
 
     def close(self) -> None:

@@ -72,9 +72,9 @@ class Rates:
         self._runs: dict[str, list[float]] = {}
 
     def add(self, name: str, argv: Sequence[str], environ: Environ = None) -> None:
-        """Run a client once, and note its rate under a name. It keeps no log on a disk."""
+        """Run a client once, and note its rate under a name."""
         folder = self._setting.folder(name)
-        rate = _rate(argv, {**(os.environ if environ is None else environ), "XDG_STATE_HOME": str(folder)})
+        rate = _rate(argv, environ and {**environ, "XDG_STATE_HOME": str(folder)})
         shutil.rmtree(folder)
         if rate is None:
             self._setting.faults.append(f"{self._engine}: {name} has lost lines")

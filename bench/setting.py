@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,10 +45,11 @@ class Setting(NamedTuple):
                 yield number, contender
 
     def folder(self, name: str) -> Path:
-        """A new folder for one run."""
+        """A new folder for one run. From now on launch keeps its logs in it, too."""
         number = sum(1 for _ in self.scratch.iterdir())
         folder = self.scratch / f"{number}-{name}"
         folder.mkdir()
+        os.environ["XDG_STATE_HOME"] = str(folder / "state")
         return folder
 
     def rows(self, row: Callable[[Contender], Sequence[str]], columns: int) -> list[list[str]]:

@@ -24,9 +24,9 @@ from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
 from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
-#: Load average per processor above which the time for a new connection grows in proportion: a login takes
-#: longer there.
-_BUSY = 2.0
+#: Seconds to wait, at least, for a new connection after one has closed; load average per processor above which
+#: they grow in proportion, as a login takes longer there.
+_GRACE, _BUSY = 1.5, 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
@@ -190,7 +190,8 @@ class Connection:
 
     def _grace(self) -> float:
         """Seconds to wait for a new connection after one has closed."""
-        return self.channel.grace * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
+        return max(_GRACE * busy, self.channel.grace)
 
     def _give_up(self) -> None:
         """Drop queued messages and all later ones."""

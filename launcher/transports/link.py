@@ -55,9 +55,8 @@ _LAST_ACK = 1.0
 _LONG_LOST = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
-#: Seconds that an agent waits, at least, for a new connection after one has closed; how many times as long as
-#: its first connection took, if that is more: the next one takes a login too.
-_GRACE, _LONGER = 1.5, 5.0
+#: How much longer than for its first connection an agent waits for the next one, which takes a login too.
+_LONGER = 5.0
 #: Bytes of a read, and reads in a turn of the loop.
 _READ, _READS = 128 * 1024, 4
 #: Seconds until more is sent to a connection that took less than all: not all show that they take more.
@@ -334,7 +333,7 @@ class ReconnectingLink:
                 self._suspended = 0.0  # the agent has outlived it
             if self._channel.met and not self._met:
                 self._met = True
-                self._channel.grace = max(_GRACE, _LONGER * (self._received_at - self._began))
+                self._channel.grace = _LONGER * (self._received_at - self._began)
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None

@@ -24,8 +24,8 @@ from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
 from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
 
-#: Seconds to wait, at least, for a new connection after one has closed; load average per processor above which
-#: they grow in proportion, as a login takes longer there.
+#: Seconds to wait, at least, for a new connection after one has closed; the load average per processor above
+#: which they grow in proportion, as a login takes longer there.
 _GRACE, _BUSY = 1.5, 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5

@@ -136,7 +136,7 @@ def test_a_signal_to_agent_or_watchdog(
     household.eyes.kill(number, *(pids[process] for process in processes))
     if len(processes) == 1:  # without both, the link's end ends the tasks
         household.gone_within(2.5)
-    assert agent.to_the_end().removesuffix(_SCANCEL) in [getattr(site, end, end) for end in ends]
+    assert str(agent.to_the_end()).removesuffix(_SCANCEL) in [getattr(site, end, end) for end in ends]
     household.gone_within(5)
     assert not agent.all(events.AgentClosed)
     if (processes, number) == (["agent"], 15):
@@ -159,7 +159,7 @@ def test_of_sigterm_to_a_task_and_then_to_its_agent_the_end_of_the_agent_is_repo
 def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Eyes):
     first, second = Household(open_agent(), eyes), Household(open_agent(), eyes)
     eyes.kill(9, first.watchdog, first.pid)
-    why = first.agent.to_the_end().removesuffix(_SCANCEL)
+    why = str(first.agent.to_the_end()).removesuffix(_SCANCEL)
     assert why in (eyes.site.both_killed, eyes.site.watchdog_killed)
     first.gone_within(5)
     assert sorted(eyes.alive(*second.all)) == sorted(second.all)

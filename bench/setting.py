@@ -45,7 +45,7 @@ class Setting(NamedTuple):
                 yield number, contender
 
     def folder(self, name: str) -> Path:
-        """A new folder for one run. From now on launch keeps its logs in it, too."""
+        """A new folder for one run. From now on `launch` keeps its logs below it, too."""
         number = sum(1 for _ in self.scratch.iterdir())
         folder = self.scratch / f"{number}-{name}"
         folder.mkdir()

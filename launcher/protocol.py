@@ -36,7 +36,7 @@ MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
 WINDOW = 8 * 1024 * 1024
 #: Seconds between two pings.
 PING = 2.0
-#: Seconds that an agent waits for a new connection after one has closed, until the first ping names others.
+#: Seconds that an agent waits for a new connection after one has closed, until the first ping says how many.
 GRACE = 4.0
 #: Bytes of a remote command that may be under way in one direction.
 CREDIT = 1024 * 1024

@@ -40,7 +40,7 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
 
 def strip_controls(text: str, keep_colours: bool = False) -> str:
     """The text without control characters and escape sequences; tabs and newlines stay."""
-    if re.search(_CONTROL, text) is None:  # usual, and much faster
+    if text.isprintable() or re.search(_CONTROL, text) is None:  # usual, and much faster
         return text
     if not keep_colours:
         return re.sub(_NOT_TEXT, "", text)

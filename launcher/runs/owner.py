@@ -104,7 +104,7 @@ def is_pending(pidfd: int, number: int) -> bool:
 
 
 def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
 
 

@@ -1,8 +1,8 @@
 """This machine: the agent is a fork of the launcher, at the other end of a pair of pipes.
 
-A fork has what it needs imported already, so the agent is up in 10 ms. That is for a process with a single
-thread (a fork takes no other along) and little memory, as ``launch`` is; the Python API, whose program is
-neither, starts ``launch`` as a process of its own.
+A fork has most of what it needs imported already: the agent is up in 10 ms. That is for a process with a
+single thread (a fork takes no other along) and little memory, as ``launch`` is; the Python API, whose program
+is neither, starts ``launch`` as a process of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NoReturn
 
-from launcher.agent import main, processes, sweep
+from launcher.agent import processes, sweep
 from launcher.errors import TransportError
 from launcher.events import Command
 from launcher.loop import Loop
@@ -211,8 +212,13 @@ def fork_agent(host: str) -> LocalLink:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         raise TransportError(f"{host}: the agent can't be started: {why}") from error
     if pid == 0:
-        agent = partial(main.run, {"host": host, "agent": number})
-        processes.become_function(agent, (commands_out, events_in, stderr_in))
+        processes.become_function(partial(_run_agent, host, number), (commands_out, events_in, stderr_in))
     for fd in (commands_out, events_in, stderr_in):
         os.close(fd)
     return LocalLink(host, pid, number, events_out, commands_in, stderr_out)
+
+
+def _run_agent(host: str, number: int) -> NoReturn:
+    from launcher.agent import main  # in the agent alone, while the launcher imports its own modules
+
+    main.run({"host": host, "agent": number})

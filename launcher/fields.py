@@ -6,7 +6,7 @@ is in no table is an error of this program. Hosts with Python 3.8 import this mo
 
 from enum import EnumMeta
 from functools import lru_cache
-from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple, get_type_hints
 
 from launcher.errors import ProtocolError
 from launcher.record import Record
@@ -144,6 +144,6 @@ class FieldReader(Record):
 
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
-    hints, names = record.__annotations__, record._fields
+    hints, names = get_type_hints(record), record._fields
     # The host is not part of a message: a connection belongs to one host.
     return {name: hints[name] for name in names[names[:1] == ("host",) :] if name != "data"}

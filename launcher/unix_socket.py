@@ -13,6 +13,13 @@ BACKLOG, AT_ONCE = 128, 64
 #: Seconds between two attempts to get into a full queue.
 _PAUSE = 0.001
 _CREDENTIALS = struct.Struct("3i")
+#: Bytes of a request to a control socket, and of a packet of events.
+PACKET = 1 << 16
+
+
+def control_address(job: str) -> str:
+    """The name of the control socket of a run."""
+    return f"\0tf-launcher-{job[:80]}"
 
 
 def connect_unix(sock: socket.socket, address: str, seconds: float) -> None:

@@ -36,7 +36,6 @@ from typing import Any
 from launcher import events
 from launcher.errors import LaunchError
 from launcher.job_run.followers import Followers
-from launcher.job_run.questions import SIZE, address
 from launcher.loop import Loop
 from launcher.output.jsonl import record_as_dict
 from launcher.report import Report
@@ -44,7 +43,7 @@ from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
 from launcher.task_id import TaskId
 from launcher.text import listed
-from launcher.unix_socket import BACKLOG, accept_own
+from launcher.unix_socket import BACKLOG, PACKET, accept_own, control_address
 
 #: Connections at a time.
 _MOST = 16
@@ -89,7 +88,7 @@ class Control:
         Raises:
             OSError: another process has a socket of this name.
         """
-        self._listener.bind(address(job))
+        self._listener.bind(control_address(job))
         self._listener.listen(BACKLOG)
         self._loop.watch(self._listener.fileno(), self._accept)
 
@@ -122,7 +121,7 @@ class Control:
             return
         packet = b""
         with suppress(OSError):  # the client has gone
-            packet = client.recv(SIZE)
+            packet = client.recv(PACKET)
         answer = self._answer(packet)
         # An error: the client has gone, or no file descriptor is left.
         with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:

@@ -16,17 +16,10 @@ from launcher.record import Record
 from launcher.report import Report, report_from_json
 from launcher.runs.run import Run, RunState
 from launcher.text import printable
-from launcher.unix_socket import connect_unix, process_and_user
+from launcher.unix_socket import PACKET, connect_unix, control_address, process_and_user
 
-#: Bytes of a request, and of a packet of events.
-SIZE = 1 << 16
 #: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
 _ANSWER_SECONDS, _PATIENCE, _LOOK = 10.0, 2.0, 0.05
-
-
-def address(job: str) -> str:
-    """The name of the control socket of a run."""
-    return f"\0tf-launcher-{job[:80]}"
 
 
 class Snapshot(Record):
@@ -124,7 +117,7 @@ class Events:
             return []
         packet = b""
         with suppress(ConnectionError):  # it was killed
-            packet = self._peer.recv(SIZE)
+            packet = self._peer.recv(PACKET)
         self.ended = not packet
         *lines, self._rest = (self._rest + packet).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -133,14 +126,14 @@ class Events:
 def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
     connected = False
     try:
-        connect_unix(peer, address(run.job), seconds)
+        connect_unix(peer, control_address(run.job), seconds)
         connected = True
         pid, uid = process_and_user(peer)
         if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
             text = f"its socket belongs to process {pid} of user {uid}"
             raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
         peer.send(json.dumps(request).encode())
-        _, files, _, _ = socket.recv_fds(peer, SIZE, 1)
+        _, files, _, _ = socket.recv_fds(peer, PACKET, 1)
     except TimeoutError as error:
         why = "does not answer; is it suspended?"
         if not connected:

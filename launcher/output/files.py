@@ -18,9 +18,9 @@ from launcher.events import TaskMoved, TaskOutput, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.jsonl import event_as_dict, record_as_dict
+from launcher.output.lines import attempt_mark
 from launcher.output.writer import Writer
 from launcher.report import Report
-from launcher.runs.logs import attempt_mark
 from launcher.task_id import TaskId
 from launcher.text import listed
 

@@ -18,6 +18,8 @@ _CONTROLS = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
 #: Bytes of a text for which one copy is faster than the search for each of them.
 _SHORT = 1024
 _REWRITE = rb"\r|\x08+"
+#: The lines of `attempt_mark`.
+ATTEMPT_MARK = rb"(?m)^launch: attempt \d+ starts here\n"
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"
 _CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -36,6 +38,11 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
     names = {task: f"{hosts[task]} {task}" if several else str(task) for task in shown}
     width = min(_LABEL_WIDTH, max(map(len, names.values()), default=0))
     return {task: name.ljust(width) for task, name in names.items()}
+
+
+def attempt_mark(attempt: int) -> bytes:
+    """The line in a task's log before the output of an attempt."""
+    return b"launch: attempt %d starts here\n" % attempt
 
 
 def strip_controls(text: str, keep_colours: bool = False) -> str:

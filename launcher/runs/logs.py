@@ -15,14 +15,13 @@ from typing import BinaryIO
 
 from launcher.errors import LaunchError
 from launcher.job import RunPaths
-from launcher.output.lines import LineCutter, clean_lines
+from launcher.output.lines import ATTEMPT_MARK, LineCutter, clean_lines
 from launcher.regular_file import open_regular
 from launcher.task_id import TaskId
 from launcher.text import shortened
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
-_ATTEMPT = rb"(?m)^launch: attempt \d+ starts here\n"
 #: Bytes of a log that are read at once.
 _CHUNK = 1 << 18
 
@@ -48,13 +47,8 @@ def tail(path: str, size: int = _SIZE) -> tuple[bytes, bool]:
             data = file.read(size)
     except OSError:
         return b"", False
-    marks = list(re.finditer(_ATTEMPT, data)) if b"launch: attempt" in data else []  # the search is slow
+    marks = list(re.finditer(ATTEMPT_MARK, data)) if b"launch: attempt" in data else []  # the search is slow
     return (data[marks[-1].end() :], False) if marks else (data, start > 0)
-
-
-def attempt_mark(attempt: int) -> bytes:
-    """The line in a task's log before the output of an attempt."""
-    return b"launch: attempt %d starts here\n" % attempt
 
 
 def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _SIZE) -> list[str]:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from launcher.api.driver import Driver
 from launcher.errors import LaunchError
 from launcher.job import RunPaths
+from launcher.output.lines import attempt_mark
 from launcher.report import ExitStatus, Report, TaskState
-from launcher.runs.logs import attempt_mark, content, last_lines, shown_lines
+from launcher.runs.logs import content, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.task_id import TaskId
 from launcher.transports.docker.container import container_name, network_name

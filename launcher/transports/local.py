@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket  # noqa: F401 - launcher and agent need it: imported once
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -56,8 +56,8 @@ class Cluster:
         return done.stdout.strip()
 
     def jobs(self) -> list[str]:
-        """The numbers of the jobs that are pending or run."""
-        return self.run("squeue", "--noheader", "--format=%i").split()
+        """The numbers of the jobs that are pending or run; those that complete are given back."""
+        return self.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i").split()
 
     def steps(self) -> list[str]:
         """The steps that run."""

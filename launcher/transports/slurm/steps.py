@@ -39,6 +39,8 @@ _SERVE = "launcher.agent.node:serve"
 _LOOK, _END, _LAST = 60.0, 5.0, 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
 _CANCELLING, _PAUSE = 1.0, 0.1
+#: Why an agent ended that said no more, and what may be the cause.
+_KILLED, _CANCELLED = "the agent was killed", " (scancel of its step does that)"
 #: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
 #: Its folder is the user's home, as over SSH.
 _SRUN = (
@@ -115,7 +117,7 @@ class Step(CommandPipe):
             return AllGone(over)
         reason = self._reason()
         if why is None:
-            return HostGone(f"{self._host}: {reason or 'the agent was killed'}")
+            return HostGone(f"{self._host}: {reason or _KILLED + _CANCELLED}")
         return self._fault(f"the agent can't be started there: {reason}") if reason else why
 
     def _reason(self) -> str:
@@ -141,8 +143,7 @@ class Step(CommandPipe):
             self.status()
             if reason := self._reason():  # under load, Slurm may kill the step without a word
                 return reason
-        cancelled = "SIGTERM" in why or why == "the agent was killed"
-        return f"{why} (scancel of its step does that)" if cancelled else why
+        return why + _CANCELLED if "SIGTERM" in why or why == _KILLED else why
 
     def close(self) -> None:
         """See `RemoteCommand.close`. The srun of an agent stays: if it is killed, Slurm kills the agent."""

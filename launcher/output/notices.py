@@ -37,13 +37,14 @@ ABOUT_SERVERS = (
     "Creating (?:a)?sync eager service context with rendezvous_id",
     r"eager_service_impl.cc:\d+\] SessionOptions: ",
 )
-_BUILD = re.compile("|".join(ABOUT_THE_BUILD).encode())
-_ANY = re.compile("|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode())
+# Compiled at the first use, which takes 1 ms each: most failures need none of them.
+_BUILD = "|".join(ABOUT_THE_BUILD).encode()
+_ANY = "|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode()
 #: The last one goes on with options of a session, up to an empty line.
 _OPTIONS = b"] SessionOptions: "
 #: A message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
-_MESSAGE = re.compile(r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] ")
-_OPTION = re.compile(
+_MESSAGE = r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] "
+_OPTION = (
     rb"(?:\w+ \{|\}|  .+"
     rb"|(?:allow|device|inter|intra|isolate|log_device|operation|placement|share|use_per)_\w+: .+)$"
 )
@@ -51,7 +52,7 @@ _OPTION = re.compile(
 
 def is_about_the_build(line: str) -> bool:
     """Whether a line is a start-up notice that never explains a failure."""
-    return _BUILD.search(line.encode("utf-8", "replace")) is not None
+    return re.search(_BUILD, line.encode("utf-8", "replace")) is not None
 
 
 def last_of_program(lines: Sequence[str]) -> str:
@@ -63,9 +64,9 @@ def last_of_program(lines: Sequence[str]) -> str:
     at = len(lines) - 1
     while at >= 0:
         line = lines[at]
-        if line and not _ANY.search(line.encode()) and not _MESSAGE.match(line):
+        if line and not re.search(_ANY, line.encode()) and not re.match(_MESSAGE, line):
             first = at
-            while first and _OPTION.match(lines[first].encode()):
+            while first and re.match(_OPTION, lines[first].encode()):
                 first -= 1
             if _OPTIONS not in lines[first].encode():
                 return line
@@ -87,8 +88,8 @@ class StartUp:
             line: without its newline.
         """
         if self._in_options:
-            self._in_options = _OPTION.match(line) is not None
+            self._in_options = re.match(_OPTION, line) is not None
             if self._in_options or not line:
                 return True
         self._in_options = _OPTIONS in line
-        return _ANY.search(line) is not None
+        return re.search(_ANY, line) is not None

@@ -134,10 +134,12 @@ class LocalLink(PipeLink):
                 return None
             # Only watchdog and agent hold the other end of this pipe: its end wakes us. What remains then is
             # the moment until the kernel has made a zombie of the watchdog.
+            if self._stderr < 0:
+                time.sleep(min(left, 0.0002))
+                continue
             poll = select.poll()
-            if self._stderr >= 0:
-                poll.register(self._stderr, select.POLLIN)
-            poll.poll(1000 * min(left, 0.05 if self._stderr >= 0 else 0.0005))
+            poll.register(self._stderr, select.POLLIN)
+            poll.poll(1000 * min(left, 0.05))
         killed = os.WIFSIGNALED(self._status or 0)
         if killed and sweep.sweep(self.number, deadline - time.monotonic()):
             return None

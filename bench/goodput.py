@@ -91,7 +91,7 @@ def _trainers(setting: Setting) -> list[Trainer]:
 
 
 def _has(launch: str, option: str) -> bool:
-    shown = subprocess.run([launch, "--help"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run([launch, "--help-all"], capture_output=True, text=True, check=False).stdout
     return option in shown
 
 

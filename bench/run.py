@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -91,9 +92,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=_names, default=list(MEASUREMENTS), help=",".join(MEASUREMENTS))
     parser.add_argument("--rounds", type=int, help=f"runs of each contender (default: {_ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="few rounds, few lines: does it work at all?")
-    parser.add_argument("--launch", metavar="PATH", default=beside, help="the launch to measure")
+    parser.add_argument(
+        "--launch", metavar="PATH", default=beside, type=os.path.abspath, help="the launch to measure"
+    )
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--before", metavar="PATH", help="another launch to measure in the same rounds")
+    other.add_argument(
+        "--before", metavar="PATH", type=os.path.abspath, help="another launch to measure in the same rounds"
+    )
     other.add_argument("--against", metavar="COMMIT", help="the launch of a commit, in the same rounds")
     parser.add_argument("--peers", type=_words, metavar="NAME,...", help="only these other programs")
     parser.add_argument("--json", metavar="FILE", help="write the tables to a file too")

@@ -130,7 +130,7 @@ def _all_up(folder: Path, process: subprocess.Popen[bytes]) -> list[float]:
     """When each task began to run, as the shared folder has it."""
     until = time.monotonic() + _TIME_LIMIT
     while time.monotonic() < until and process.poll() is None:
-        marks = [entry.stat().st_mtime for entry in os.scandir(folder)]
+        marks = [mark.stat().st_mtime for mark in folder.glob("up-*")]
         if len(marks) >= _COUNT:
             return marks
         time.sleep(_LOOK)

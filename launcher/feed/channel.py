@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from launcher.errors import FeedError
 from launcher.feed.call import Call
 from launcher.feed.link import Link
+from launcher.feed.partition import Partition
 from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import run_user_code
@@ -114,12 +115,8 @@ class Channel:
             if isinstance(command, Flush):
                 self._send(frames.Kind.FLUSH)
             else:
-                chunk, error = run_user_code(command.partition.make)
-                with self._feed.event():
-                    wanted = state.was_made(link, command.partition, chunk, error)
-                if chunk is None or not wanted:
-                    continue
-                self._send(frames.Kind.CODE if chunk.rows is None else frames.Kind.ROWS, chunk.buffers)
+                while self._send_chunk(command.partition):
+                    pass
             with self._feed.event():
                 state.was_sent(link)
         reason = link.reason or ""
@@ -137,6 +134,18 @@ class Channel:
             self._feed.state.was_read(self._link, call, item, error, now)
         if call.over:
             call.source.close()
+
+    def _send_chunk(self, partition: Partition) -> bool:
+        """Make a chunk, the user's code, and send it; whether the next one may be made at once."""
+        state, link = self._feed.state, self._link
+        chunk, error = run_user_code(partition.make)
+        with self._feed.news:
+            wanted = state.was_made(link, partition, chunk, error)
+        if chunk is None or not wanted:
+            return False
+        self._send(frames.Kind.CODE if chunk.rows is None else frames.Kind.ROWS, chunk.buffers)
+        with self._feed.news:
+            return state.may_make(link)
 
     def _send(self, kind: frames.Kind, buffers: Sequence[Buffer] = ()) -> None:
         try:

@@ -34,7 +34,9 @@ class Read(Record):
 
 
 class Make(Record):
-    """Make the next chunk of a partition, tell `FeedState.was_made`, and send it if that returns so."""
+    """Make the next chunk of a partition, tell `FeedState.was_made`, send it if that returns so; go on while
+    `FeedState.may_make`; then tell `FeedState.was_sent`.
+    """
 
     link: Link
     partition: Partition
@@ -212,25 +214,25 @@ class FeedState:
     ) -> bool:
         """A thread has made a chunk: ``None`` at the end of the partition, or if there is an error.
 
+        Nothing is to be done before `was_sent`.
+
         Returns:
             Whether it is to be sent.
         """
         if error is not None and self.call.has(partition):
             self.call.fail(error)
-        link.busy = False
         if not self._is_sending(link):
             return False
         if chunk is None:
             link.sending, partition.complete = None, True
             self._finish(link)
             return False
-        link.busy = True
         link.sent(chunk)
         self.call.limit_kept(partition)
         return True
 
     def was_sent(self, link: Link) -> None:
-        """The last frame is sent, or could not be."""
+        """All frames of the last command are sent, could not be, or were not to be."""
         link.busy = False
 
     def left(self, link: Link) -> None:
@@ -284,9 +286,9 @@ class FeedState:
                 self.close(link, "its connection broke")
             if link.task.refused or (link.ended is not None and link.reason is not None):
                 self._give_back(link)
-        gathered = self._gathered(now)
-        for link in sorted(self.links, key=lambda link: link.window):
-            if not link.busy and (command := self._next(link, gathered)) is not None:
+        free = [link for link in self.links if not link.busy]
+        for link in sorted(free, key=lambda link: link.window):
+            if (command := self._next(link, now)) is not None:
                 link.busy = True
                 found.append(command)
         return found
@@ -297,7 +299,7 @@ class FeedState:
         for partition in link.unfinished():
             self.call.give_back(partition, loss, self._exactly_once)
 
-    def _next(self, link: Link, gathered: bool) -> Command | None:
+    def _next(self, link: Link, now: float) -> Command | None:
         """What the thread of a connection does next; ``None``: it waits."""
         call = self.call
         if not self._is_sending(link):
@@ -307,14 +309,13 @@ class FeedState:
         if link.reason is not None:
             return Leave(link)
         if link.sending is not None:
-            has_room = link.window < WINDOW and call.permits(link.sending.number)
-            return Make(link, link.sending) if has_room else None
+            return Make(link, link.sending) if self.may_make(link) else None
         if call.over or link.over or link.task.refused or not link.opened:
             return None
         if not link.flushed and (call.inference or call.all_given(link.task.name)):
             link.flushed = True  # a batch of inference ends with its partition
             return Flush(link)
-        if not self._may_begin(link, gathered):
+        if not self._may_begin(link, now):
             return None
         if (partition := call.next_partition(link.task.name)) is None:
             call.reading = True
@@ -323,17 +324,23 @@ class FeedState:
         link.give(partition)
         return Make(link, partition)
 
+    def may_make(self, link: Link) -> bool:
+        """Whether the next chunk of the partition that is being sent may be made now."""
+        if link.sending is None or not self._is_sending(link):
+            return False
+        return link.window < WINDOW and self.call.permits(link.sending.number)
+
     def _is_sending(self, link: Link) -> bool:
         """Whether more chunks of the partition that is being sent are wanted."""
         stopped = link.over or link.task.refused or self.call.error is not None
         return not stopped and self.call.has(link.sending)
 
-    def _may_begin(self, link: Link, gathered: bool) -> bool:
+    def _may_begin(self, link: Link, now: float) -> bool:
         """Whether a task gets another partition."""
         call, name = self.call, link.task.name
         if call.error is not None or not link.has_room or not call.has_rows(name):
             return False
-        return call.in_step or gathered or name not in call.served
+        return call.in_step or name not in call.served or self._gathered(now)
 
     def _gathered(self, now: float) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from launcher.feed.call import Call
 from launcher.feed.link import Link
-from launcher.feed.partition import Partition
 from launcher.feed.remote.codec import as_rows, decode
 from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
 from launcher.feed.sources import partitions, pieces_of, rounds
@@ -165,7 +164,7 @@ class World:
             item, error = self._try(lambda: next(command.call.source, None))
             self.state.was_read(link, command.call, item, error, self.now)
         elif isinstance(command, Make):
-            self._makes(link, command.partition, wire)
+            self._makes(command, wire)
         elif isinstance(command, Flush):
             self._arrives(link, Kind.FLUSH, [])
             self.state.was_sent(link)
@@ -184,13 +183,17 @@ class World:
         if link.ended is None:
             self.state.broke(link, None, self.now)
 
-    def _makes(self, link: Link, partition: Partition, wire: deque[tuple[Kind, Any]]) -> None:
+    def _makes(self, command: Make, wire: deque[tuple[Kind, Any]]) -> None:
+        link, partition = command.link, command.partition
         chunk, error = self._try(partition.make)
         if self.state.was_made(link, partition, chunk, error):
             assert chunk is not None
             kind = Kind.CODE if chunk.rows is None else Kind.ROWS
             self._arrives(link, kind, [bytes(buffer) for buffer in chunk.buffers])
-            self.state.was_sent(link)
+            if self.state.may_make(link):
+                self.threads[link] = command
+                return
+        self.state.was_sent(link)
 
     def _arrives(self, link: Link, kind: Kind, content: Any) -> None:
         if link.ended is None:

@@ -139,7 +139,7 @@ class Channel:
         """Make a chunk, the user's code, and send it; whether the next one may be made at once."""
         state, link = self._feed.state, self._link
         chunk, error = run_user_code(partition.make)
-        with self._feed.news:
+        with self._feed.news:  # only the lock; an event follows when all is sent
             wanted = state.was_made(link, partition, chunk, error)
         if chunk is None or not wanted:
             return False

@@ -118,7 +118,7 @@ class Partition:
                 kept.append(chunk)
                 self.kept_bytes += chunk.weight
             yield chunk
-            del chunk  # the next one may have its memory
+            del chunk  # the next one may have the memory of its buffers
 
     def make(self) -> Chunk | None:
         """The next chunk; ``None`` after the last. Runs the user's code."""

@@ -34,8 +34,8 @@ class Read(Record):
 
 
 class Make(Record):
-    """Make the next chunk of a partition, tell `FeedState.was_made`, send it if that returns so; go on while
-    `FeedState.may_make`; then tell `FeedState.was_sent`.
+    """Make the next chunk of a partition and tell `FeedState.was_made`. If that returns true, send the chunk,
+    and repeat this while `FeedState.may_make` returns true. In the end tell `FeedState.was_sent`.
     """
 
     link: Link
@@ -214,7 +214,7 @@ class FeedState:
     ) -> bool:
         """A thread has made a chunk: ``None`` at the end of the partition, or if there is an error.
 
-        Nothing is to be done before `was_sent`.
+        The connection stays busy: `commands` need not be called before `was_sent`.
 
         Returns:
             Whether it is to be sent.
@@ -232,7 +232,7 @@ class FeedState:
         return True
 
     def was_sent(self, link: Link) -> None:
-        """All frames of the last command are sent, could not be, or were not to be."""
+        """A thread has done its `Make` or `Flush`, whether or not its frames could be sent."""
         link.busy = False
 
     def left(self, link: Link) -> None:
@@ -326,9 +326,10 @@ class FeedState:
 
     def may_make(self, link: Link) -> bool:
         """Whether the next chunk of the partition that is being sent may be made now."""
-        if link.sending is None or not self._is_sending(link):
+        partition = link.sending
+        if partition is None or not self._is_sending(link):
             return False
-        return link.window < WINDOW and self.call.permits(link.sending.number)
+        return link.window < WINDOW and self.call.permits(partition.number)
 
     def _is_sending(self, link: Link) -> bool:
         """Whether more chunks of the partition that is being sent are wanted."""

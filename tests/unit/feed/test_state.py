@@ -139,8 +139,13 @@ def test_each_task_gets_a_partition_before_one_gets_two():
 
 
 def test_tasks_that_take_nothing_get_the_same_and_a_window_of_rows_at_most():
-    for many, least, most in ((6, 29, 31), (60, WINDOW // len(LARGE), WINDOW // len(LARGE) + 20)):
-        world = World(2, [[LARGE] * 10] * many).begins()
+    window = WINDOW // len(LARGE)
+    for rows, many, least, most in (
+        (10, 6, 29, 31),
+        (10, 60, window, window + 20),
+        (999, 2, window, window + 20),
+    ):
+        world = World(2, [[LARGE] * rows] * many).begins()
         for player in world.tasks:
             sent = sum(len(b"".join(content)) for _, content in player.coming) // len(LARGE)
             assert least <= sent <= most

@@ -8,10 +8,19 @@ from typing import Any
 
 from launcher.feed.call import Call
 from launcher.feed.link import Link
+from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.codec import as_rows, decode
 from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
 from launcher.feed.sources import partitions, pieces_of, rounds
 from launcher.feed.state import Command, FeedState, Flush, HangUp, Leave, Make, Read
+from launcher.record import Record
+
+
+class Made(Record):
+    """A chunk that one of our threads has made, and is to send."""
+
+    partition: Partition
+    chunk: Chunk
 
 
 class Player:
@@ -117,8 +126,8 @@ class World:
         self.state = FeedState("input", names, exactly_once, lambda task: [f"last line of {task}"])
         self.tasks = [Player(self, name) for name in names]
         self.wires: dict[Link, deque[tuple[Kind, Any]]] = {}
-        #: What our threads have to do.
-        self.threads: dict[Link, Command] = {}
+        #: What our threads have to do next.
+        self.threads: dict[Link, Command | Made] = {}
         self.answer: Callable[[str, Any], Any] = lambda task, row: -row
         self.results: list[Any] = []
         self.answered, self.takes_results = False, True
@@ -138,7 +147,7 @@ class World:
             else:
                 assert command.link not in self.threads
                 self.threads[command.link] = command
-        making = [command.partition for command in self.threads.values() if isinstance(command, Make)]
+        making = [step.partition for step in self.threads.values() if isinstance(step, (Make, Made))]
         assert len(making) == len(set(making)), "two threads make chunks of one partition"
         if self.takes_results:
             self.take_results()
@@ -158,13 +167,25 @@ class World:
         return self.state.is_ready()
 
     def works(self, link: Link) -> None:
-        """One of our threads does what it has to."""
-        command, wire = self.threads.pop(link), self.wires[link]
+        """One of our threads does the next thing that it has to."""
+        command = self.threads.pop(link)
         if isinstance(command, Read):
             item, error = self._try(lambda: next(command.call.source, None))
             self.state.was_read(link, command.call, item, error, self.now)
         elif isinstance(command, Make):
-            self._makes(command, wire)
+            chunk, error = self._try(command.partition.make)
+            if self.state.was_made(link, command.partition, chunk, error):
+                assert chunk is not None
+                self.threads[link] = Made(command.partition, chunk)
+                return
+            self.state.was_sent(link)
+        elif isinstance(command, Made):
+            kind = Kind.CODE if command.chunk.rows is None else Kind.ROWS
+            self._arrives(link, kind, [bytes(buffer) for buffer in command.chunk.buffers])
+            if self.state.may_make(link):
+                self.threads[link] = Make(link, command.partition)
+                return
+            self.state.was_sent(link)
         elif isinstance(command, Flush):
             self._arrives(link, Kind.FLUSH, [])
             self.state.was_sent(link)
@@ -182,18 +203,6 @@ class World:
                 player.link = None
         if link.ended is None:
             self.state.broke(link, None, self.now)
-
-    def _makes(self, command: Make, wire: deque[tuple[Kind, Any]]) -> None:
-        link, partition = command.link, command.partition
-        chunk, error = self._try(partition.make)
-        if self.state.was_made(link, partition, chunk, error):
-            assert chunk is not None
-            kind = Kind.CODE if chunk.rows is None else Kind.ROWS
-            self._arrives(link, kind, [bytes(buffer) for buffer in chunk.buffers])
-            if self.state.may_make(link):
-                self.threads[link] = command
-                return
-        self.state.was_sent(link)
 
     def _arrives(self, link: Link, kind: Kind, content: Any) -> None:
         if link.ended is None:

@@ -110,6 +110,15 @@ def test_a_full_disk_and_a_python_that_is_gone(ssh_launch: Launch, hosts: list[L
     assert found["python", tuple(NAMES)] == "/opt/python is not there: No such file or directory"
 
 
+def test_a_folder_for_temporary_files_that_is_not_there(ssh_launch: Launch):
+    (ssh_launch.home / "lab.yaml").write_text(
+        "hosts: [{name: node1}, {name: node2, env: {TMPDIR: /scratch/none}}]\n"
+    )
+    record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
+    text = "its folder for temporary files /scratch/none can't be written: No such file or directory"
+    assert ("disk", ["node2"], text) in problems(record)
+
+
 def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]):
     lines = []
     for host, python, tensorflow in zip(

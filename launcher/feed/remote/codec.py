@@ -285,10 +285,14 @@ def _stacked(rows: list[Any]) -> Any:
     first = rows[0]
     if not is_array(first) or first.dtype.hasobject:
         return None
-    kind, dtype, shape = sys.modules["numpy"].ndarray, first.dtype, first.shape  # no subclass
-    if any(type(row) is not kind or row.dtype != dtype or row.shape != shape for row in rows):
+    numpy = sys.modules["numpy"]
+    try:
+        if {*map(type, rows)} != {numpy.ndarray} or {*map(len, rows)} != {len(first)}:  # no subclass
+            return None
+        joined = numpy.concatenate(rows, dtype=first.dtype, casting="no")
+    except (TypeError, ValueError):  # they have other types of elements, or other dimensions
         return None
-    return sys.modules["numpy"].array(rows)
+    return joined.reshape(len(rows), *first.shape)
 
 
 def _columns(rows: list[Any]) -> Any:

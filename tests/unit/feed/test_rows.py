@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
@@ -97,10 +98,21 @@ def test_arrays_arrive_as_writable_arrays(array: Any):
 
 
 def test_lists_of_arrays_that_differ_stay_lists():
-    for odd in (numpy.zeros(3), numpy.zeros(4, int), None, numpy.ma.array([1.0, 2, 3, 4]), numpy.float64(1)):
+    others = numpy.zeros(3), numpy.zeros(4, int), numpy.zeros(4, ">f8"), numpy.zeros((4, 1)), numpy.zeros(())
+    for odd in (*others, numpy.zeros(4, object), None, numpy.ma.array([1.0, 2, 3, 4]), numpy.float64(1)):
         found = back([numpy.zeros(4), odd])
         assert isinstance(found, list) and type(found[1]) is type(odd)
+        assert getattr(found[1], "dtype", None) == getattr(odd, "dtype", None)
         assert type(as_rows(back([(numpy.zeros(4), 1), (odd, 1)]))[1][0]) is type(odd)
+
+
+@pytest.mark.parametrize("kind", ["float32", ">f4", "U3", "datetime64[s]", [("a", int), ("b", float)]])
+@pytest.mark.parametrize("shape", [(4,), (0,), (2, 3), (0, 3)])
+def test_lists_of_arrays_that_are_alike_arrive_as_one(kind: Any, shape: tuple[int, ...]):
+    array = numpy.arange(math.prod(shape)).astype(kind).reshape(shape)
+    rows = [array, array.copy("F"), array]
+    found = back(rows)
+    assert found.dtype == array.dtype and found.shape == (3, *shape) and (found == numpy.array(rows)).all()
 
 
 def test_arrays_travel_beside_the_pickle():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,10 +59,16 @@ def test_while_tasks_run(
     nothing_runs(hosts)
 
 
-def test_one_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+@pytest.mark.parametrize("sticks", [0, 3], ids=["at once", "when it has left data unread"])
+def test_one_that_is_killed(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, sticks: float
+):
     """Its container outlives it for the lease. Once it is back the container is removed."""
     started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 4, 40)
+    if sticks:
+        hosts[0].stick()
+        time.sleep(sticks)
     hosts[0].kill()
     try:
         ended = started.wait(60)

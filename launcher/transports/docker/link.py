@@ -43,6 +43,8 @@ _LOOK = 0.05
 _GONE = re.compile(r"no such container|is not running", re.I)
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
 _REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
+#: What the command says if the engine dies while they exchange data, as Go words it.
+_CUT_OFF = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
 
 
 class ContainerCommand:
@@ -250,7 +252,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
     last = last_line("\n".join(lines))
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
-    if code in _NOT_STARTED and began:
+    if began and (code in _NOT_STARTED or _CUT_OFF.match(last)):
         return f"its Docker engine has gone: was it stopped? ({last})"
     if code == _REFUSAL or (code in _NOT_STARTED and "docker: " in stderr):
         return explain(Result(code, err=stderr).fault, container.image, container.python)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import time
 from typing import NamedTuple
@@ -32,16 +33,22 @@ class Cost(NamedTuple):
 
 def measure(setting: Setting) -> None:
     """Measure and print."""
-    costs = {one.name: _once(setting, one) for one in setting.present}
+    costs: dict[str, list[Cost]] = {one.name: [] for one in setting.present}
+    for _, contender in setting.turns(min(setting.rounds, 5)):
+        if (cost := _once(setting, contender)) is not None:
+            costs[contender.name].append(cost)
 
     def row(contender: Contender) -> list[str]:
-        cost = costs[contender.name]
-        if cost is None:
-            return [f"its tasks were not up in {_UP:.0f} s", "-", "-", "-"]
-        memory = (f"{size / _MEGA:.1f}" for size in (cost.pss, cost.rss))
-        return [f"{cost.cpu * 100:.3f}", *memory, str(cost.processes)]
+        found = costs[contender.name]
+        if not found:
+            return [f"its tasks were not up in {_UP:.0f} s", "-", "-", "-", "0"]
+        cpu = [cost.cpu * 100 for cost in found]
+        sizes = [cost.pss for cost in found], [cost.rss for cost in found]
+        memory = (f"{statistics.median(of) / _MEGA:.1f}" for of in sizes)
+        helpers = statistics.median_high(cost.processes for cost in found)
+        return [f"{statistics.median(cpu):.3f} ({max(cpu):.3f})", *memory, str(helpers), str(len(found))]
 
-    head = ["of launcher and helpers", "CPU % of a core", "PSS MB", "RSS MB", "processes"]
+    head = ["launcher and helpers: median (max)", "CPU % of a core", "PSS MB", "RSS MB", "processes", "runs"]
     seconds = _FEW_SECONDS if setting.quick else _SECONDS
     title = f"idle: {_TASKS} sleeping tasks, {seconds:.0f} s"
     tables.show(title, head, setting.rows(row, len(head) - 1))

@@ -30,7 +30,11 @@ _ADVICE = {
     "into the hostfile",
     "cut off": "a firewall or a proxy closes the connections",
 }
-_FOLDERS = {"workdir": "its working folder", "tmp": "its folder for temporary files"}
+#: What a folder is, and how the hostfile names another.
+_FOLDERS = {
+    "workdir": ("its working folder", "`workdir:`"),
+    "tmp": ("its folder for temporary files", "`env: {TMPDIR: ...}`"),
+}
 _PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "can't be run"}
 
 
@@ -332,10 +336,12 @@ def _clocks(reports: Sequence[HostReport]) -> Iterator[Finding]:
 
 def _resources(report: HostReport) -> Iterator[Finding]:
     here = (report.host.name,)
-    for name, folder in report.facts.folders.items():
-        where, free = f"{_FOLDERS.get(name, name)} {folder.path}", folder.free
+    for name, (what, key) in _FOLDERS.items():
+        if (folder := report.facts.folders.get(name)) is None:
+            continue
+        where, free = f"{what} {folder.path}", folder.free
         if folder.why:
-            advice = "free space there, correct it, or use another: `workdir:` in the hostfile"
+            advice = f"free space there, correct it, or use another: {key} in the hostfile"
             yield Finding(PROBLEM, "disk", here, f"{where} can't be written: {folder.why}", advice)
         elif free is not None and free < _LITTLE:
             seen = f"{where} has {byte_size(free)} left"

@@ -281,18 +281,21 @@ class _Pickler(pickle.Pickler):
 
 
 def _stacked(rows: list[Any]) -> Any:
-    """One array of these arrays; ``None`` if they are other things, or differ."""
+    """One array of these arrays, of native byte order; ``None`` if they are other things, or differ."""
     first = rows[0]
     if not is_array(first) or first.dtype.hasobject:
         return None
     numpy = sys.modules["numpy"]
+    if {*map(type, rows)} != {numpy.ndarray}:  # no subclass
+        return None
+    joined = numpy.empty((len(rows), *first.shape), numpy.result_type(first))
     try:
-        if {*map(type, rows)} != {numpy.ndarray} or {*map(len, rows)} != {len(first)}:  # no subclass
+        if {*map(len, rows)} != {len(first)}:
             return None
-        joined = numpy.concatenate(rows, dtype=first.dtype, casting="no")
+        numpy.concatenate(rows, out=joined.reshape(len(rows) * len(first), *first.shape[1:]), casting="equiv")
     except (TypeError, ValueError):  # they have other types of elements, or other dimensions
         return None
-    return joined.reshape(len(rows), *first.shape)
+    return joined
 
 
 def _columns(rows: list[Any]) -> Any:

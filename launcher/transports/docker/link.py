@@ -43,7 +43,7 @@ _LOOK = 0.05
 _GONE = re.compile(r"no such container|is not running", re.I)
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
 _REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
-#: What the command says if the engine dies while they exchange data, as Go words it.
+#: What the command says if the engine or the container dies with data unread, as Go words it.
 _CUT_OFF = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
 
 
@@ -252,7 +252,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
     last = last_line("\n".join(lines))
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
-    if began and (code in _NOT_STARTED or _CUT_OFF.match(last)):
+    if code in _NOT_STARTED and began:
         return f"its Docker engine has gone: was it stopped? ({last})"
     if code == _REFUSAL or (code in _NOT_STARTED and "docker: " in stderr):
         return explain(Result(code, err=stderr).fault, container.image, container.python)
@@ -263,6 +263,8 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
         if container.memory is not None and code - 128 == signal.SIGKILL:
             limit = f" (its memory limit is {byte_size(container.memory, binary=True)})"
         return f"its container was killed by {signal_name(code - 128)}{limit}"
+    if began and _CUT_OFF.match(last):
+        return f"the agent was cut off: its Docker engine has gone, or its container ({last})"
     if began:
         return f"the agent exited: {last}" if last else "the agent was killed"
     if "exec format error" in last:

@@ -124,7 +124,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
     env = {**os.environ, **request["env"]}
     workdir = os.path.abspath(os.path.expanduser(request["workdir"] or "."))
     # `tempfile.gettempdir` makes a file, which a kill would leave, and hides a folder that can't be used.
-    paths = {"workdir": workdir, "tmp": os.path.abspath(env.get("TMPDIR") or "/tmp")}
+    paths = {"workdir": workdir, "tmp": os.path.join(workdir, env.get("TMPDIR") or "/tmp")}
     late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
     folders = _together([partial(_folder, path) for path in paths.values()], request["seconds"], late)
     return {

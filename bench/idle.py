@@ -34,9 +34,12 @@ class Cost(NamedTuple):
 def measure(setting: Setting) -> None:
     """Measure and print."""
     costs: dict[str, list[Cost]] = {one.name: [] for one in setting.present}
-    for _, contender in setting.turns(min(setting.rounds, 5)):
+    for number, contender in setting.turns(min(setting.rounds, 5)):
+        found = costs[contender.name]
+        if len(found) < number:  # its tasks did not come up before
+            continue
         if (cost := _once(setting, contender)) is not None:
-            costs[contender.name].append(cost)
+            found.append(cost)
 
     def row(contender: Contender) -> list[str]:
         found = costs[contender.name]

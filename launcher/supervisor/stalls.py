@@ -134,6 +134,8 @@ def _silent(job: JobState, looks: int, beside_others: int) -> list[TaskRecord]:
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in job.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(job, record, looks)]
+    if not silent:
+        return []
     others = [record for record in working if not _is_silent(job, record, looks)]
     roles = {task.role for task in job.tasks}
     serving = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()

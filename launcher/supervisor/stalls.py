@@ -131,6 +131,8 @@ def _silent(job: JobState, looks: int, beside_others: int) -> list[TaskRecord]:
         looks: the limit.
         beside_others: the limit for tasks beside others that print.
     """
+    if job.silence.looks - job.silence.since <= looks:
+        return []  # the silence of all tasks counts from then on, or from later
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in job.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(job, record, looks)]

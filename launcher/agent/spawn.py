@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import processes
@@ -139,6 +139,8 @@ class Spawner:
         if venv is not None:
             environment.update(entered(environment, venv))
         _enter(self._home, workdir)
+        if "PWD" not in extra:
+            environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)
         if script is not None:
             find_script(script, "")
         path = find_executable(argv[0], "", environment.get("PATH", os.defpath))
@@ -220,6 +222,23 @@ def _enter(home: int, workdir: Optional[str]) -> None:
     except (OSError, ValueError) as error:
         why = f"can't enter the working folder {workdir!r}: {_reason(error)}"
         raise NotRunnableError(why) from error
+
+
+def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
+    """Return the value of PWD for the folder that the agent has entered, by the name that a user knows.
+
+    Shells and programs such as ``make`` believe PWD, and keep the name of a link to a folder.
+
+    Args:
+        inherited: PWD of the agent; it may name another folder.
+        workdir: what was entered, see `Spawner.prepare`.
+    """
+    below = os.path.normpath(os.path.join(inherited, os.path.expanduser(workdir or "")))
+    for name in (inherited, below):
+        with suppress(OSError, ValueError):
+            if os.path.isabs(name) and os.path.samefile(name, "."):
+                return name
+    return os.getcwd()
 
 
 def _explained(error: Exception, name: str) -> LaunchError:

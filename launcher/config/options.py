@@ -70,8 +70,9 @@ def carried_variables(
             matching = {key: environ[key] for key in environ if key.startswith(name[:-1])}
             if not matching:
                 notes.append(f"-x {name}: no variable of launch has a name with this beginning")
-            # A task that runs launch has these variables, with its own values.
-            found.update({key: value for key, value in matching.items() if key not in RESERVED_VARIABLES})
+            # A task has these variables, with its own values: the first ones if it runs launch, PWD always.
+            own = {*RESERVED_VARIABLES, "PWD"}
+            found.update({key: value for key, value in matching.items() if key not in own})
             copied |= matching.keys()
             continue
         try:

@@ -10,7 +10,7 @@ from tests.contract.driver import AT_ONCE, Driver
 from tests.contract.sites import Site
 
 #: What a task prints whose template has imported ``tabnanny``, which nothing else imports.
-FORKED = "import os, sys, time; print('tabnanny' in sys.modules, os.environ['OWN'], os.getcwd(), *sys.argv)"
+FORKED = "import os, sys; print('tabnanny' in sys.modules, os.environ['OWN'], os.environ['PWD'], *sys.argv)"
 
 
 def _preload(agent: Driver, site: Site, *tasks: str, modules: tuple[str, ...] = ("tabnanny",)) -> None:

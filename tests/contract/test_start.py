@@ -114,6 +114,20 @@ def test_environment_arrives_as_it_was(agent: Driver, eyes: Eyes):
     assert MARK.encode() in base
 
 
+def test_pwd_is_the_folder(agent: Driver, eyes: Eyes):
+    """By the name that the user gave, also if that is a link. A variable of the user's wins."""
+    folder, link = f"{eyes.site.folder}/real", f"{eyes.site.folder}/link"
+    eyes.site.run(["mkdir", folder])
+    eyes.site.run(["ln", "-s", folder, link])
+    names = (None, folder, link, f"{folder}/../link", "/usr/share/..")
+    for number, workdir in enumerate(names):
+        it = found(agent, eyes, f"worker/{number}", workdir=workdir)
+        shown = it["cwd"] if workdir is None else os.path.normpath(workdir).encode()
+        assert it["env"][b"PWD"] == shown, workdir
+    it = found(agent, eyes, "worker/9", workdir=folder, env={"PWD": "/elsewhere"})
+    assert it["env"][b"PWD"] == b"/elsewhere"
+
+
 def test_a_program_with_a_hostile_name(agent: Driver, eyes: Eyes):
     name = os.fsdecode(b'it\'s "odd" $(x)\n; & \xff.sh')
     agent.run("worker/0", [eyes.write(name, b'#!/bin/sh\necho ran "$1"\n'), "a  b"])

@@ -89,6 +89,30 @@ def test_a_tilde_is_the_home_and_keeps_the_environment_of_a_python(launch: Launc
     assert f"| {folder} {launch.home}\n" in ended.out, ended.out + ended.err
 
 
+@pytest.mark.parametrize(
+    ("words", "shell", "shown"),
+    [
+        ([], "link", "link"),
+        ([], "other", "real"),
+        (["-x", "P*"], "other", "real"),
+        (["--workdir", "sub"], "link", "real/sub"),
+        (["--preload", "tabnanny", "--workdir", "../link/sub"], "link", "link/sub"),
+        (["-x", "PWD=/x"], "link", "/x"),
+    ],
+    ids=str,
+)
+def test_pwd_is_the_folder_of_the_task(
+    launch: Launch, tmp_path: Path, words: list[str], shell: str, shown: str
+):
+    """Programs such as ``make`` believe it; a link stays one, as in a shell."""
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "pwd.py").write_text("import os\nprint(os.environ['PWD'])\n")
+    environment = {"PWD": str(tmp_path / shell)}
+    ended = launch(*words, "--", tmp_path / "pwd.py", cwd=tmp_path / "real", env=environment)
+    assert f"| {tmp_path / shown}\n" in ended.out, ended.out + ended.err
+
+
 def test_the_command_line_wins_over_hostfile_and_job_file(launch: Launch, tmp_path: Path):
     (tmp_path / "hosts.yaml").write_text("hosts:\n  - {name: localhost, env: {BATCH: '32', HOST: '1'}}\n")
     words = ["-x", "BATCH=64", "--", "sh", "-c", "echo $BATCH $HOST"]

@@ -11,13 +11,13 @@ from launcher.config.options import carried_variables, roles_with_drain
 from launcher.errors import Fault
 from launcher.job import SERVICE_ROLES, Program, Role
 
-HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f"}
+HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f", "PWD": "/here"}
 
 
 def test_variables():
     faults: list[Fault] = []
     notes: list[str] = []
-    words = ["A", "B=2=3", "TASK_*", "BASH_F*", "NO_SUCH_*"]
+    words = ["A", "B=2=3", "TASK_*", "BASH_F*", "PW*", "NO_SUCH_*"]
     found, copied = carried_variables(words, HERE, [], faults, notes)
     assert found == {"A": "1", "B": "2=3", "TASK_X": "x", "BASH_FUNC_f%%": "f"}
     assert copied & found.keys() == found.keys() - {"B"}

@@ -6,12 +6,14 @@ A plain line has a host and its settings::
 
     # comment
     node1 slots=4 max-slots=8
+    node4 4 all.q@node4 UNDEFINED
     user@node2:4 labels=fast,zone=a workdir="/data/my runs"
     node[03-16]
     fe80::1%eth0 slots = 2
 
 Single or double quotes enclose any other characters; a backslash is literal. ``#`` begins a comment where a
 setting could begin. A line with a name alone may be repeated: each line is one slot, as in PBS node files.
+The line of ``node4`` is from Grid Engine's PE_HOSTFILE.
 
 Names are arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.config import schema, values
@@ -35,6 +37,9 @@ from launcher.regular_file import similar_file
 MOST_HOSTS = 4096
 #: Largest number of characters of an entry, and of a name.
 _LONGEST_ENTRY, _LONGEST_NAME = 2000, 253
+#: Numbers after a host's colon that are ports for those who write addresses: that of ssh, and all from the
+#: first one that any user may listen on.
+_SSH_PORT, _FIRST_PORT = 22, 1024
 _YAML_ENDINGS = (".yaml", ".yml")
 _FILE_ENDINGS = (*_YAML_ENDINGS, ".txt", ".hosts")
 #: An IPv6 address in brackets, perhaps followed by slots.
@@ -43,6 +48,18 @@ _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 #: A token of a plain line; and a setting, whose value may be empty even if another setting follows.
 _TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
 _SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)")
+#: What follows the host in a line of Grid Engine's PE_HOSTFILE: slots, queue, processors.
+_GRID_ENGINE = re.compile(r"([0-9]+)\s+\S+@\S+\s+\S+")
+#: LSF's LSB_MCPU_HOSTS: ``node1 4 node2 8``.
+_LSF = re.compile(r"[A-Za-z][\w.-]*[ \t]+[0-9]{1,3}(?:[ \t]+[A-Za-z][\w.-]*[ \t]+[0-9]{1,3})*")
+#: The head of a section of an Ansible inventory.
+_SECTION = re.compile(r"\[[A-Za-z][\w.-]*(?::(vars|children))?\]")
+#: The kind of a section -> what to write instead.
+_SECTION_ADVICE = {
+    None: "expected a host; leave out the groups of an inventory",
+    "vars": "expected settings after each host, or below defaults: of a YAML file",
+    "children": "expected hosts; leave out the groups of an inventory, and their names",
+}
 #: Names that other programs have for keys of plain lines.
 _ALIASES = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
@@ -75,6 +92,9 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
         raise ValueError("expected a host without a scheme, as in user@node1; its port is a key")
     user, at, rest = text.rpartition("@")
     bracketed = _BRACKETED.fullmatch(rest)
+    if re.search(r"\w\[[0-9]+:[0-9]+\]", rest):  # a range of Ansible
+        with_dash = re.sub(r"(\[[0-9]+):", r"\1-", rest)
+        raise ValueError(f'expected a range with "-", as in {with_dash}')
     if bracketed:
         host, number = bracketed.groups()
     elif bare_ipv6 and _is_ipv6(rest):
@@ -86,12 +106,31 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
         number = number if colon else None
     if "@" in user and "." not in user.rpartition("@")[2]:
         raise ValueError('expected one "@", as in user@node1; a user of a domain is user@corp.org@node1')
+    if at and not user:
+        raise ValueError(f"expected a host; `nodeset -f {text}` prints the hosts of a group of ClusterShell")
+    if re.search(r"[\w\]][!&][@\w]", rest):
+        raise ValueError('expected hosts without "!" and "&"; `nodeset -f` prints those that are left')
     names = _host_names(host)
     own: dict[str, Any] = {"user": values.user_name(user)} if at else {}
+    return names, own if number is None else {**own, "slots": _inline_slots(number)}
+
+
+def _inline_slots(text: str) -> int:
+    """The slots after a host's colon, where users of TensorFlow write a port.
+
+    Raises:
+        ValueError: ``expected ...``: it is no number of slots, or may be a port.
+    """
     try:
-        return names, own if number is None else {**own, "slots": values.slots(number)}
+        slots = values.slots(text)
     except ValueError:
-        raise ValueError(f'expected slots from 1 to {values.MOST_SLOTS} after the ":"') from None
+        raise ValueError(f'expected slots from 1 to {_FIRST_PORT - 1} after the ":"') from None
+    if slots != _SSH_PORT and slots < _FIRST_PORT:
+        return slots
+    raise ValueError(
+        f'expected slots after the ":", and {slots} is the form of a port: leave it out, as launch chooses '
+        f"the ports of tasks; in a hostfile slots={slots} are slots, and port={slots} is that of ssh"
+    )
 
 
 def parse_address(text: str) -> tuple[str, ...]:
@@ -113,6 +152,10 @@ def _host_names(text: str) -> tuple[str, ...]:
         if not _is_ipv6(text):
             raise ValueError('expected a name without ":", or an IPv6 address as in fe80::1%eth0')
         return (text,)
+    if re.fullmatch("[1-9][0-9]*", text):
+        raise ValueError(
+            f'expected a host\'s name, and {text} is a number; slots follow a ":", as in node1:{text}'
+        )
     if " " in text:
         raise ValueError("expected one host; several hosts have commas between them, or a line each")
     names = expand(text)
@@ -152,8 +195,8 @@ def expand(text: str) -> list[str]:
 
 
 def _span(text: str) -> list[str]:
-    """The numbers of ``7`` or ``01-16``."""
-    match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", text.strip())
+    """The numbers of ``7``, ``01-16``, or ``1-15/2``: every second one."""
+    match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9})(?:/([1-9][0-9]{0,8}))?)?", text.strip())
     if match is None:
         raise ValueError("expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]")
     low, high = match[1], match[2] or match[1]
@@ -164,7 +207,8 @@ def _span(text: str) -> list[str]:
         raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
     if int(high) - int(low) >= MOST_HOSTS:
         raise ValueError(f"expected at most {MOST_HOSTS} hosts")
-    return [f"{number:0{len(low) if padded else 1}}" for number in range(int(low), int(high) + 1)]
+    numbers = range(int(low), int(high) + 1, int(match[3] or 1))
+    return [f"{number:0{len(low) if padded else 1}}" for number in numbers]
 
 
 def _is_ipv6(text: str) -> bool:
@@ -277,10 +321,7 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
         hosts = _read_yaml(text, faults)
     else:
         inventory = Inventory(faults)
-        text = re.sub("\r\n|\r", "\n", text)
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip() and not line.lstrip().startswith("#"):
-                _read_line(line.strip(), number, inventory)
+        _read_lines(re.sub("\r\n|\r", "\n", text).split("\n"), inventory)
         hosts = inventory.hosts()
     faults.raise_any(HostfileError)
     return hosts
@@ -289,12 +330,19 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     """The hosts of a list such as ``h1:2,user@h2,node[01-16],[fe80::1]:2``; ends of lines are commas, too.
 
+    A list of LSF (LSB_MCPU_HOSTS) has blanks instead, and a number of slots after each host: ``h1 4 h2 8``.
+
     Raises:
         HostfileError: with all faults of the list.
     """
     inventory = Inventory(Faults(source))
-    for entry in split_entries(text) if text.strip() else ():
-        inventory.add(entry, 0)
+    if _LSF.fullmatch(text.strip()):
+        words = text.split()
+        for name, slots in zip(words[::2], words[1::2], strict=True):
+            inventory.add(name, 0, schema.read_mapping(Node({"slots": Node(slots)}), HOST, inventory.faults))
+    else:
+        for entry in split_entries(text) if text.strip() else ():
+            inventory.add(entry, 0)
     hosts = inventory.hosts()
     inventory.faults.raise_any(HostfileError)
     return hosts
@@ -353,6 +401,19 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
     return inventory.hosts(values["hosts"].line)
 
 
+def _read_lines(lines: Sequence[str], inventory: Inventory) -> None:
+    """Read plain lines; those below ``[x:vars]`` and ``[x:children]`` of an inventory are no hosts."""
+    without_hosts = False
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        section = _SECTION.match(line)
+        if section:
+            without_hosts = section[1] is not None
+        if section or not without_hosts:
+            _read_line(line, number, inventory)
+
+
 def _read_line(line: str, number: int, inventory: Inventory) -> None:
     """Read a plain line: a host, ``KEY=VALUE`` settings (blanks around ``=`` are allowed), a comment."""
     faults, written = inventory.faults, dict[str, Node]()
@@ -362,11 +423,13 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
     if advice := _line_advice(name, rest):
         faults.add(number, quoted(name), advice)
         return
+    if grid_engine := _GRID_ENGINE.fullmatch(rest):
+        rest = f"slots={grid_engine[1]}"
     while rest and not rest.startswith("#"):
         match = _SETTING.match(rest)
         if match is None:
-            expected = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
-            faults.add(number, quoted(rest.split(None, 1)[0]), expected)
+            word = rest.split(None, 1)[0]
+            faults.add(number, quoted(word), _setting_advice(word))
             break
         key, value = _ALIASES.get(match[1], match[1]), _unquoted(match[2])
         if key in written:
@@ -383,13 +446,21 @@ def _line_advice(name: str, rest: str) -> str:
         return 'expected "#" before a comment'
     if name == "-":
         return "expected a host; a list with dashes goes below hosts: in a file that ends with .yaml"
-    if re.fullmatch(r"\[[A-Za-z][\w:.-]*\]", name):
-        return "expected a host; leave out the groups of an inventory"
+    if section := _SECTION.fullmatch(name):
+        return _SECTION_ADVICE[section[1]]
     if name in ("Host", "HostName") and rest and "=" not in rest:
         return "expected a host; launch reads ~/.ssh/config by itself"
     if len(split_entries(name)) > 1:
         return "expected one host a line"
     return ""
+
+
+def _setting_advice(word: str) -> str:
+    """What to write instead of a word that is no setting."""
+    added = re.fullmatch(r"slots\+=([0-9]+)", word)
+    if added:
+        return f"expected slots={added[1]}: PRRTE's += adds slots to a running job"
+    return 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
 
 
 def _unquoted(text: str) -> str:

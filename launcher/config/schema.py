@@ -170,12 +170,13 @@ _OTHER_NAMES = {
         "collect": "download artifacts outputs",
         "roles": "tasks groups cluster",
         "name": "host hostname",
-        "address": "ip addr ansible_host",
         "user": "login ansible_user",
         "port": "ssh_port ansible_port",
     }.items()
     for other in others.split()
 }
+#: Names that other inventories have for the address that ssh connects to: ours is the host's name.
+_ADDRESSES = ("ip", "addr", "ansible_host", "ansible_ssh_host")
 _SSH_KEY = "expected IdentityFile for this host in ~/.ssh/config"
 _KUBERNETES = "this is a file of Kubernetes; expected kind: TFJob, or command: and roles: of a job file"
 #: What to write instead of a key for which there is none of ours.
@@ -233,7 +234,7 @@ def read_mapping(
     for name, value in node.value.items():
         if name not in keys:
             # Suggestions take time, and a file with so many faults is of another kind.
-            hint = elsewhere(name) or (_suggestion(name, keys) if len(faults) < MOST_FAULTS else "")
+            hint = elsewhere(name) or (_suggestion(name, value, keys) if len(faults) < MOST_FAULTS else "")
             faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
             continue
@@ -244,9 +245,13 @@ def read_mapping(
     return values
 
 
-def _suggestion(name: str, keys: Keys) -> str:
+def _suggestion(name: str, value: Node, keys: Keys) -> str:
     """What to write instead of an unknown key."""
     word = name.lower().replace("-", "_")
+    if word in _ADDRESSES and "address" in keys:
+        written = printable(value.value[:MOST_QUOTED]) if isinstance(value.value, str) else "it"
+        connected = f"expected {written} as the name, which ssh connects to; or HostName in ~/.ssh/config"
+        return f'{connected}; "address" is for other tasks'
     if _OTHER_NAMES.get(word) in keys:
         return f'expected "{_OTHER_NAMES[word]}"'
     return _ADVICE.get(word) or did_you_mean(name, tuple(keys))

@@ -18,7 +18,7 @@ from tests.conftest import examples
 EXAMPLES = examples(200)
 
 PIECES = [
-    "node", "node1", "h", "user@", "@", ":", ":2", "::", "fe80::1", "[fe80::1]", "%eth0", "[", "]", "[1-3]",
+    "node", "node1", "h", "user@", "@", ":", ":2", ":22", ":2222", "::", "fe80::1", "[fe80::1]", "%eth0", "[", "]", "[1-3]",
     "[01-16]", "[3-1]", "[1,2]", "[1-999999999]", ",", "-", ".", " ", "\t", "\n", "\r\n", "#", "=", "'", '"',
     "slots", "slots=2", "max-slots=", "gpus=", "0,1", "labels=", "a=b", "address=", "10.0.0.", "256", "\\", "\x00",
     "\ufeff", "é", "port=99999", "user=", "127.0.0.1",
@@ -65,6 +65,7 @@ def test_hosts_or_faults(text: str, source: str) -> None:
         assert host.name.isascii()
         assert not set(host.name) & set(" []@,/'\"\\")
         assert host.slots is None or host.slots >= 1
+        assert source != "--hosts" or host.slots != 22 and (host.slots or 1) < 1024
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

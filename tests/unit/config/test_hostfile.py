@@ -23,7 +23,7 @@ NAME = "expected a host's name: letters, digits and any of .-_, not beginning wi
 USER = "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -"
 BRACKETS = "expected an IPv6 address in brackets, as in [fe80::1]:2"
 SLOTS = "expected a whole number from 1 to 1000000"
-COLON = 'expected slots from 1 to 1000000 after the ":"'
+COLON = 'expected slots from 1 to 1023 after the ":"'
 PAIR = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
 GPUS = "expected how many, or their ids, as in 0,1 or GPU-8f3a"
 ONCE = "expected each host once"
@@ -88,6 +88,9 @@ def test_ranges_that_are_wrong(texts: str, expected: str):
         ("127.0.0.1,010,a_b.c-d.", [Host("127.0.0.1"), Host("010"), Host("a_b.c-d.")]),
         ("n[01-02]:2,m[1,3]", [Host("n01", slots=2), Host("n02", slots=2), Host("m1"), Host("m3")]),
         ("10.0.0.[9-10]", [Host("10.0.0.9"), Host("10.0.0.10")]),
+        ("n[1-7/3],m[00-10/5]", [Host(name) for name in ("n1", "n4", "n7", "m00", "m05", "m10")]),
+        ("h1:1023,h2:21,h3:23", [Host("h1", slots=1023), Host("h2", slots=21), Host("h3", slots=23)]),
+        ("h1 4 h2 22", [Host("h1", slots=4), Host("h2", slots=22)]),
         ("n1\nn[2-3]:2\n  n4", [Host("n1"), Host("n2", slots=2), Host("n3", slots=2), Host("n4")]),
         ("x" * 253, [Host("x" * 253)]),
     ],
@@ -110,6 +113,13 @@ def test_lists(text: str, expected: list[Host]):
         ("+n2", 'host is "+n2"; expected a host\'s name: relative hosts of PRRTE ("+n2", "+e") are not supported'),
         ("u@v@node01:2", 'host is "u@v@node01:2"; expected one "@", as in user@node1; a user of a domain is user@corp.org@node1'),
         ("h:0", f'host is "h:0"; {COLON}'),
+        ("h:x", f'host is "h:x"; {COLON}'),
+        ("@gpu", 'host is "@gpu"; expected a host; `nodeset -f @gpu` prints the hosts of a group of ClusterShell'),
+        ("n[1-9]!n3", 'host is "n[1-9]!n3"; expected hosts without "!" and "&"; `nodeset -f` prints those that are left'),
+        ("n[1-9/0]", 'host is "n[1-9/0]"; expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]'),
+        ("n[01:16]", 'host is "n[01:16]"; expected a range with "-", as in n[01-16]'),
+        ("h1 2222", 'host is "h1 2222"; expected one host; several hosts have commas between them, or a line each'),
+        ("h1,4", 'host is "4"; expected a host\'s name, and 4 is a number; slots follow a ":", as in node1:4'),
         ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),
         ("[fe80::1]x", f'host is "[fe80::1]x"; {BRACKETS}'),
         ("[fe80::x]", 'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0'),
@@ -122,6 +132,36 @@ def test_lists(text: str, expected: list[Host]):
 )  # fmt: skip
 def test_faults_of_lists(text: str, expected: str):
     assert faults(text, "--hosts") == [f"--hosts: {expected}"]
+
+
+@pytest.mark.parametrize(
+    "host", ["h:{}", "u@h:{}", "[::1]:{}", "u@[fe80::1%eth0]:{}", "n[01-16]:{}", "10.0.0.1:{}"]
+)
+@pytest.mark.parametrize("port", ["22", "1024", "65535", "70000"])
+@pytest.mark.parametrize(
+    ("form", "source", "where"),
+    [
+        ("a,{}", "--hosts", "--hosts"),
+        ("a\n{}", "--hosts", "--hosts"),
+        ("{}", "f", "f:1"),
+        ("{} gpus=1", "f", "f:1"),
+        ("hosts:\n- '{}'", "f.yaml", "f.yaml:2"),
+        ("hosts:\n- {{name: '{}', gpus: 1}}", "f.yaml", "f.yaml:2"),
+        ("hosts: [a]\nspares: ['{}']", "f.yaml", "f.yaml:2"),
+    ],
+)
+def test_a_port_is_never_slots(form: str, source: str, where: str, host: str, port: str):
+    (fault,) = faults(form.format(host.format(port)), source)
+    assert fault.startswith(f'{where}: host is "{host.format(port)}"; expected slots after the ":"')
+    assert f"slots={port}" in fault and f"port={port}" in fault
+
+
+def test_so_many_slots_are_possible():
+    for text, source in (
+        ("h slots=2222\ni slots=22", "f"),
+        ("hosts: [{name: h, slots: 2222}, {name: i, slots: 22}]", "f.yaml"),
+    ):
+        assert [host.slots for host in parse_hostfile(text, source)] == [2222, 22]
 
 
 # ---------------------------------------------------------------------- plain lines
@@ -144,6 +184,8 @@ def test_faults_of_lists(text: str, expected: str):
         ("u@[fe80::1]:2 # c", Host("fe80::1", user="u", slots=2)),
         ("hosts:4", Host("hosts", slots=4)),
         ("a workdir=/x//y/*/z", Host("a", workdir="/x//y/*/z")),
+        ("n1.lab 4 all.q@n1.lab UNDEFINED", Host("n1.lab", slots=4)),
+        ("n1 48 big.q@@all <NULL>", Host("n1", slots=48)),
     ],
 )
 def test_plain_lines(line: str, host: Host):
@@ -189,6 +231,10 @@ def test_plain_files():
         ("a python= slots=4", ['f:1: python is ""; expected text of one line, not empty']),
         ("a workdir='x y", [f'f:1: "workdir=\'x"; {PAIR}']),
         ("n[1-3] address=x", ['f:1: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
+        ("a slots+=5", ['f:1: "slots+=5"; expected slots=5: PRRTE\'s += adds slots to a running job']),
+        ("[web:vars]\nansible_user=u\nx = 1\n[web]\nb slots=x", ['f:1: "[web:vars]"; expected settings after each host, or below defaults: of a YAML file', 'f:4: "[web]"; expected a host; leave out the groups of an inventory', f'f:5: slots is "x"; {SLOTS}']),
+        ("a\n[all:children]\nweb\ndb", ['f:2: "[all:children]"; expected hosts; leave out the groups of an inventory, and their names']),
+        ("[n:9]", ['f:1: host is "[n:9]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0']),
         ("a // b\n/* c */", [f'f:1: "//"; {PAIR}', 'f:2: "/*"; expected "#" before a comment']),
     ],
 )  # fmt: skip

@@ -25,6 +25,7 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "count": _NUMBERS,
     "cpu_s": (0, 1e10),
     "cpus": (1, 1 << 20),
+    "first": _NUMBERS,
     "free": _BYTES,
     "leftovers": _PROCESSES,
     "memory": _BYTES,

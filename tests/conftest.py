@@ -57,9 +57,14 @@ _FOREIGN = (
 )  # fmt: skip
 
 
-def examples(most: int) -> int:
-    """How many examples hypothesis tries: a quarter of ``most``; all of them if ``LAUNCH_SOAK`` is set."""
-    return most if os.environ.get("LAUNCH_SOAK") else most // 4
+def examples(most: int, part: int = 4) -> int:
+    """Return how many random examples a test tries.
+
+    Args:
+        most: The number of `make soak`.
+        part: `make test` tries one of this many.
+    """
+    return most if os.environ.get("LAUNCH_SOAK") else most // part
 
 
 class Leaks(NamedTuple):

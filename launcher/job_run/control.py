@@ -34,10 +34,12 @@ from functools import partial
 from typing import Any
 
 from launcher import events
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, ProtocolError
+from launcher.fields import FieldReader
 from launcher.job_run.followers import Followers
 from launcher.loop import Loop
 from launcher.output.jsonl import record_as_dict
+from launcher.record import Record
 from launcher.report import Report
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
@@ -47,6 +49,61 @@ from launcher.unix_socket import BACKLOG, PACKET, accept_own, control_address
 
 #: Connections at a time.
 _MOST = 16
+
+
+class TasksRequest(Record):
+    """Asks for the report of the job as it is now."""
+
+    #: Whether the hosts shall measure the memory of their tasks, for later answers.
+    measure: bool = False
+
+
+class RestartRequest(Record):
+    """Asks to stop tasks and to start them again."""
+
+    #: Names of tasks, roles and ranges, as `selected` reads them.
+    tasks: tuple[str, ...]
+
+
+class FollowRequest(Record):
+    """Asks for the events of the job."""
+
+    #: The number of the first event, in JSON ``from``. None stands for the next event.
+    first: int | None = None
+    #: Whether the follower wants to be told that logs have grown.
+    output: bool = False
+
+
+_REQUESTS: Mapping[str, type[Record]] = {
+    "tasks": TasksRequest,
+    "restart": RestartRequest,
+    "follow": FollowRequest,
+}
+
+
+def read_request(packet: bytes) -> Any:
+    """Read what a client has sent.
+
+    Args:
+        packet: A JSON object. Its key ``request`` names the kind, and the other keys are the fields of the
+            record of that kind.
+
+    Returns:
+        A `TasksRequest`, `RestartRequest` or `FollowRequest` whose values have the types of its fields.
+
+    Raises:
+        ProtocolError: The packet is not a request.
+    """
+    try:
+        fields = json.loads(packet)
+        kind = fields.pop("request")
+        if "from" in fields:
+            fields["first"] = fields.pop("from")
+        record = _REQUESTS[kind]
+        return record._make(FieldReader().read(record, fields))
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        expected = f"expected a JSON object whose request is one of {', '.join(_REQUESTS)}"
+        raise ProtocolError(f"{expected} ({error!r:.100})") from error
 
 
 class Control:
@@ -122,7 +179,10 @@ class Control:
         packet = b""
         with suppress(OSError):  # the client has gone
             packet = client.recv(PACKET)
-        answer = self._answer(packet)
+        try:
+            answer = self._answer(packet)
+        except Exception as error:  # noqa: BLE001 - a fault of ours in answering must not end the job
+            answer = {"error": f"launch failed to answer: {error!r}"}
         # An error: the client has gone, or no file descriptor is left.
         with suppress(OSError), open(os.memfd_create("answer"), "wb", buffering=0) as file:
             file.write(json.dumps(answer).encode())
@@ -145,30 +205,33 @@ class Control:
 
     def _answer(self, packet: bytes) -> Mapping[str, Any]:
         try:
-            request = json.loads(packet)
-            tasks = self._tasks(request["tasks"]) if request["request"] == "restart" else ()
-            if request["request"] == "follow":
-                first = self.followers.first(request.get("from"))
-                return {"next": first, "output": bool(request.get("output"))}
-            measure = request.get("measure", False)
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            request = read_request(packet)
+            if isinstance(request, FollowRequest):
+                return {"next": self.followers.first(request.first), "output": request.output}
+            if isinstance(request, RestartRequest):
+                self._handle(events.RestartAsked(events.now(), self._tasks(request.tasks)))
+                return {}
+        except ProtocolError as error:
             return {"error": f"not a request: {error}"}
         except LaunchError as error:
             return {"error": str(error)}
-        if tasks:
-            self._handle(events.RestartAsked(events.now(), tasks))
-            return {}
-        if measure:
+        if request.measure:
             self._measure()
         now = {"report": record_as_dict(self._report()), "memory": self._memory}
         return {**now, "measuring": [*self._measuring], "restarting": [*self._machine.state.tasks.restarting]}
 
     def _tasks(self, names: Collection[str]) -> tuple[TaskId, ...]:
-        """The tasks to restart.
+        """Return the tasks to restart.
+
+        Args:
+            names: Of tasks, roles and ranges. Without a name there is nothing to restart: `selected` would
+                take all tasks, which nobody has asked for.
 
         Raises:
-            LaunchError: they can't be restarted.
+            LaunchError: They can't be restarted.
         """
+        if not names:
+            raise LaunchError("the request names no task")
         if self._machine.phase is not Phase.RUNNING:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
         tasks = selected(self._machine.state.tasks.keys(), names)

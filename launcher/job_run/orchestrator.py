@@ -12,6 +12,7 @@ from typing import Any
 
 from launcher import events
 from launcher.errors import LaunchError, Preempted, ProtocolError, TransportError
+from launcher.fields import FieldReader
 from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
@@ -38,6 +39,8 @@ _IMMEDIATE_WAIT, _IMMEDIATE_KILL = 0.5, 3.0
 _REASON_WAIT = 2.0
 #: Seconds between two looks for that reason.
 _LOOK = 0.01
+#: The longest line of a command by `--commands-fd`, and what is read of that pipe at a time.
+_COMMAND_BYTES = 64 * 1024
 #: Events that are not shown: `events.TaskMoved` has what they say.
 _TOLD_BY_MOVES = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
 
@@ -289,16 +292,28 @@ class Orchestrator:
             self._show(message)
 
     def _on_commands(self) -> None:
-        """Signal tasks for the program that started `launch`: a line of JSON for each `SignalTask`."""
+        """Signal tasks for the program that started `launch`: a line of JSON for each `SignalTask`.
+
+        A line that is not one is reported and left out, so that a mistake of that program ends no job.
+        """
         assert self._commands_fd is not None
-        data = os.read(self._commands_fd, 65536)
-        if not data:
-            self._loop.watch(self._commands_fd)
+        data = os.read(self._commands_fd, _COMMAND_BYTES)
         *lines, self._partial_command = (self._partial_command + data).split(b"\n")
         for line in lines:
-            fields = json.loads(line)
-            task = TaskId(fields["task"])
-            self._send(events.SignalTask(self._host_of[task].name, task, fields["signal"], fields["all"]))
+            try:
+                fields = FieldReader(tasks=self._host_of).read(events.SignalTask, json.loads(line))
+            except (ProtocolError, ValueError, RecursionError) as error:
+                text = host_text(f"a command by --commands-fd is not valid: {error}")
+                self._show(events.Tell(text, urgent=True))
+                continue
+            host = self._host_of[fields[0]].name
+            self._send(events.SignalTask(host, *fields))
+        if len(self._partial_command) > _COMMAND_BYTES:
+            text = f"a command by --commands-fd is longer than {_COMMAND_BYTES} bytes: no more are read"
+            self._show(events.Tell(text, urgent=True))
+            data = b""
+        if not data:
+            self._loop.watch(self._commands_fd)
 
     # ------------------------------------------------------------------ connections
 

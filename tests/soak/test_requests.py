@@ -1,0 +1,168 @@
+"""What programs of the same user may send to a running launcher: random requests and commands end no job.
+
+``make test`` sends a tenth of them; with ``LAUNCH_SOAK`` all are sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.conftest import Launch, Started, examples
+from tests.local.seeing import last_run, soon
+
+#: Requests to the control socket, lines for --commands-fd.
+_REQUESTS, _COMMANDS = examples(2000, 10), examples(500, 10)
+_SEED = 20261128
+_NAMES = ("request", "tasks", "from", "measure", "output", "task", "signal", "all", "first", "host", "", "é")
+#: Kinds of requests, and names of tasks that the job does not have: a right name would restart a task.
+_WORDS = ("tasks", "restart", "follow", "worker", "nobody/0", "worker/7-9", "worker/0/0", "", "\x1b[31m", "\ud800")
+_NUMBERS = (0, 1, -1, 2**31, 2**63, 10**400, 1.5, -0.0, 1e308, float("nan"), float("inf"), True, False, None)
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def value(chance: random.Random, depth: int = 0) -> Any:
+    """A random JSON value."""
+    kind = chance.randrange(8 if depth < 3 else 5)
+    if kind < 3:
+        return chance.choice(_WORDS[:1] + _WORDS[4:])
+    if kind < 5:
+        return chance.choice(_NUMBERS)
+    if kind < 7:
+        return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
+    return {chance.choice(_NAMES): value(chance, depth + 1) for _ in range(chance.randrange(4))}
+
+
+def packets(chance: random.Random, count: int) -> Iterator[bytes]:
+    """Random packets: objects with known keys, other JSON, cut and damaged JSON, bytes."""
+    for number in range(count):
+        fields: Any = {name: value(chance) for name in chance.sample(_NAMES, chance.randrange(6))}
+        if chance.random() < 0.7:
+            fields["request"] = chance.choice(_WORDS[:3])
+        if number % 8 == 0:
+            fields = value(chance)
+        data = json.dumps(fields).encode()
+        if number % 9 == 0:
+            data = data[: chance.randrange(len(data) + 1)] + chance.randbytes(chance.randrange(9))
+        if number % 97 == 0:
+            data = b"[" * 30_000
+        yield data
+
+
+def asked(name: str, packet: bytes) -> dict[str, Any] | None:
+    """The answer of a launcher; None if it closes the connection without one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(30)
+        peer.connect(f"\0tf-launcher-{name}")
+        peer.send(packet)
+        with suppress(ConnectionError):
+            _, files, _, _ = socket.recv_fds(peer, 1 << 16, 1)
+            if files:
+                with open(files[0], "rb") as file:
+                    file.seek(0)
+                    answer: dict[str, Any] = json.load(file)
+                    return answer
+    return None
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def running(launch: Launch) -> Started:
+    """A job with two tasks, which both run."""
+    started = launch.start("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600")
+    started.until(lambda it: it.out.count("| up") == 2)
+    return started
+
+
+def test_requests_to_the_control_socket(launch: Launch):
+    started = running(launch)
+    name = last_run(launch).path.name
+    assert asked(name, b'{"request": "tasks"}')
+    before = descriptors(started.pid)
+    answers = [asked(name, packet) for packet in packets(random.Random(_SEED), _REQUESTS) if packet]
+    refused = [answer for answer in answers if answer is not None and "error" in answer]
+    assert len(refused) > len(answers) // 2
+    assert None not in answers
+    assert soon(lambda: descriptors(started.pid) <= before)
+    tasks = json.loads(launch.here("ps", "--json", name).out)
+    assert [(task["state"], task["attempt"]) for task in tasks] == [("running", 1)] * 2
+    started.send(2)
+    ended = started.wait()
+    assert ended.code == 130
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"request": "follow", "from": 1.5}, "first"),
+        ({"request": "follow", "from": -1}, "first"),
+        ({"request": "restart", "tasks": [7]}, "tasks"),
+        ({"request": "restart", "tasks": ""}, "tasks"),
+        ({"request": "restart", "tasks": []}, "no task"),
+        ({"request": "restart"}, "tasks"),
+        ({"request": "stop"}, "restart"),
+        ({"request": "tasks", "measure": 1}, "measure"),
+        ({"request": ["tasks"]}, "tasks"),
+        ([], "object"),
+    ],
+)
+def test_what_is_wrong_is_named(control: str, request_: object, error: str):
+    answer = asked(control, json.dumps(request_).encode())
+    assert answer is not None
+    assert error in answer["error"]
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a running job."""
+    started = running(launch := Launch(tmp_path_factory.mktemp("home")))
+    yield last_run(launch).path.name
+    started.send(2)
+    assert started.wait().code == 130
+
+
+def test_commands_of_the_program_that_started_launch(launch: Launch):
+    commands, ours = os.pipe()
+    words = ["--commands-fd", str(commands), "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600"]
+    errors = launch.home / "errors"
+    with errors.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "launcher", *words],
+            env={**os.environ, **launch.environment()},
+            pass_fds=[commands],
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+        )
+    try:
+        os.close(commands)
+        tasks = soon(lambda: json.loads(launch.here("ps", "--json", "latest").out or "[]"), 20)
+        assert len(tasks) == 2
+        before = descriptors(process.pid)
+        lines = [packet for packet in packets(random.Random(_SEED), _COMMANDS) if b"\n" not in packet]
+        with open(ours, "wb") as pipe:
+            for line in lines:
+                pipe.write(line + b"\n")
+            pipe.write(b'{"task": "worker/1", "signal": 9, "all": false}\n')
+            pipe.flush()
+            assert process.wait(60) == 137  # the valid command after all the others
+        assert before  # it was running
+    finally:
+        process.kill()
+        process.wait()
+    said = errors.read_text()
+    assert "Traceback" not in said
+    assert said.count("--commands-fd is not valid") >= len(lines) // 2

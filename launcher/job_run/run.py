@@ -6,7 +6,6 @@ The agents start first, so that modules for display and supervision are imported
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
+from launcher.job_run.reports import Unstarted, write_report
 from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.loop import Loop
 from launcher.regular_file import similar_file
@@ -34,7 +34,6 @@ from launcher.transports.machines import Machines
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
     from launcher.output.base import Background
-    from launcher.report import Report
     from launcher.runs.run import Run
 
 #: Without letters that look like digits.
@@ -57,15 +56,12 @@ def run_job(options: Options, detached: Background | None = None) -> int:
         InputError: the options are wrong; nothing was started.
         LaunchError: the job could not be started; no process of it is left.
     """
-    began = events.now()
-    #: Known when the transport has the hosts.
-    placements: list[Placement] = []
+    unstarted = Unstarted(options)
     with Interrupts() as interrupts, Notices() as notices:
         try:
-            return _with_inventory(options, placements, interrupts, notices, detached)
-        except TransportError as error:
-            if not options.dry_run:
-                _report_unstarted(options, placements, error, began)
+            return _with_inventory(options, unstarted, interrupts, notices, detached)
+        except (LaunchError, KeyboardInterrupt, SystemExit) as error:
+            unstarted.write_report(error)
             text = options.hosts_text or ""
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):
@@ -78,13 +74,14 @@ def run_job(options: Options, detached: Background | None = None) -> int:
 
 def _with_inventory(
     options: Options,
-    placements: list[Placement],
+    unstarted: Unstarted,
     interrupts: Interrupts,
     notices: Notices,
     detached: Background | None,
 ) -> int:
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
     launch = launch_of(options, interrupts.ignore, notices)
+    unstarted.run_name = launch.name
     if options.transport.shares_files:
         check_programs_here(options)
     with options.transport.inventory(launch) as inventory:
@@ -97,7 +94,7 @@ def _with_inventory(
         placement = place(inventory.job, inventory.hosts)
         if not inventory.standby:
             placement = placement._replace(standby=())
-        placements.append(placement)
+        unstarted.placement = placement
         if not options.transport.in_containers:
             check_programs(options, placement, inventory.here)
         staging = None
@@ -108,7 +105,9 @@ def _with_inventory(
         if options.dry_run:
             return _show_plan(options, inventory, placement, staging)
         show = _selection(options, placement)
-        return _launch(options, launch, inventory, placement, staging, show, interrupts, notices, detached)
+        return _launch(
+            options, launch, inventory, placement, staging, show, interrupts, notices, detached, unstarted
+        )
 
 
 def check_programs_here(options: Options) -> None:
@@ -216,6 +215,7 @@ def _launch(
     interrupts: Interrupts,
     notices: Notices,
     detached: Background | None,
+    unstarted: Unstarted,
 ) -> int:
     """Run a job whose options were checked."""
     began, job, planned = events.now(), launch.name, placement
@@ -240,7 +240,7 @@ def _launch(
             staging.send()
 
         tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None
-        paths = _run_folder(options, job, hosts.agents)
+        unstarted.paths = paths = _run_folder(options, job, hosts.agents)
         if detached is not None:
             detached.use_folder(paths, job)
         relays = _relays(hosts, options.relay)
@@ -309,7 +309,7 @@ def _launch(
             board,
             hosts.grow,
         )
-        complete = written = True
+        complete = written = unstarted.job_runs = True
         with ExitStack() as ending:
             # A signal after the end of the job, as at scancel, does not prevent the report.
             with interrupts.queued():
@@ -412,64 +412,3 @@ def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
     hosts = placement.hosts()
     where = hosts[0].name if len(hosts) == 1 else counted(len(hosts), "host")
     return f"job {job}: {tasks} on {where}; logs in {paths.logs}"
-
-
-# ---------------------------------------------------------------------- reports
-
-
-def write_report(report: Report, path: str, show: Callable[[str], None] = print_notice) -> bool:
-    """Write the file of ``--report``.
-
-    Args:
-        report: of the job.
-        path: of the file.
-        show: prints a line.
-
-    Returns:
-        Whether it was written; if not, a line says why.
-    """
-    from launcher.output.files import write_json_for_user
-    from launcher.output.jsonl import record_as_dict
-
-    try:
-        write_json_for_user(path, record_as_dict(report))
-    except OSError as error:
-        show(f"can't write the report to {path!r}: {error.strerror}")
-        return False
-    return True
-
-
-def _report_unstarted(
-    options: Options, placements: Sequence[Placement], error: TransportError, began: float
-) -> None:
-    """Write the report for ``--report`` and ``--json`` of a job that was not started.
-
-    Args:
-        options: of the launch.
-        placements: the placement; empty: there were no hosts.
-        error: why it was not started.
-        began: when, seconds.
-    """
-    if options.report is None and not options.json:
-        return
-    from launcher.output.jsonl import record_as_dict
-    from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
-
-    faults = error.faults if isinstance(error, HostsError) else (str(error),)
-    name = faults[0].partition(": ")[0]
-    placed_tasks = [placed for placement in placements for placed in placement.tasks]
-    host = name if name in {placed.host.name for placed in placed_tasks} else None
-    now = events.now()
-    failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
-    state, reason, unknown = TaskState.CANCELLED, Reason.NEVER_STARTED, ExitStatus(None, None)
-    tasks = (
-        TaskReport(placed.task, placed.host.name, "", None, state, reason, unknown) for placed in placed_tasks
-    )
-    report = Report(new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
-    if options.json:
-        try:
-            print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)
-        except OSError:  # the reader has gone
-            pass
-    if options.report is not None:
-        write_report(report, options.report)

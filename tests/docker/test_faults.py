@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -89,9 +90,20 @@ def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tm
 
 
 def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    ended = launch("--docker", image, "--python", "/bin/true", "true", cwd=tmp_path, timeout=60)
+    """The run has a folder by then: it has ended, with a report like any other."""
+    report = tmp_path / "report.json"
+    words = ("--docker", image, "--python", "/bin/true", "--report", report, "true")
+    ended = launch(*words, cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert f"/bin/true of the image {BASE} does not run the agent, and exited with 0" in ended.err
+    reason = f"/bin/true of the image {BASE} does not run the agent, and exited with 0"
+    assert reason in ended.err
+    run = last_run(launch)
+    assert json.loads(report.read_text()) == run.report
+    assert (run.report["job"], run.report["exit_code"]) == (run.path.name, 125)
+    assert reason in run.report["failure"]["text"]
+    assert [task["reason"] for task in run.report["tasks"]] == ["never started"]
+    assert "failed, exit code 125" in launch.here("ps", run.path.name).out
+    assert launch.here("logs", run.path.name).code == 0
 
 
 def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tmp_path: Path):

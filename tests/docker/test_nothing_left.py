@@ -16,7 +16,7 @@ from launcher.transports.docker.container import OWNER, labels, network_name
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
-from tests.local.seeing import ended_by_ctrl_c, press_ctrl_c, soon
+from tests.local.seeing import ended_by_ctrl_c, last_run, press_ctrl_c, soon
 
 #: A task that does not mind SIGTERM, and a daemon of it.
 STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"
@@ -87,6 +87,8 @@ def test_at_any_moment(
     ended = started.wait(40)
     if event != "container die":
         assert ended.code == {9: -9, 15: 143, 2: 130}[number]
+    if number != signal.SIGKILL:  # the run has a folder, and so it has a report
+        assert last_run(launch).report["exit_code"] == ended.code
     nothing_is_left(docker, launch, started.pid, number)
 
 

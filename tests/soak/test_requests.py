@@ -25,8 +25,12 @@ _REQUESTS, _COMMANDS = examples(2000, 10), examples(500, 10)
 _SEED = 20261128
 _NAMES = ("request", "tasks", "from", "measure", "output", "task", "signal", "all", "first", "host", "", "é")
 #: Kinds of requests, and names of tasks that the job does not have: a right name would restart a task.
-_WORDS = ("tasks", "restart", "follow", "worker", "nobody/0", "worker/7-9", "worker/0/0", "", "\x1b[31m", "\ud800")
-_NUMBERS = (0, 1, -1, 2**31, 2**63, 10**400, 1.5, -0.0, 1e308, float("nan"), float("inf"), True, False, None)
+_WORDS = (
+    "tasks", "restart", "follow", "worker", "nobody/0", "worker/7-9", "worker/0/0", "", "\x1b[31m", "\ud800",
+)  # fmt: skip
+_NUMBERS = (
+    0, 1, -1, 2**31, 2**63, 10**400, 1.5, -0.0, 1e308, float("nan"), float("inf"), True, False, None,
+)  # fmt: skip
 
 pytestmark = pytest.mark.timeout(1200)
 

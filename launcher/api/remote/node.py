@@ -145,15 +145,16 @@ class TFNodeContext:
             train_mode: ``False``: a result is given back for each row.
             qname_in: the name of the feed, one of ``queues`` of `TFCluster.run`.
             qname_out: ignored: results go back on the feed that their rows came from.
-            input_mapping: names of columns, by the columns of the rows in their order; batches are dicts
-                then.
+            input_mapping: ``{column: name}``: batches are dicts of columns then, ``{name: values}``. Rows
+                with names (dicts, named tuples, structured arrays) are read by these names; those of other
+                rows are in the order of the mapping, which must be sorted.
 
         Returns:
             The feed. All feeds of one name in a node share their rows.
 
         Raises:
             InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
-                is not a dict.
+                is not a dict of names, each once.
         """
         from launcher.feed.remote.data_feed import DataFeed
 
@@ -162,7 +163,7 @@ class TFNodeContext:
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
         if input_mapping is not None and not isinstance(input_mapping, Mapping):
             text = f"input_mapping is a {type(input_mapping).__name__}"
-            expected = "expected a dict: the columns of the rows, in their order, and their names"
+            expected = "expected a dict: the columns of the rows, and their names in a batch"
             raise InputError([Fault("DataFeed", text, expected)])
         return DataFeed(self.mgr.connect_feed, train_mode, qname_in, qname_out, input_mapping)
 

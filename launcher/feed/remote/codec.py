@@ -19,7 +19,7 @@ import pickle
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -99,8 +99,13 @@ def part(block: Block, start: int, stop: int) -> Block:
     if isinstance(block, Mapping):
         return {name: column[start:stop] for name, column in block.items()}
     if isinstance(block, tuple):
-        return tuple(column[start:stop] for column in block)
+        return _like(block, [column[start:stop] for column in block])
     return block[start:stop]
+
+
+def _like(block: tuple[Any, ...], columns: Iterable[Any]) -> tuple[Any, ...]:
+    """Other columns in the same form: a named tuple keeps its names."""
+    return block._make(columns) if hasattr(block, "_make") else tuple(columns)
 
 
 def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
@@ -130,7 +135,7 @@ def as_rows(block: Block) -> list[Any]:
     if isinstance(block, Mapping):
         return [dict(zip(block, row)) for row in zip(*block.values())]
     if isinstance(block, tuple):
-        return list(zip(*block))
+        return [_like(block, row) for row in zip(*block)] if hasattr(block, "_make") else list(zip(*block))
     return block if isinstance(block, list) else list(block)
 
 
@@ -148,7 +153,7 @@ def join(blocks: Sequence[Block]) -> Block:
     if isinstance(first, Mapping):
         return {name: _joined([block[name] for block in blocks]) for name in first}
     if isinstance(first, tuple):
-        return tuple(map(_joined, zip(*blocks)))
+        return _like(first, map(_joined, zip(*blocks)))
     return _joined(blocks)
 
 
@@ -164,7 +169,9 @@ def _alike(first: Block, other: Block) -> bool:
         same = isinstance(other, Mapping) and first.keys() == other.keys()
         return same and all(_alike(first[name], other[name]) for name in first)
     if isinstance(first, tuple):
-        return isinstance(other, tuple) and len(first) == len(other) and all(map(_alike, first, other))
+        same = isinstance(other, tuple) and len(first) == len(other)
+        names = getattr(first, "_fields", None) == getattr(other, "_fields", None)
+        return same and names and all(map(_alike, first, other))
     if is_array(first):
         return is_array(other) and first.dtype == other.dtype and first.shape[1:] == other.shape[1:]
     return isinstance(other, list)
@@ -318,7 +325,7 @@ def _contiguous(block: Block) -> Block:
     if is_array(block):
         return sys.modules["numpy"].ascontiguousarray(block)
     if isinstance(block, tuple):
-        return tuple(map(_contiguous, block))
+        return _like(block, map(_contiguous, block))
     return {name: _contiguous(column) for name, column in block.items()} if isinstance(block, dict) else block
 
 

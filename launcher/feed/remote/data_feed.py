@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.errors import FeedError, LaunchError
+from launcher.errors import FeedError, InputError, LaunchError
 from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
+from launcher.text import counted
 
 #: Seconds in which a broken connection must be back, and between two attempts.
 MOST_AWAY, PAUSE = 60.0, 0.2
@@ -46,8 +47,8 @@ class DataFeed:
         train_mode: for compatibility; in an inference a batch ends with its partition, in any case.
         qname_in: the name of the feed, as in the driver's ``train(qname=...)``.
         qname_out: for compatibility; results go back on the feed that the rows came from.
-        input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``. Columns of rows that
-            are tuples, lists or arrays are taken in the order of the sorted column names, of dicts by name.
+        input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``; see
+            `launcher.api.remote.node.TFNodeContext.get_data_feed`.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class DataFeed:
         self.train_mode = train_mode
         self.qname_in = qname_in
         self.qname_out = qname_out
-        self.input_mapping = dict(sorted(input_mapping.items())) if input_mapping is not None else None
+        self.input_mapping = None if input_mapping is None else dict(input_mapping)
         self._connect = connect
 
     def next_batch(self, batch_size: int) -> Any:
@@ -149,33 +150,122 @@ def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, A
     """The rows of some blocks as one column for each name of an ``input_mapping``.
 
     Raises:
-        InputError: the rows do not have those columns.
+        InputError: the rows do not have those columns, or it is not certain which column is which.
     """
     if not blocks:
         return {name: [] for name in mapping.values()}
     block = codec.join(blocks)
-    if codec.is_array(block) and len(mapping) == 1 and (block.ndim == 1 or block.shape[1] != 1):
-        return dict.fromkeys(mapping.values(), block)  # whole rows
-    by_name = isinstance(block[0] if isinstance(block, list) else block, Mapping)
-    keys: Iterable[Any] = mapping if by_name else range(len(mapping))
-    expected = f"the columns {', '.join(mapping)} of the input_mapping"
-    return {name: _column(block, key, expected) for key, name in zip(keys, mapping.values())}
+    if _have_names(block):
+        expected = f"the columns {', '.join(map(str, mapping))} of the input_mapping"
+        return {name: _named_column(block, key, expected) for key, name in mapping.items()}
+    if len(mapping) == 1 and _are_values(block):
+        return dict.fromkeys(mapping.values(), block)
+    _check_unnamed(block, mapping)
+    return {name: _column_at(block, at, "") for at, name in enumerate(mapping.values())}
 
 
-def _column(block: Block, key: Any, expected: str) -> Any:
-    """A column of a block of any form.
+def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
+    """Check that rows without names have the columns of an ``input_mapping``, in a certain order.
+
+    TensorFlowOnSpark sorts the mapping, and its users may as well mean the order in which they write it: only
+    a mapping that is sorted is certain.
+
+    Raises:
+        InputError: they have more or fewer columns, or the mapping is in another order.
+    """
+    row = block[0]
+    if isinstance(block, list):
+        no_columns = next((each for each in block if not _has_columns(each)), None)
+        widths = set() if no_columns is not None else {*map(len, block)}
+    else:
+        no_columns = row if codec.is_array(block) and block.ndim < 2 else None
+        widths = {block.shape[1] if codec.is_array(block) else len(block)} if no_columns is None else set()
+    names = ", ".join(map(str, mapping))
+    if no_columns is not None:
+        raise codec.refused(f"{no_columns!r:.80} has no columns", f"{names}, as in the input_mapping")
+    if wrong := widths - {len(mapping)}:
+        columns = counted(min(wrong), "column")
+        text = f"rows of {columns} without names, and an input_mapping of {len(mapping)}: {names}"
+        raise codec.refused(text, "rows of just these columns, or rows with names (dicts, named tuples)")
+    ordered = dict(sorted(mapping.items(), key=lambda item: str(item[0])))
+    if list(ordered) != list(mapping):
+        text = f"rows without names, and an input_mapping that is not sorted: {names}"
+        advice = "rows whose columns are in this order, or rows with names (dicts, named tuples)"
+        raise codec.refused(text, f"it sorted, {ordered}, with {advice}")
+
+
+def _have_names(block: Block) -> bool:
+    """Whether the columns of the rows of a block have names.
+
+    Raises:
+        InputError: some have, some do not.
+    """
+    rows = [block]
+    if isinstance(block, list):
+        rows = block if len({*map(type, block)}) > 1 else block[:1]
+    found = {_has_names(row) for row in rows}
+    if len(found) > 1:
+        raise codec.refused("rows with and without names in one batch", "one of them, for an input_mapping")
+    return found.pop()
+
+
+def _has_names(row: Any) -> bool:
+    dtype = getattr(row, "dtype", None)  # that of a structured array, or of a record in one, has names
+    return isinstance(row, Mapping) or hasattr(row, "_fields") or getattr(dtype, "names", None) is not None
+
+
+def _has_columns(row: Any) -> bool:
+    return isinstance(row, tuple | list) or codec.is_array(row)
+
+
+def _are_values(block: Block) -> bool:
+    """Whether rows are the values of one column: anything but tuples, lists, and arrays of one number."""
+    if codec.is_array(block):
+        return bool(block.ndim == 1 or block.shape[1] != 1)
+    return isinstance(block, list) and not any(isinstance(row, tuple | list | Mapping) for row in block)
+
+
+def _named_column(block: Block, name: Any, expected: str) -> Any:
+    """A column of rows that have names.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    try:
+        if not isinstance(block, list):
+            return block[_place(type(block), name)]
+        places = {kind: _place(kind, name) for kind in {*map(type, block)}}
+        return [row[places[type(row)]] for row in block]
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise _no_column(block, name, error, expected) from error
+
+
+def _place(kind: type, name: Any) -> Any:
+    """The key with which ``[]`` of a class gives the column of a name: a position in named tuples.
+
+    Raises:
+        AttributeError, ValueError: a tuple without names, or without this one.
+    """
+    return kind._fields.index(name) if issubclass(kind, tuple) else name  # type: ignore[attr-defined]
+
+
+def _column_at(block: Block, place: Any, expected: str) -> Any:
+    """A column of rows by its place in them, or its key in dicts.
 
     Raises:
         InputError: there is no such column.
     """
     try:
         if isinstance(block, (Mapping, tuple)):
-            return block[key]
-        return block[:, key] if codec.is_array(block) else [row[key] for row in block]
+            return block[place]
+        return block[:, place] if codec.is_array(block) else [row[place] for row in block]
     except (KeyError, IndexError, TypeError) as error:
-        row = block if isinstance(block, (Mapping, tuple)) else block[0]
-        text = f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})"
-        raise codec.refused(text, expected) from error
+        raise _no_column(block, place, error, expected) from error
+
+
+def _no_column(block: Block, key: Any, error: Exception, expected: str) -> InputError:
+    row = block if isinstance(block, (Mapping, tuple)) else block[0]
+    return codec.refused(f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})", expected)
 
 
 class Reader:
@@ -465,7 +555,8 @@ def columns(block: Block, signature: Any) -> Any:
     if not isinstance(signature, (Mapping, tuple, list)):
         return _array(block, signature)
     keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
-    found = [columns(_column(block, key, _SIGNATURE), signature[key]) for key in keys]
+    column = _named_column if isinstance(signature, Mapping) else _column_at
+    found = [columns(column(block, key, _SIGNATURE), signature[key]) for key in keys]
     return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,37 +93,95 @@ def test_rows_count_as_consumed_when_the_next_batch_is_asked_for(tmp_path: Path)
 
 
 ARRAY = numpy.arange(6).reshape(3, 2)
+Pair: Any = namedtuple("Pair", ["b", "a"])  # noqa: PYI024 - as the programs of users have it
+Single: Any = namedtuple("Single", ["index"])  # noqa: PYI024
+STRUCTURED = numpy.array([(1, 0), (3, 2), (5, 4)], [("b", int), ("a", int)])
+NAMED = {
+    "dicts": [{"b": n + 1, "a": n, "c": 0} for n in (0, 2, 4)],
+    "dict of arrays": {"b": ARRAY[:, 1], "a": ARRAY[:, 0]},
+    "named tuples": [Pair(n + 1, n) for n in (0, 2, 4)],
+    "named tuple of arrays": Pair(ARRAY[:, 1], ARRAY[:, 0]),
+    "structured array": STRUCTURED,
+    "records": rows(list(STRUCTURED)),
+    "mixed names": partitions([[Pair(1, 0)], STRUCTURED[1:2], [{"a": 4, "b": 5}]]),
+}
+UNNAMED = {
+    "tuples": partitions([[(0, 1), (2, 3)], [(4, 5)]]),
+    "lists": rows([[0, 1], [2, 3], [4, 5]]),
+    "array": ARRAY,
+    "tuple of arrays": (ARRAY[:, 0], ARRAY[:, 1]),
+    "mixed": partitions([[(0, 1)], ARRAY[1:]]),
+}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        partitions([[(0, 1), (2, 3)], [(4, 5)]]),
-        rows([[0, 1], [2, 3], [4, 5]]),
-        [{"b": n + 1, "a": n, "c": 0} for n in (0, 2, 4)],
-        ARRAY,
-        (ARRAY[:, 0], ARRAY[:, 1]),
-        {"b": ARRAY[:, 1], "a": ARRAY[:, 0]},
-        partitions([[(0, 1)], ARRAY[1:]]),
-    ],
-    ids=["tuples", "lists", "dicts", "array", "tuple of arrays", "dict of arrays", "mixed"],
-)
-def test_columns_by_name(tmp_path: Path, data: Any):
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize("form", [*NAMED, *UNNAMED])
+def test_columns_by_name(tmp_path: Path, form: str, order: str):
+    """Rows without names have columns in the order of a sorted mapping; any other order is refused."""
+    data = (NAMED | UNNAMED)[form]
+    mapping = {"a": "first", "b": "second"}
     with Lab(tmp_path, 1) as lab:
-        feed = lab.feed(input_mapping={"b": "second", "a": "first"})
+        feed = lab.feed(input_mapping={name: mapping[name] for name in order})
         lab.run(lab.feeder.train, data)
-        batch = feed.next_batch(3)
-        expected = {"first": [0, 2, 4], "second": [1, 3, 5]}
-        assert {name: list(column) for name, column in batch.items()} == expected
-        assert isinstance(batch["first"], numpy.ndarray) is isinstance(data, numpy.ndarray | tuple | dict)
+        if form in UNNAMED and order == "ba":
+            with pytest.raises(InputError, match="without names.*expected it sorted.*'a': 'first', 'b'"):
+                feed.next_batch(3)
+        else:
+            batch = feed.next_batch(3)
+            expected = {"first": [0, 2, 4], "second": [1, 3, 5]}
+            assert {name: list(column) for name, column in batch.items()} == expected
+            assert isinstance(batch["first"], numpy.ndarray) is isinstance(data, numpy.ndarray | tuple | dict)
         with pytest.raises(ValueError, match=r"next_batch\(0\)"):
             feed.next_batch(0)
         feed.terminate()
 
 
-def test_columns_that_rows_do_not_have():
-    with pytest.raises(InputError, match="no 'b' in {'a': 1} .* expected the columns a, b of the input_map"):
-        data_feed._columns([[{"a": 1}]], {"a": "x", "b": "y"})
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ([{"a": 1}], "no 'b' in {'a': 1}"),
+        ([(1, 2, 3)], "3 columns without names"),
+        ([(1, 2), (1, 2, 3)], "3 columns without names"),
+        (ARRAY[:, :1], "1 column without names"),
+        ((ARRAY[:, 0],) * 3, "3 columns without names"),
+        (["ab"], "'ab' has no columns"),
+        ([1], "1 has no columns"),
+        (numpy.arange(2), "has no columns"),
+        ([(0, 1), Pair(1, 0)], "with and without names"),
+        ([Pair(1, 0), (0, 1)], "with and without names"),
+        ([(0, 1), {"a": 0, "b": 1}], "with and without names"),
+        ([Single(1)], "no 'a' in Single"),
+        (STRUCTURED[["b"]], "no 'a' in"),
+    ],
+)
+def test_columns_that_rows_do_not_have(block: Any, problem: str):
+    with pytest.raises(InputError, match=problem) as caught:
+        data_feed._columns([block], {"a": "x", "b": "y"})
+    assert "input_mapping" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("block", "column"),
+    [
+        (["ab", "c"], ["ab", "c"]),
+        ([1, 2], [1, 2]),
+        ([(1,), (2,)], [1, 2]),
+        (numpy.arange(2), [0, 1]),
+        (ARRAY[:, :1], [0, 2, 4]),
+        (ARRAY[:1], [[0, 1]]),
+        ([{"a": 3, "b": 4}], [3]),
+    ],
+)
+def test_one_column(block: Any, column: Any):
+    """Where it is the only one of the mapping, values that are not tuples or lists are this column."""
+    found = data_feed._columns([block], {"a": "x"})["x"]
+    assert [getattr(value, "tolist", lambda value=value: value)() for value in found] == column
+
+
+def test_a_column_called_as_a_method_of_tuples_is():
+    assert data_feed._columns([[Single(7)]], {"index": "x"}) == {"x": [7]}
+    with pytest.raises(InputError, match="no 'count' in Single"):
+        data_feed._columns([[Single(7)]], {"count": "x"})
 
 
 # ---------------------------------------------------------------------------------------- errors

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.config import schema, values
+from launcher.config.documents import host_document
 from launcher.config.schema import Faults, Key, Node, Values, quoted, several, single, table, text_of
 from launcher.config.values import comma_separated
 from launcher.errors import Fault, HostfileError
@@ -295,7 +296,7 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     try:
         return parse_hostfile(content, text)
     except HostfileError:
-        if not re.search(r"(?m)^roles[ \t]*:", content):
+        if not re.search(r"(?m)^(roles[ \t]*:|kind[ \t]*:[ \t]*TFJob)", content):
             raise
     shown = schema.shown_path(text)
     raise HostfileError([Fault(shown, f"this is a job file: launch {shown}")])
@@ -382,7 +383,7 @@ def _read_list(node: Node, label: str, inventory: Inventory, defaults: Mapping[s
 
 
 def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
-    node, expected = schema.parse_yaml(text, faults), "expected hosts: and a list of hosts"
+    node, expected = host_document(text, faults), "expected hosts: and a list of hosts"
     if node is None:
         return ()
     if not isinstance(node.value, dict):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.config import hostfile, schema, values
+from launcher.config.documents import is_tfjob, job_document
 from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
 from launcher.config.options import NO_TARGET, Target
 from launcher.config.options import JobFile as JobFile
@@ -218,17 +219,17 @@ def parse_job(
     """
     faults = Faults(source)
     text = text.removeprefix("\ufeff")
-    node = schema.parse_yaml(text, faults) if text or not roles else Node({})
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
+    node, notes = job_document(text, faults) if text or not roles else (Node({}), ())
     if node is not None and not isinstance(node.value, dict):
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
         node = None
-    elif node is not None and "kind" in node.value and node.value["kind"].value == "TFJob":
+    elif node is not None and is_tfjob(node):
         from launcher.config.tfjob import job_of
 
-        made, notes = job_of(node, target, faults)
-        node = None if faults else made
-    elif target.program:
+        made, more_notes = job_of(node, target, faults)
+        node, notes = None if faults else made, (*notes, *more_notes)
+    elif node is not None and target.program:
         faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
     if node is None:
         return JobFile(faults=faults.all())

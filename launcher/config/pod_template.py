@@ -9,7 +9,7 @@ from typing import Any
 from launcher.config import values
 from launcher.config.options import Target
 from launcher.config.schema import Faults, Key, Node, Values, quoted, read_mapping, single, table, text_of
-from launcher.job import CHIEF_ROLES
+from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
 from launcher.record import Record
 from launcher.scheduler.cluster_spec import literal
 
@@ -240,6 +240,9 @@ class _Reader:
             name = name_of(item)
             if not name:
                 faults.add(item.line, "a variable of env has no name", "expected name: and value:")
+            elif name in RESERVED_VARIABLES:
+                expected = f"expected another name, or `env {name}=VALUE` before the command"
+                faults.add(item.line, f"variable {name}: launch sets it for each task", expected)
             elif "valueFrom" in item.value:
                 if self._in_pods:
                     late[name] = item

@@ -178,13 +178,11 @@ _OTHER_NAMES = {
 #: Names that other inventories have for the address that ssh connects to: ours is the host's name.
 _ADDRESSES = ("ip", "addr", "ansible_host", "ansible_ssh_host")
 _SSH_KEY = "expected IdentityFile for this host in ~/.ssh/config"
-_KUBERNETES = "this is a file of Kubernetes; expected kind: TFJob, or command: and roles: of a job file"
 #: What to write instead of a key for which there is none of ours.
 _ADVICE = {
     "args": 'expected the arguments in "command", as in [train.py, --epochs, 3]',
     "module": 'expected "command", as in [-m, package.module]',
     **dict.fromkeys(("identity_file", "identityfile", "ssh_key", "key", "private_key", "password"), _SSH_KEY),
-    **dict.fromkeys(("apiversion", "kind", "metadata", "spec"), _KUBERNETES),
 }
 
 
@@ -409,21 +407,36 @@ def shown_path(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def parse_yaml(text: str, faults: Faults) -> Node | None:
-    """The document in ``text``; ``None``: it has faults, which were added."""
+def parse_yaml(text: str, faults: Faults) -> list[Node]:
+    """The documents in ``text`` that are not empty; none if it has faults, which were added."""
     import yaml  # 30 ms
 
     before = len(faults)
     try:
         quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
-        root = yaml.compose(text, Loader=yaml.SafeLoader if len(text) <= _LARGE else quick)
-        node = Node(None, 1, 1) if root is None else _node(root, 0, faults, set())
-        return node if len(faults) == before else None
+        roots = yaml.compose_all(
+            _without_tabs(text), Loader=yaml.SafeLoader if len(text) <= _LARGE else quick
+        )
+        nodes = [_node(root, 0, faults, set()) for root in roots]
+        return [node for node in nodes if node.value is not None] if len(faults) == before else []
     except RecursionError:
         faults.add(0, "nested too deep", "expected a few levels")
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\UFFFFFFFF" is a ValueError
         _add_syntax_fault(text, error, faults)
-    return None
+    return []
+
+
+def _without_tabs(text: str) -> str:
+    """JSON that is indented with tabs, which YAML can't have; any other text as it is."""
+    if "\t" not in text or not text.lstrip().startswith("{"):
+        return text
+    import json
+
+    try:
+        json.loads(text)
+    except ValueError:
+        return text
+    return text.replace("\t", " ")  # strings of JSON have none
 
 
 def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:

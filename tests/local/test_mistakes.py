@@ -237,8 +237,9 @@ JOB_FILES = [
     (START + "hosts: nofile.yaml", "nofile.yaml: no such hostfile; expected a file"),
     (
         "kind: PyTorchJob\nspec: {}",
-        '1: unknown key "kind"; this is a file of Kubernetes; expected kind: TFJob, or command: and roles:',
+        "1: this is a file of Kubernetes (PyTorchJob); expected kind: TFJob, or a job file with command:",
     ),
+    ("---\n" + START + "---\n" + START, "5: a second document, after that at line 2; expected one"),
 ]
 
 #: The name of a hostfile, its content, and what the answer contains.
@@ -261,6 +262,7 @@ HOSTFILES = [
     ("h.yaml", "hosts:\n- hostname: node1", 'h.yaml:2: unknown key "hostname"; expected "name"'),
     ("h.yaml", "hosts:\n- node1 slots=2", "expected a mapping, as in {name: node1, slots: 2}"),
     ("h.yaml", START, "this is a job file: launch"),
+    ("h.yaml", "apiVersion: v1\nkind: TFJob", "this is a job file: launch"),
 ]  # fmt: skip
 
 #: Options that answers may name: those of all commands.

@@ -302,6 +302,9 @@ def test_spares(text: str, source: str, spares: str):
         ("hosts: [a]", "F.YML"),
         ("hosts: [a]", "hosts"),
         ("# c\r\nhosts :\r\n- a\r\n", "f.txt"),
+        ("---\n# b\n---\nhosts: [a]\n---\n", "f.yaml"),
+        ("---\nhosts: [a]\n...\n", "f"),
+        ('{\n\t"hosts": ["a"]\n}', "f.json"),
         ("\ufeffhosts:\n- a", "f"),
         ("a", "f.hosts"),
     ],
@@ -315,6 +318,8 @@ def test_the_form_depends_on_ending_then_content(text: str, source: str):
     [
         ("", [f"y.yaml:1: the file has no value; {A_LIST}"]),
         ("a slots=4", [f'y.yaml:1: the file is "a slots=4"; {A_LIST}']),
+        ("hosts: [a]\n---\nhosts: [b]", ["y.yaml:3: a second document, after that at line 1; expected one document"]),
+        ("apiVersion: v1\nkind: Pod", [f"y.yaml:1: this is a file of Kubernetes (Pod); {A_LIST}"]),
         ("defaults: {}", [f'y.yaml:1: "hosts" is missing; {A_LIST}']),
         ("hosts:", ["y.yaml:1: hosts has no value; expected a list of hosts, as in [node1, node2]"]),
         ("hosts: []", ["y.yaml:1: no hosts; expected at least one"]),

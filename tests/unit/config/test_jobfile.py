@@ -222,8 +222,20 @@ NO_PROGRAM = "expected command: in the role, or once for all roles"
 NO_TASK = "no task in any role; expected at least one below roles:, as in worker: 1"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["---\n{}", "---\n---\n# x\n{}", "# x\n---\n{}---\n", "{}...\n---\n---\n# x\n", "%YAML 1.1\n---\n{}"],
+)
+def test_empty_documents_do_not_matter(text: str):
+    found = parse_job(text.format(START), "j")
+    assert (found.faults, [role.name for role in found.roles]) == ((), ["worker"])
+
+
 FAULTS = [
     ("", "j:1: the file has no value; expected a mapping, with roles:"),
+    ("---\n---\n# a\n---\n", "j:1: the file has no value; expected a mapping, with roles:"),
+    ("command: a\nroles: {worker: 1}\n---\ncommand: b\nroles: {worker: 2}", "j:4: a second document, after that at line 1; expected one document"),
+    ("command: [echo, '${trialParameters.lr}']\nroles: {worker: {{ .Values.n }}}", 'j:1: "${trialParameters.lr}" is a placeholder that Katib fills in; expected a value, as Katib writes it into the TFJob of each trial'),
     ("- a", "j:1: the file is a list; expected a mapping, with roles:"),
     ("command: a\nroles: {worker: 0}", f"j:2: {NO_TASK}"),
     ("command: a\nroles: [worker]", "j:2: roles is a list; expected a mapping, as in worker: 4"),

@@ -16,6 +16,7 @@ from launcher.config.schema import (
     MOST_FAULTS,
     Faults,
     Key,
+    Node,
     by_role,
     named,
     parse_yaml,
@@ -39,8 +40,8 @@ KEYS = table(
 
 def read(text: str) -> tuple[dict[str, Any], list[str]]:
     faults = Faults("f")
-    node = parse_yaml(text, faults)
-    given = {} if node is None or not isinstance(node.value, dict) else read_mapping(node, KEYS, faults)
+    (node, *_) = parse_yaml(text, faults) or [Node(None)]
+    given = {} if not isinstance(node.value, dict) else read_mapping(node, KEYS, faults)
     return given, [str(fault) for fault in faults.all()]
 
 

@@ -221,6 +221,86 @@ def test_options_replace_the_numbers_of_replicas():
     assert 'role "evaluator" has no program' in str(fault)
 
 
+ITEMS = "items:\n" + "".join(
+    f"- {line}\n" if n == 0 else f"  {line}\n" for n, line in enumerate(FULL.splitlines())
+)
+MAP = "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "others"),
+    [
+        (f"---\n{FULL}", 2, ""),
+        (f"---\n---\n{FULL}---\n", 3, ""),
+        (f"# a: b\n---\n# Source: x.yaml\n---\n{FULL}...\n---\n# end\n", 5, ""),
+        (f"apiVersion: v1\nkind: List\n{ITEMS}metadata: {{resourceVersion: ''}}", 4, ""),
+        (f"apiVersion: kubeflow.org/v1\nkind: TFJobList\n{ITEMS}", 4, ""),
+        (f"{MAP}---\n{FULL}---\n{MAP}---\na: b", 5, f"ConfigMap (:1), ConfigMap (:{len(FULL.splitlines()) + 6}), a document (:{len(FULL.splitlines()) + 10})"),
+        (f"kind: List\napiVersion: v1\n{ITEMS}- {{apiVersion: v1, kind: Service}}\n", 4, f"Service (:{len(FULL.splitlines()) + 4})"),
+        (json.dumps(yaml.safe_load(FULL), indent="\t"), 1, ""),
+    ],
+)  # fmt: skip
+def test_the_only_tfjob_of_a_file(text: str, first: int, others: str):
+    found, alone = (parse_job(each, "j", {}, sections(), "/proj", HERE) for each in (text, FULL))
+    assert found.faults == ()
+    assert [(each.name, each.count, each.env) for each in found.roles] == [
+        ("worker", 3, WORKER.env),
+        ("ps", 1, ()),
+    ]
+    assert text.startswith("{") or found.sources["timeout"] == f"j:{first + 5}"
+    about_others = (
+        [f"j:{first}: launch uses this TFJob only; of the same file it does not use {others}"]
+        if others
+        else []
+    )
+    assert list(found.notes[:-1]) == about_others and len(found.notes) - len(about_others) == len(alone.notes)
+
+
+def kinds(text: str) -> str:
+    return (
+        f"this is a file of Kubernetes ({text}); expected kind: TFJob, or a job file with command: and roles:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec: {}", f"j:1: {kinds('PyTorchJob')}"),
+        ("kind: Job\nspec: {}", f"j:1: {kinds('Job')}"),
+        ("apiVersion: v1\nspec: {}", f"j:1: {kinds('without a kind')}"),
+        (f"{MAP}---\napiVersion: batch/v1\nkind: Job\n---\n{MAP}", f"j:1: {kinds('ConfigMap, Job')}"),
+        (f"command: a\nroles: {{worker: 1}}\n---\n{MAP}", f"j:4: {kinds('ConfigMap')}"),
+        ("apiVersion: v1\nkind: List\nitems: []", f"j:1: {kinds('an empty List')}"),
+        ("apiVersion: kubeflow.org/v1beta1\nkind: Experiment\nspec: {a: '${trialParameters.b}'}", f"j:1: {kinds('Experiment')}; Experiment has a TFJob at spec.trialTemplate.trialSpec, its placeholders filled in"),
+        (f"{FULL}---\n{FULL}", f"j:{len(FULL.splitlines()) + 2}: the file has 2 TFJobs, the first at line 1; expected one: launch starts one job"),
+        # placeholders
+        (FULL.replace("--serve", "'--lr=${trialParameters.lr}'"), 'j:32: "${trialParameters.lr}" is a placeholder that Katib fills in; expected a value, as Katib writes it into the TFJob of each trial'),
+        (FULL.replace("replicas: 3", "replicas: {{ .Values.workers }}"), 'j:9: "{{ .Values.workers }}" is a placeholder that Helm fills in; expected the output of `helm template CHART`'),
+        (FULL.replace("image: tf:1", 'image: "{{ .Values.image }}"'), 'j:18: "{{ .Values.image }}" is a placeholder that Helm fills in; expected the output of `helm template CHART`'),
+        (f"{{{{- if .Values.on }}}}\n{FULL}\n{{{{- end }}}}", 'j:1: "{{- if .Values.on }}" is a placeholder that Helm fills in; expected the output of `helm template CHART`'),
+    ],
+)  # fmt: skip
+def test_what_a_file_of_kubernetes_is_instead(text: str, expected: str):
+    found = parse_job(text, "j", {}, sections(), "", HERE)
+    assert [str(fault) for fault in found.faults] == [expected]
+
+
+def test_placeholders_in_comments_do_not_matter():
+    assert parse_job(f"# {{{{ .Values.a }}}}\n{FULL}", "j", {}, sections(), "/proj", HERE).faults == ()
+
+
+@pytest.mark.parametrize("engine", ["", "kubernetes"])
+@pytest.mark.parametrize("name", ["TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "LAUNCH_ATTEMPT"])
+@pytest.mark.parametrize("value", ["value: x", "valueFrom: {fieldRef: {fieldPath: a}}"])
+def test_variables_that_launch_sets(engine: str, name: str, value: str):
+    text = tfjob(role("Worker", container=f", env: [{{name: {name}, {value}}}]"))
+    (fault,) = parse_job(text, "j", {}, sections(), "", Target(engine=engine)).faults
+    assert str(fault).startswith(
+        f"j:4: variable {name}: launch sets it for each task; expected another name, or "
+    )
+    assert f"env {name}=VALUE" in str(fault)
+
+
 COUNT = "expected a whole number from 0 to 10000"
 NO_CONTAINER = "expected a container with the name tensorflow"
 FAULTS = [
@@ -243,8 +323,8 @@ FAULTS = [
     (tfjob(role("Worker", container=", args: a b")), 'j:4: args of the container tensorflow is "a b"; expected a list, as in [python3, train.py]'),
     (tfjob(role("Worker", container=", resources: {limits: {cpu: -1, memory: 1g, nvidia.com/gpu: -2}}")), 'j:4: cpu in limits is "-1"; expected a number of CPUs such as 2 or 0.5', 'j:4: memory in limits is "1g"; expected a quantity of Kubernetes, as in 512Mi or 2Gi', 'j:4: nvidia.com/gpu in limits is "-2"; expected a whole number from 0 to 256'),
     (tfjob(role("Worker", container=", env: {A: b}")), "j:4: env is a mapping; expected a list, as in - name: NAME"),
-    (tfjob(role("Worker", container=", env: [{nam: A}, {name: TF_CONFIG, value: x}, {name: B, value: [1]}]")), "j:4: a variable of env has no name; expected name: and value:", 'j:4: variable "B" is a list; expected one value'),
-    (tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")), 'j:4: a name in env of worker is "TF_CONFIG"; expected another name: launch sets this variable for each task'),
+    (tfjob(role("Worker", container=", env: [{nam: A}, {name: B, value: [1]}]")), "j:4: a variable of env has no name; expected name: and value:", 'j:4: variable "B" is a list; expected one value'),
+    (tfjob(role("Worker", container=", env: [{name: TF_CONFIG, value: x}]")), 'j:4: variable TF_CONFIG: launch sets it for each task; expected another name, or `env TF_CONFIG=VALUE` before the command'),
     (tfjob(role("Worker", container=", env: [{name: V0, value: xxxxxxxxxx}" + "".join(f", {{name: V{n + 1}, value: '{f'$(V{n})' * 9}'}}" for n in range(40)) + "]")), "j:4: the variables in env and command become too long; expected at most 8 MiB from $(NAME)"),
     # what would change what the program does
     (tfjob(role("Worker", container=", env: [{name: A, valueFrom: {}}], envFrom: []", pod="initContainers: [], ")), "j:4: initContainers: launch can't apply it here; expected --kubernetes", "j:4: envFrom: launch can't apply it here; expected --kubernetes", "j:4: variable A is not known here: it is a valueFrom of Kubernetes; expected -x A=VALUE, or value:"),

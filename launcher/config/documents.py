@@ -1,0 +1,133 @@
+"""Finds the one document of a YAML file that launch reads: a job file, a TFJob or a hostfile.
+
+All files of the user that may be Kubernetes' are read here: they have several documents, or lists of objects
+(``kubectl get -o yaml``), of many kinds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from launcher.config.schema import Faults, Node, parse_yaml, quoted
+from launcher.record import Record
+from launcher.text import listed
+
+#: The kind of object that is a job.
+TFJOB = "TFJob"
+#: Kinds that have a TFJob somewhere in them -> where.
+_TFJOB_INSIDE = {"Experiment": "spec.trialTemplate.trialSpec, its placeholders filled in"}
+#: What Katib and Helm fill in.
+_OF_KATIB = r"\$\{trialParameters\.[^}\n]*\}"
+_OF_HELM = r"\{\{(?:-|[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b)[^}\n]*\}\}"
+#: The first of them that is not in a comment.
+_UNFILLED = rf"(?m)^(?![ \t]*#).*?({_OF_KATIB}|{_OF_HELM})"
+
+
+class _Document(Record):
+    """A document, or an object in a list of Kubernetes."""
+
+    node: Node
+    #: The kind of an object of Kubernetes; empty: it is none.
+    kind: str
+
+    @property
+    def line(self) -> int:
+        return self.node.line
+
+
+def job_document(text: str, faults: Faults) -> tuple[Node | None, Sequence[str]]:
+    """The document of a job file: the only TFJob, or the only document.
+
+    Args:
+        text: the content of the file.
+        faults: new faults are added.
+
+    Returns:
+        The document, and notes for the user; ``None``: it has faults.
+    """
+    documents = _documents(text, faults)
+    if documents is None:
+        return None, ()
+    jobs = [each for each in documents if each.kind == TFJOB]
+    if not jobs:
+        expected = f"expected kind: {TFJOB}, or a job file with command: and roles:"
+        return _only(documents, expected, faults), ()
+    if len(jobs) > 1:
+        problem = f"the file has {len(jobs)} TFJobs, the first at line {jobs[0].line}"
+        faults.add(jobs[1].line, problem, "expected one: launch starts one job")
+        return None, ()
+    others = [f"{each.kind or 'a document'} (:{each.line})" for each in documents if each is not jobs[0]]
+    where = faults.where(jobs[0].line)
+    note = f"{where}: launch uses this TFJob only; of the same file it does not use {listed(others)}"
+    return jobs[0].node, (note,) if others else ()
+
+
+def host_document(text: str, faults: Faults) -> Node | None:
+    """The document of a hostfile; ``None``: it has faults, which were added."""
+    documents = _documents(text, faults)
+    if documents is None:
+        return None
+    return _only(documents, "expected hosts: and a list of hosts", faults)
+
+
+def is_tfjob(node: Node) -> bool:
+    """Whether a document is a TFJob."""
+    return _kind(node) == TFJOB
+
+
+def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node | None:
+    """The only document, which may not be Kubernetes'; a fault is added if there is another."""
+    objects = [each for each in documents if each.kind]
+    if objects:
+        kind = objects[0].kind
+        inside = f"; {kind} has a {TFJOB} at {_TFJOB_INSIDE[kind]}" if kind in _TFJOB_INSIDE else ""
+        kinds = listed([*dict.fromkeys(each.kind for each in objects)])
+        faults.add(objects[0].line, f"this is a file of Kubernetes ({kinds})", f"{expected}{inside}")
+        return None
+    if len(documents) > 1:
+        problem = f"a second document, after that at line {documents[0].line}"
+        faults.add(documents[1].line, problem, "expected one document")
+        return None
+    return documents[0].node if documents else Node(None, 1, 1)
+
+
+def _documents(text: str, faults: Faults) -> list[_Document] | None:
+    """The documents of a file that have content, those of lists one by one; ``None``: it has faults."""
+    unfilled = re.search(_UNFILLED, text)
+    attempt = Faults(faults.source) if unfilled else faults
+    before = len(attempt)
+    documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
+    if len(attempt) == before and not (unfilled and (any(each.kind == TFJOB for each in documents))):
+        return documents
+    if unfilled:
+        tool = "Katib" if unfilled[1].startswith("$") else "Helm"
+        expected = {
+            "Katib": "expected a value, as Katib writes it into the TFJob of each trial",
+            "Helm": "expected the output of `helm template CHART`",
+        }
+        line = text.count("\n", 0, unfilled.start(1)) + 1
+        faults.add(line, f"{quoted(unfilled[1])} is a placeholder that {tool} fills in", expected[tool])
+    return None
+
+
+def _objects(node: Node) -> Iterator[_Document]:
+    """A document, or the objects of a list of Kubernetes."""
+    kind = _kind(node)
+    items = node.value.get("items", node).value if kind.endswith("List") else None
+    if not isinstance(items, list):
+        yield _Document(node, kind)
+    elif not items:
+        yield _Document(node, f"an empty {kind}")
+    for item in items if isinstance(items, list) else ():
+        yield from _objects(item)
+
+
+def _kind(node: Node) -> str:
+    """The kind of an object of Kubernetes; empty: a document is none."""
+    if not isinstance(node.value, dict):
+        return ""
+    kind = node.value.get("kind", node).value
+    if "apiVersion" in node.value or kind == TFJOB or {"kind", "spec"} <= node.value.keys():
+        return kind if isinstance(kind, str) and kind else "without a kind"
+    return ""

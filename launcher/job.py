@@ -1,6 +1,7 @@
 """Records of a job: its roles, tasks and hosts, the placement and the plan."""
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 
 from launcher.record import Record
@@ -104,12 +105,23 @@ _PYTHON_OPTIONS = {
 }
 
 
+#: A word of a command that runs Python: the interpreter, or a script. A module of its own name is none.
+_NAMES_PYTHON = r"(?:^|[\s/;&|(])(?:python[\d.]*|[\w./-]+\.py)(?:$|[\s;&|)])"
+
+
 class Program(Record):
     """A task's program: ``name`` is a script, module, executable or code; ``args`` may have placeholders."""
 
     kind: ProgramKind
     name: str
     args: tuple[str, ...] = ()
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether its words say that it runs Python: ``sh -c 'exec python train.py'`` does, too."""
+        if self.kind is not ProgramKind.EXECUTABLE:
+            return True
+        return any(re.search(_NAMES_PYTHON, word) for word in (self.name, *self.args))
 
     @classmethod
     def of(cls, command: Sequence[str]) -> "Program":

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from launcher import events
 from launcher.events import StopSteps
+from launcher.job import CHIEF_ROLES
 from launcher.report import Reason, TaskState
 from launcher.supervisor.hosts import ACTIVE
 from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_TIMER, JobState, Phase, limit_text
@@ -17,6 +18,8 @@ from launcher.text import counted
 #: Timers that are cancelled when the job is stopped, and when every task is gone.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain", "silence", "place")
 _BEFORE_CLOSE = ("end", "answer")
+#: A worker that has printed in so many looks (`stalls`) does more than to serve a chief.
+_AT_WORK = 5
 _ACTIVE = (Phase.RUNNING, Phase.DRAINING)
 
 
@@ -31,6 +34,8 @@ def continue_or_stop(job: JobState) -> None:
             drain.serving = set()
     else:
         now_done = job.phase is Phase.RUNNING and job.is_done()
+        if now_done and not job.done:
+            _tell_of_workers(job)
         job.done = job.done or now_done
         seconds = job.tasks.drain.begin(job.tasks.values()) if now_done else 0.0
         if now_done and job.tasks.drain.tasks:
@@ -40,6 +45,25 @@ def continue_or_stop(job: JobState) -> None:
             _drain(job, seconds)
         else:
             stop(job)
+
+
+def _tell_of_workers(job: JobState) -> None:
+    """Tell the user that the end of the chief stops workers that were at work until then.
+
+    Under ParameterServerStrategy that is right, and workers print nothing but a few lines at their start.
+    """
+    latest, roles = job.silence.looks - 1, {task.role for task in job.tasks.all_deciding}
+    at_work = [
+        record.task
+        for record in job.tasks.values()
+        if record.role.name == "worker" and record.state is TaskState.RUNNING and not record.drain
+        if record.looks_with_output >= _AT_WORK and (record.output_look or 0) >= latest
+    ]
+    if at_work and not job.policy.done_when and roles.issubset(CHIEF_ROLES):
+        stopped = f"the chief is done, and {job.tasks.names(at_work)} still printed: stopped"
+        job.notify(
+            f"{stopped}; `--done-when workers` waits for workers, `--drain 60s` gives them time to finish"
+        )
 
 
 def drain_time_up(job: JobState, _: events.TimeUp) -> None:

@@ -129,7 +129,8 @@ class Machine:
             record = job.tasks[task.task]
             record.address, record.port, record.node = task.address, task.port, task.node
             job.plans[task.task] = task
-            if job.phase is Phase.STARTUP:
+        if job.phase is Phase.STARTUP:
+            for record in job.tasks.start_order(job.tasks):
                 record.move(TaskState.STARTING, "the plan")
                 job.start(record)
         if job.moving is not None:

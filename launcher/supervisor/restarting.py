@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from launcher import events
@@ -9,7 +10,7 @@ from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.supervisor.ending import report_failure, stop_tasks
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.moving import LOOK, choose, hold_ports
-from launcher.supervisor.restarts import FIRST, OUTSIDE
+from launcher.supervisor.restarts import FIRST, OUTSIDE, PREEMPTED
 from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase
 from launcher.supervisor.steps import longest, quick
 from launcher.supervisor.tasks import Restart, Stage, TaskRecord
@@ -18,8 +19,10 @@ from launcher.text import duration, listed
 
 #: Seconds for all tasks of a preempted job to save a checkpoint and to exit.
 _SAVING = 30.0
-#: Seconds, at most, from the end of a ps to the failure of a task that needs it.
+#: Seconds, at most, from the failure of a task to the failure of another one that needs it.
 _NEEDED = 60.0
+#: Words of TensorFlow in an exception before the task that the error came from.
+_ERROR_FROM = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
 
 
 def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()) -> bool:
@@ -39,11 +42,16 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
     silence = (job.policy.stall or 0.0) if record.stalled else 0.0
     ran = 0.0 if record.started_at is None else max(0.0, failure.at - record.started_at - silence)
     lost = _lost_ps(job, record, failure.at)
-    if not (lost or record.stalled) and job.restarts.permanent(record.task, record.status):
+    suspects = set() if lost else _suspects(job, record, failure.at)
+    own = not (lost or suspects)
+    if own and not record.stalled and job.restarts.permanent(record.task, record.status):
         return False
-    restart = job.restarts.after(record.task, record.status, ran, others, counted=not lost)
+    restart = job.restarts.after(record.task, record.status, ran, others, counted=own)
     if restart is None:
         return False
+    restart.suspects, restart.follows = suspects, lost
+    if own:
+        job.tasks.failed_at[record.task] = failure.at
     restart.tasks = {
         task
         for task in restart.tasks - job.tasks.failed
@@ -51,14 +59,19 @@ def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: S
         if _has_host(job, task)
     }
     _begin(job, restart, failure)
-    of_limit = f"restart {restart.number} of {job.restarts.limit}" if restart.number else "not counted"
-    of_limit += f": {lost} failed before" if lost else ""
-    when = f"in {duration(restart.wait)}" if restart.wait >= 0.1 else "at once"
-    again = f"starting {job.tasks.names(restart.tasks)} again {when}"
-    restart.notice = f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
+    restart.notice = _notice(job, restart, record, failure)
     if record.stalled:
         _tell(job, restart)
     return True
+
+
+def _notice(job: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
+    """Return the line that tells why and when tasks start again."""
+    of_limit = f"restart {restart.number} of {job.restarts.limit}" if restart.number else "not counted"
+    of_limit += f": {restart.follows} failed before" if restart.follows else ""
+    when = f"in {duration(restart.wait)}" if restart.wait >= 0.1 else "at once"
+    again = f"starting {job.tasks.names(restart.tasks)} again {when}"
+    return f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
 
 
 def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
@@ -70,6 +83,39 @@ def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
         failed = [end for state, end in ends if state is TaskState.FAILED and end is not None]
         if any(0 <= at - end <= _NEEDED for end in failed):
             return str(peer.task)
+    return ""
+
+
+def _suspects(job: JobState, record: TaskRecord, at: float) -> set[TaskId]:
+    """Return the tasks whose failures may have led to that of another task, which starts again alone.
+
+    Its output tells, all of which is here only when the task is gone. Only failures that count are causes, so
+    two tasks that fail because of each other do not start again for ever.
+    """
+    if record.stalled or record.status.signal in OUTSIDE or not job.restarts.alone(record.task):
+        return set()
+    if record.status.code == PREEMPTED:
+        return set()
+    failed_at = job.tasks.failed_at.items()
+    return {task for task, failed in failed_at if task != record.task and 0 <= at - failed <= _NEEDED}
+
+
+def _own_failure(job: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
+    """Find out whether a failure follows from that of another task, now that all output of the task is here.
+
+    Returns:
+        Why the task does not start again, because the failure is one of its own; else empty.
+    """
+    suspects, restart.suspects = restart.suspects, set()
+    named = {TaskId(b"/".join(found).decode()) for found in re.findall(_ERROR_FROM, record.tail)}
+    if follows := named & suspects:
+        restart.follows = job.tasks.names(follows)
+    elif why := job.restarts.why_not(record.task, record.status):
+        return why
+    else:
+        restart.number = job.restarts.count(record.task)
+        job.tasks.failed_at[record.task] = failure.at
+    restart.notice = _notice(job, restart, record, failure)
     return ""
 
 
@@ -175,14 +221,13 @@ def gone(job: JobState, record: TaskRecord, at: float) -> None:
         text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
         _give_up(job, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT)
         return
-    if (
-        cause is not None
-        and cause.task == record.task
-        and (why := job.restarts.given_up(record, restart.number > 0))
-    ):
-        text = f"{cause.text}; not started again: {why}"
-        _give_up(job, restart, cause._replace(text=text), record.status.shell)
-        return
+    if cause is not None and cause.task == record.task:
+        why = _own_failure(job, restart, record, cause) if restart.suspects else ""
+        if not why and (given_up := job.restarts.given_up(record, restart.number > 0)):
+            why = f"not started again: {given_up}"
+        if why:
+            _give_up(job, restart, cause._replace(text=f"{cause.text}; {why}"), record.status.shell)
+            return
     if cause is None or cause.task == record.task:
         _tell(job, restart)
     if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(job.tasks.open):
@@ -224,7 +269,7 @@ def start_if_due(job: JobState, restart: Restart) -> None:
             job.do(events.CancelTimer(restart.timer))
             hold_ports(job, restart)
         return
-    records = job.tasks.in_order(restart.tasks)
+    records = job.tasks.start_order(restart.tasks)
     for record in records:
         host = job.hosts[record.next_host]
         if record.out_of_memory and not host.growing:

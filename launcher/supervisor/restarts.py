@@ -9,11 +9,13 @@ no ps                  (MultiWorkerMirroredStrategy) chief and all workers toget
 other roles            an evaluator, a tf.data service, roles of the user's own: every task alone
 exit code 42           (PreemptionCheckpointHandler) the whole job; not counted
 after a lost ps        every task that fails because of it; not counted
+after another task     a task that starts alone, and whose exception names the lost one; not counted
 =====================  ====================================================================================
 
 `ALIKE` failures in a row with one cause (task, exit code or signal, exception), without progress of the job
-between them, are the last. The job makes progress when a task prints a number of a step, an epoch or the like
-that is larger than any before.
+between them, are the last. The job has made progress if the number of a step, an epoch or the like that a
+task printed last is larger than the one that it had printed last at the failure before. Only the last numbers
+are compared, because programs print their target (``epochs=100``) before they train.
 """
 
 from __future__ import annotations
@@ -77,8 +79,10 @@ class Restarts:
         self._restarted: dict[TaskId, int] = {}
         #: Since the last progress: the cause of a task's last failure, and how many in a row had it.
         self._alike: dict[TaskId, tuple[str, int]] = {}
-        #: The largest numbers of steps, epochs and the like.
-        self._steps: dict[bytes, int] = {}
+        #: The numbers of steps, epochs and the like that each task printed last: before the last failure
+        #: that counts, and since then.
+        self._steps_before: dict[tuple[TaskId, bytes], int] = {}
+        self._steps: dict[tuple[TaskId, bytes], int] = {}
 
     @property
     def left(self) -> bool:
@@ -111,14 +115,20 @@ class Restarts:
         codes = self._roles[task].retryable
         return codes is not None and not any(status.shell in some for some in codes)
 
-    def printed(self, data: bytes) -> None:
-        """Look for progress in the output of a task."""
+    def printed(self, task: TaskId, data: bytes) -> None:
+        """Look for the number of a step in the output of a task."""
         end = data[-_SEARCHED:].lower()
         for word, pattern in _STEPS.items():
-            numbers = [int(number) for number in re.findall(pattern, end)] if word in end else []
-            if numbers and max(numbers) > self._steps.get(word, -1):
-                self._steps[word] = max(numbers)
-                self._alike.clear()
+            if word in end and (numbers := re.findall(pattern, end)):
+                self._steps[task, word] = int(numbers[-1])
+
+    def _has_made_progress(self) -> bool:
+        """Return whether the job has made progress since the last call."""
+        before = self._steps_before
+        progress = any(number > before.get(key, -1) for key, number in self._steps.items())
+        before.update(self._steps)
+        self._steps.clear()
+        return progress
 
     def forget_failures(self, tasks: Iterable[TaskId]) -> None:
         """They have more memory now: their next failures do not follow from the same cause."""
@@ -140,6 +150,8 @@ class Restarts:
         found = re.findall(_EXCEPTION, record.tail)
         exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
         cause = f"{record.reason} {record.status} {exception}"
+        if self._has_made_progress():
+            self._alike.clear()
         before, times = self._alike.get(record.task, ("", 0))
         times = times + 1 if cause == before else 1
         self._alike[record.task] = cause, times
@@ -161,7 +173,7 @@ class Restarts:
             status: how it ended.
             ran: seconds; 0: it never started.
             others: tasks that have failed together with it.
-            counted: whether the failure is one of its own: not that of a lost ps, or a preemption.
+            counted: whether the failure is one of its own: not that of another task, or a preemption.
         """
         failed = {task, *others}
         if not self.may_start(failed) or status.code in _NO_PROGRAM:
@@ -182,6 +194,15 @@ class Restarts:
             tasks, everything = tasks | group, everything or each
         number = self._made if counts else 0
         return Restart(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
+
+    def count(self, task: TaskId) -> int:
+        """Count a restart of this task that `after` did not count. Returns its number."""
+        self._counted[task] = self._counted.get(task, 0) + 1
+        return self._made
+
+    def alone(self, task: TaskId) -> bool:
+        """Whether the task starts again alone after a failure."""
+        return not self._group(self._roles[task], False)[0]
 
     def _wait(self, restart: int, ran: float) -> float:
         pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * self._jitter())

@@ -37,7 +37,14 @@ _HINT = (
     "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
     " often needs a longer --stall"
 )
+_STALL = "`--stall 10m` would stop such tasks and show where they hang"
 _FILTERS = "a session of TensorFlow 1 without device_filters waits for every task (docs/restarts.md)"
+_DONE_WHEN_CHIEF = "; `--done-when chief` ends the job with worker/0"
+_NO_CHIEF = (
+    "does the program use ParameterServerStrategy? Then only a chief trains, and this job has none: `--chief`"
+    " starts one; else "
+)
+_TOGETHER = "tasks that communicate collectively must finish together"
 #: For tasks that the time limit stops: Python prints no stacks on SIGTERM by itself.
 _FAULTHANDLER = (
     "let the program call faulthandler.register(signal.SIGTERM, chain=True) (after it made its tf.distribute"
@@ -68,6 +75,7 @@ def output_delayed(job: JobState, _: events.OutputDelayed | None = None) -> None
 def printed(job: JobState, record: TaskRecord, data: bytes) -> None:
     """A task has printed something."""
     if not _only_waits(data):
+        record.looks_with_output += record.output_look != job.silence.looks
         record.output_look = job.silence.looks
         record.waits, record.awaited = 0, None
         return
@@ -77,11 +85,12 @@ def printed(job: JobState, record: TaskRecord, data: bytes) -> None:
     if peer is None:
         return
     record.awaited = peer.task
-    ended = peer.task not in job.tasks.open and peer.task not in job.tasks.restarting
+    ended = _has_ended(job, peer.task)
     if not job.silence.filters_told and (ended or record.waits >= _TELL_AFTER):
         job.silence.filters_told = True
         has_ended = ", which has ended" if ended else ""
-        job.notify(f"{record.task} waits for {peer.task}{has_ended}: {_FILTERS}", urgent=True)
+        advice = _FILTERS + _done_when_chief(job, [peer.task] if ended else [])
+        job.notify(f"{record.task} waits for {peer.task}{has_ended}: {advice}", urgent=True)
 
 
 def _only_waits(data: bytes) -> bool:
@@ -105,8 +114,7 @@ def look(job: JobState, event: events.TimeUp) -> None:
     elif silent:
         since = max(_last_look(job, record) for record in silent)
         limit = duration((job.silence.looks - since - 1) * _UNASKED / LOOKS)
-        advice = _cause(job, silent) or "`--stall 10m` would stop such tasks and show where they hang"
-        job.notify(f"{_text(job, silent, limit)}; {advice}")
+        job.notify(f"{_text(job, silent, limit)}; {_advice(job, silent, _STALL)}")
         job.silence.lines += 1
 
 
@@ -117,10 +125,8 @@ def hint_at_timeout(job: JobState) -> str:
     if not silent:
         return ""
     names = job.tasks.names([record.task for record in silent])
-    return (
-        _awaited(job, silent)
-        or f"to see where {names} {'hangs' if len(silent) == 1 else 'hang'}, {_FAULTHANDLER}"
-    )
+    hang = "hangs" if len(silent) == 1 else "hang"
+    return _advice(job, silent, f"to see where {names} {hang}, {_FAULTHANDLER}")
 
 
 def _silent(job: JobState, looks: int, beside_others: int) -> list[TaskRecord]:
@@ -163,24 +169,71 @@ def _text(job: JobState, silent: list[TaskRecord], limit: str) -> str:
     return f"{job.tasks.names([record.task for record in silent])}{where} printed {what} for {limit}"
 
 
+def _advice(job: JobState, silent: list[TaskRecord], otherwise: str) -> str:
+    """Return the likely cause of a silence and what to do.
+
+    Args:
+        job, silent: the silent tasks.
+        otherwise: what to do if no cause is known.
+    """
+    if not any(record.runs_python or record.awaited for record in silent):
+        return otherwise
+    cause = _awaited(job, silent) or _ended_before(job) or _started_again_alone(job, silent)
+    if not cause and _may_lack_chief(job, silent):
+        return _NO_CHIEF + otherwise
+    return cause or otherwise
+
+
 def _awaited(job: JobState, silent: list[TaskRecord]) -> str:
     """The cause of a silence in which sessions of TensorFlow 1 wait; else empty."""
     awaited = {record.awaited for record in silent if record.awaited}
-    return f"TensorFlow waits for {job.tasks.names(awaited)}: {_FILTERS}" if awaited else ""
-
-
-def _cause(job: JobState, silent: list[TaskRecord]) -> str:
-    """The likely cause of a silence of Python programs, if it is known; else empty."""
-    if why := _awaited(job, silent):
-        return why
-    if not any(record.runs_python for record in silent):
+    if not awaited:
         return ""
-    ended = [task.task for task in job.tasks.values() if not task.service and task.task not in job.tasks.open]
+    ended = [task for task in awaited if _has_ended(job, task)]
+    return f"TensorFlow waits for {job.tasks.names(awaited)}: {_FILTERS}{_done_when_chief(job, ended)}"
+
+
+def _ended_before(job: JobState) -> str:
+    """The cause of a silence of tasks whose peers have ended; else empty."""
+    ended = [task.task for task in job.tasks.values() if not task.service and _has_ended(job, task.task)]
     if not ended:
         return ""
     has_ps = any(task.role == "ps" for task in job.tasks)
-    why = _FILTERS if has_ps else "tasks that communicate collectively must finish together"
+    why = _FILTERS + _done_when_chief(job, ended) if has_ps else _TOGETHER
     return f"{job.tasks.names(ended)} ended before: {why}"
+
+
+def _started_again_alone(job: JobState, silent: list[TaskRecord]) -> str:
+    """The cause of a silence that began when some of the tasks started again; else empty."""
+    again = [record for record in job.tasks.values() if record.earlier and not record.sidecar]
+    others = [record for record in silent if not record.earlier]
+    if not again or not others:
+        return ""
+    since = max(record.first_look for record in again)
+    if any((record.output_look or 0) > since for record in others):
+        return ""
+    names = job.tasks.names([record.task for record in again])
+    return (
+        f"{names} started again alone: if the others wait for what is lost, `--restart job` starts all again"
+    )
+
+
+def _may_lack_chief(job: JobState, silent: list[TaskRecord]) -> bool:
+    """Whether all workers are silent since their start, beside a ps and without a chief."""
+    roles = {task.role for task in job.tasks}
+    workers = [record for record in job.tasks.values() if record.role.name == "worker"]
+    at_start = all((record.output_look or 0) - record.first_look <= LOOKS for record in silent)
+    without_chief = "ps" in roles and not roles.intersection(CHIEF_ROLES)
+    return without_chief and at_start and silent == workers
+
+
+def _has_ended(job: JobState, task: TaskId) -> bool:
+    return task not in job.tasks.open and task not in job.tasks.restarting
+
+
+def _done_when_chief(job: JobState, ended: list[TaskId]) -> str:
+    """Advice for a job that waits for other workers though worker 0, its chief, has ended; else empty."""
+    return _DONE_WHEN_CHIEF if TaskId("worker/0") in ended and not job.policy.done_when else ""
 
 
 def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
@@ -191,7 +244,7 @@ def _end(job: JobState, silent: list[TaskRecord], at: float) -> None:
         job.tasks.alive.discard(record.task)
     stop_tasks(job, silent, _STEPS, "it is silent")
     first, *others = silent
-    text, hint = _text(job, silent, limit), _cause(job, silent) or _HINT
+    text, hint = _text(job, silent, limit), _advice(job, silent, _HINT)
     failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
     if not restarting.after_failure(job, first, failure, [record.task for record in others]):
         if why := job.restarts.why_not(first.task, first.status):

@@ -46,7 +46,7 @@ def printed(job: JobState, event: events.TaskOutput) -> None:
     stalls.printed(job, record, event.data)
     if job.restarts.limit:
         record.printed(event.data)
-        job.restarts.printed(event.data)
+        job.restarts.printed(event.task, event.data)
 
 
 def not_started(job: JobState, event: events.TaskNotStarted) -> None:

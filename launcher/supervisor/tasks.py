@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection, Iterable
 
 from launcher import events
-from launcher.job import Placed, Placement, ProgramKind, deciding_roles
+from launcher.job import Placed, Placement, deciding_roles
 from launcher.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
 from launcher.supervisor.transitions import StateRecord
 from launcher.task_id import TaskId
@@ -65,6 +65,10 @@ class Restart:
         self.lost_hosts: dict[str, str] = {}
         self.lost_at = 0.0
         self.placing = False
+        #: Tasks whose failures may have led to the cause, as long as that is not known; those that have, for
+        #: messages.
+        self.suspects: set[TaskId] = set()
+        self.follows = ""
 
 
 class TaskRecord(StateRecord):
@@ -85,7 +89,7 @@ class TaskRecord(StateRecord):
         #: The host of this attempt, and that of the next one.
         self.host = self.next_host = placed.host.name
         self.role = placed.role
-        self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
+        self.runs_python = placed.role.program.runs_python
         self.sidecar = placed.role.sidecar
         self.service = placed.role.service or self.sidecar
         #: Seconds that it has to finish after the job is done.
@@ -107,10 +111,12 @@ class TaskRecord(StateRecord):
         self.stop_sent = self.signalled = False
         #: Whether memory ran out, and its host did not get more since.
         self.out_of_memory = False
-        #: Whether it is ended because of its silence; the looks (`stalls`) at its start and last output.
+        #: Whether it is ended because of its silence; the looks (`stalls`) at its start and last output; the
+        #: number of looks in which it printed something.
         self.stalled = False
         self.first_look = 0
         self.output_look: int | None = None
+        self.looks_with_output = 0
         #: Pieces of output in a row that say only that TensorFlow waits; the task that its session waits for.
         self.waits = 0
         self.awaited: TaskId | None = None
@@ -226,12 +232,21 @@ class Tasks(dict[TaskId, TaskRecord]):
         self.drain = Drain()
         #: Tasks that are to start again.
         self.restarting: dict[TaskId, Restart] = {}
+        #: When tasks that started again failed last of themselves, in seconds since the epoch.
+        self.failed_at: dict[TaskId, float] = {}
         #: Tasks that failed for good: `--on-failure` is `continue`.
         self.failed: set[TaskId] = set()
 
     def in_order(self, tasks: Iterable[TaskId]) -> list[TaskRecord]:
         """The records of these tasks in the order of the table."""
         return sorted((self[task] for task in tasks), key=lambda record: record.number)
+
+    def start_order(self, tasks: Iterable[TaskId]) -> list[TaskRecord]:
+        """Return the records of these tasks in the order in which they start: every ps first.
+
+        Shell scripts start the ps first, and some programs of TensorFlow 1 hang if a worker was first.
+        """
+        return sorted(self.in_order(tasks), key=lambda record: record.role.name != "ps")
 
     def names(self, tasks: Iterable[TaskId]) -> str:
         """The names of these tasks in the order of the table, for a message."""

@@ -200,3 +200,32 @@ def test_a_host_of_sidecars_alone_can_be_lost():
     replay = Script(apart, hosts(2)).play("up; lost node2; worker/0 finishes 0; closed")
     assert (replay.exit_code, states(replay)["board/0"]) == (0, "lost: host lost")
     assert [task.sidecar for task in replay.report.tasks] == [False, True]
+
+
+TRAINED = "; ".join(["silence 1; says worker/1 loss 0.3"] * 6)
+SERVED = "silence 1; says worker/1 Started server; silence 1; says worker/1 context; silence 9"
+
+
+@pytest.mark.parametrize(
+    ("roles", "history", "done_when", "told"),
+    [
+        (("chief 1", "worker 2", "ps 1"), TRAINED, "", True),
+        (("master 1", "worker 2"), TRAINED, "", True),
+        # ParameterServerStrategy: the workers are servers; one that has been silent; one that has ended
+        (("chief 1", "worker 2", "ps 1"), SERVED, "", False),
+        (("chief 1", "worker 2", "ps 1"), f"{TRAINED}; silence 3", "", False),
+        (("chief 1", "worker 2", "ps 1"), f"{TRAINED}; worker/1 finishes 0", "", False),
+        # the user knows about it
+        (("chief 1", "worker 2", "ps 1"), TRAINED, "chief", False),
+        (("chief 1", "worker 2 drain 9", "ps 1"), TRAINED, "", False),
+    ],
+)
+def test_workers_that_printed_until_the_chief_was_done_are_named(
+    roles: tuple[str, ...], history: str, done_when: str, told: bool
+):
+    replay = Script(job(*roles, done_when=done_when), hosts(1)).play(
+        f"up; {history}; {roles[0][:-2]}/0 finishes 0"
+    )
+    lines = [line for line in replay.notices if "--done-when workers" in line]
+    assert len(lines) == told
+    assert not told or ("worker/1" in lines[0] and "worker/0" not in lines[0] and "--drain" in lines[0])

@@ -94,10 +94,19 @@ TRACEBACK = "Traceback (most recent call last):\n  File x, line 7\n    f()\n"
         ("ValueError: x -> exits 1 | ValueError: x -> exits 1 | KeyError: x -> exits 1 | -> exits 1", 0),
         ("-> dies 9 | -> dies 9 | -> dies 9 | -> dies 9", 0),
         ("-> exits 42 | -> exits 42 | -> exits 42 | -> exits 42", 0),
-        # progress: a larger number than any before
+        # progress: a larger number than the last one of the attempt before, whatever stood there first
         ("step 10 -> exits 1 | step 20 -> exits 1 | step 30 -> exits 1 | step 31 -> exits 1", 0),
         ("Epoch 1/9 -> exits 1 | -> exits 1 | Epoch 2/9 -> exits 1 | -> exits 1", 0),
-        ("loss 3 step 10 -> exits 1 | loss 4 step 9 -> exits 1 | loss 5 step 10 -> exits 1", 3),
+        ("loss 3 step 10 -> exits 1 | loss 4 step 9 -> exits 1 | loss 5 step 9 -> exits 1", 3),
+        (" | ".join(f"epochs=100\nEpoch {at}/100 -> exits 1" for at in (6, 12, 18, 24)), 0),
+        (" | ".join(f"epochs=100, now Epoch {at}/100 -> exits 1" for at in (6, 12, 18, 24)), 0),
+        (" | ".join(["epochs=100, now Epoch 6/100 -> exits 1"] * 3), 3),
+        # killed before it had printed more than its target
+        (
+            "epochs=100\nEpoch 6/100 -> exits 1 | epochs=100 -> exits 1 | epochs=100\nEpoch 7/100 -> exits 1"
+            " | epochs=100\nEpoch 9/100 -> exits 1",
+            0,
+        ),
     ],
 )  # fmt: skip
 def test_three_failures_with_one_cause_without_progress_are_the_last(failures: str, ended: int):
@@ -115,6 +124,13 @@ def test_three_failures_with_one_cause_without_progress_are_the_last(failures: s
     assert found is None or found.text.endswith(stuck)
 
 
+#: Lines of the exceptions of TensorFlow in tasks whose sessions had used another one, and a line of its log.
+LINES = {
+    "LOST": "tensorflow.python.framework.errors_impl.AbortedError: From /job:worker/replica:0/task:0:",
+    "REMOTE": "Additional GRPC error information from remote target /job:worker/replica:0/task:0",
+    "OTHER": "UNAVAILABLE: From /job:worker/replica:0/task:1:",
+    "WAITS": "CreateSession still waiting for response from worker, /job:worker/replica:0/task:0",
+}
 AGAIN = "time up restart 1; worker/1 starts"
 ENDS = f"""
 # a worker of a classic job comes back
@@ -208,6 +224,71 @@ worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; worker/0 dies 9 @ 4.0; w
 worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; time up restart 1; ps/0 starts;
     worker/0 finishes 1 @ 70.0; ps/0 ends; closed
     -> 1 | failed, stopped
+# a lost worker: those whose exceptions name it do not count
+worker 3, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
+    worker/1 exits 1 @ 4.0;
+    says worker/2 REMOTE; worker/2 exits 1 @ 5.0; worker/1,worker/2 gone; time up restart 1;
+    time up restart 2;
+    time up restart 3; worker/0,worker/1,worker/2 starts; worker/0,worker/1,worker/2 finishes 0; ps/0 ends;
+    closed
+    -> 0 | succeeded, succeeded, succeeded, stopped | worker/1 failed on node1 after 3.0s: exit code 1;
+       starting worker/1 again at once (attempt 2, not counted: worker/0 failed before)
+# all output is here only when the task is gone
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0;
+    says worker/1 LOST;
+    worker/1 gone; time up restart 1; time up restart 2; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0;
+    ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+# it names another one, or none, or itself: it counts
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER;
+    worker/1 finishes 1 @ 4.0;
+    ps/0 ends; closed
+    -> 1 | failed: signal, failed, stopped | worker/1 failed on node1 after 3.0s: exit code 1;
+       no restart is left of 1
+worker 2, ps 1, restarts 2: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER;
+    worker/1 finishes 1 @ 4.0;
+    time up restart 1; time up restart 2; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
+    ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | worker/1 failed on node1 after 3.0s: exit code 1;
+       starting worker/1 again at once (attempt 2, restart 2 of 2)
+# it is named in a line that is no error; it failed long before; or the signal is another's
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 WAITS;
+    worker/1 finishes 1 @ 4.0;
+    ps/0 ends; closed
+    -> 1 | failed: signal, failed, stopped
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; time up restart 1; worker/0 starts;
+    says worker/1 LOST; worker/1 finishes 1 @ 70.0; worker/0,ps/0 ends; closed
+    -> 1 | stopped, failed, stopped
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
+    worker/1 dies 9 @ 4.0;
+    worker/1 gone; ps/0 ends; closed
+    -> 137 | failed: signal, failed: signal, stopped
+# two that fail because of each other do not start for ever
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
+    worker/1 finishes 1 @ 4.0;
+    time up restart 1; time up restart 2; worker/0,worker/1 starts; says worker/0 OTHER;
+    worker/0 finishes 1 @ 5.0;
+    worker/1,ps/0 ends; closed
+    -> 1 | failed, stopped, stopped
+# its exit code is not retryable: it may follow from another failure
+worker 2 retryable 9 137, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 LOST;
+    worker/1 finishes 1 @ 4.0; time up restart 1; time up restart 2; worker/0,worker/1 starts;
+    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+worker 2 retryable 9 137, ps 1, restarts 9: up; worker/0 dies 9 @ 3.0; worker/0 gone; says worker/1 OTHER;
+    worker/1 finishes 1 @ 4.0; ps/0 ends; closed
+    -> 1 | failed: signal, failed, stopped | worker/1 failed on node1 after 3.0s: exit code 1;
+       not started again: exit code 1 is not retryable
+# the job ends, or all start again, before its output is here
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0; Ctrl-C;
+    worker/1 gone;
+    ps/0 ends; closed
+    -> 130 | failed: signal, failed, stopped
+worker 2, ps 1 restart job, restarts 2: up; worker/0 dies 9 @ 3.0; worker/0 gone; worker/1 exits 1 @ 4.0;
+    ps/0 dies 9 @ 4.1; worker/1,ps/0 gone; time up restart 3; worker/0,worker/1,ps/0 starts;
+    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
 # an exit code that is not retryable, then one that is; a signal counts as 128 + N
 worker 1 retryable 3 128-255, restarts 3: up; worker/0 finishes 3; time up restart 1; worker/0 starts;
     worker/0 dies 9; worker/0 gone; time up restart 2; worker/0 starts; worker/0 finishes 4; closed
@@ -224,6 +305,10 @@ worker 2, ps 1, restarts 0: up; worker/1 finishes 0; restart worker/1,ps/0; ps/0
     worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed
     -> 0 | succeeded, succeeded, stopped | starting worker/1, ps/0 again, as asked
 """
+
+
+for name, line in LINES.items():
+    ENDS = ENDS.replace(name, line)
 
 
 @pytest.mark.parametrize("case", cases(ENDS))
@@ -243,6 +328,27 @@ def test_a_worker_that_waits_does_not_stop_the_others():
     replay = play("worker 2", "ps 1", history="up; worker/1 dies 9; worker/1 gone")
     assert not replay.all(events.StopTasks)
     assert replay.timers["restart 1"] == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("epochs", "ended"), [((1, 2, 3, 4), False), ((1, 1, 1), True)])
+def test_the_progress_of_any_task_counts(epochs: tuple[int, ...], ended: bool):
+    """One fails again and again at its start, while the other trains on."""
+    history = "up"
+    for number, epoch in enumerate(epochs, 1):
+        history += f"; says worker/0 epochs=100\nEpoch {epoch}/100; worker/1 finishes 1 @ {number * 60.0}"
+        if not ended or number < len(epochs):
+            history += f"; time up restart {number}; worker/1 starts @ {number * 60.0}"
+    assert (play("worker 2", "ps 1", history=history, restarts=9).report.failure is not None) == ended
+
+
+def test_every_ps_starts_first():
+    """On whatever host; programs of TensorFlow 1 may hang otherwise."""
+    replay = Script(job("chief 1", "worker 2", "ps 2", restarts=1), hosts(3)).play("up")
+    assert [task for task, _ in starts(replay)] == ["ps/0", "ps/1", "chief/0", "worker/0", "worker/1"]
+    again = "up; ps/1 dies 9; ps/1 gone; chief/0,ps/0 ends; time up restart 1"
+    replay = play("chief 1", "worker 1", "ps 2", history=again)
+    assert starts(replay)[4:] == [("ps/0", 2), ("ps/1", 2), ("chief/0", 2)]
+    assert [each.task for each in replay.report.tasks] == ["chief/0", "worker/0", "ps/0", "ps/1"]
 
 
 def test_tasks_of_a_preempted_job_have_time_to_end_by_themselves():
@@ -289,7 +395,7 @@ def test_the_report_has_every_attempt():
         (2, "node1", "killed by SIGKILL"),
     ]
     assert all(each.started_at and each.ended_at for each in worker.earlier)
-    assert starts(replay) == [("worker/0", 1), ("ps/0", 1), ("worker/0", 2), ("worker/0", 3)]
+    assert starts(replay) == [("ps/0", 1), ("worker/0", 1), ("worker/0", 2), ("worker/0", 3)]
 
 
 def test_the_others_have_the_wait_to_end():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher import events
+from launcher.job import Program, ProgramKind
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 
 ENDS = """
@@ -60,7 +61,7 @@ worker 2, ps 1, stall 20: up; worker/0 finishes 0; silence 5; WAITED; silence 6;
     worker/1 dies 6; worker/1 gone; ps/0 ends; closed
     -> 124 | succeeded, stalled, stopped | worker/1 on node1 printed nothing but waiting notices for 20s
     | worker/1 waits for worker/0, which has ended: a session of TensorFlow 1 without device_filters waits for
-      every task (docs/restarts.md)
+      every task (docs/restarts.md); `--done-when chief` ends the job with worker/0
 worker 2, ps 1, timeout 90: up; silence 5; WAITED; silence 5; WAITED; WAITED; silence 1; time up job;
     worker/0,worker/1,ps/0 ends; closed
     -> 124 | stopped, stopped, stopped | worker/1 waits for worker/0: a session of TensorFlow 1 without
@@ -158,6 +159,103 @@ def test_the_likely_cause_of_a_silence():
     assert "worker/1 ended before: a session of TensorFlow 1 without device_filters waits" in line
     (line,) = lines("worker 2", history="worker/1 finishes 0; silence 11")
     assert "worker/1 ended before: tasks that communicate collectively must finish together" in line
+
+
+def restarted(*roles: str, history: str) -> str:
+    """The line about silent tasks in a job with restarts."""
+    replay = Script(job(*roles, restarts=2), hosts(1)).play(f"up; {history}")
+    (line,) = [line for line in replay.notices if "printed nothing" in line]
+    return line
+
+
+WORKER_1_AGAIN = "worker/1 dies 9; worker/1 gone; time up restart 1; worker/1 starts"
+
+
+def test_a_task_that_started_again_alone_before_all_were_silent():
+    line = restarted(
+        "worker 2", "ps 1", history=f"says worker/0 x; {WORKER_1_AGAIN}; says worker/1 x; silence 12"
+    )
+    assert "worker/1 started again alone" in line
+    assert "`--restart job`" in line and "--stall" not in line
+    # not when the others went on without it, nor when all started again together
+    later = f"{WORKER_1_AGAIN}; silence 5; says worker/0 x; silence 12"
+    assert "--stall 10m" in restarted("worker 2", "ps 1", history=later)
+    together = "worker/1 dies 9; worker/1 gone; worker/0 ends; time up restart 1; worker/0,worker/1 starts"
+    assert "--stall 10m" in restarted("worker 2", history=f"{together}; silence 12")
+    # of two hints the surer one
+    ended = f"worker/0 finishes 0; {WORKER_1_AGAIN}; silence 12"
+    assert "worker/0 ended before" in restarted("worker 2", "ps 1", history=ended)
+    failed = Script(job("worker 2", "ps 1", restarts=1, stall=20.0), hosts(1)).play(
+        f"up; {WORKER_1_AGAIN}; silence 11; worker/0,worker/1 ends; ps/0 ends; closed"
+    )
+    assert failed.report.failure and "`--restart job`" in failed.report.failure.hint
+
+
+def at_timeout(*roles: str, history: str, program: Program | None = None) -> str:
+    """The hint for a job that its time limit ends."""
+    spec = job(*roles, timeout=99.0, restarts=2)
+    if program is not None:
+        spec = spec._replace(roles=tuple(role._replace(program=program) for role in spec.roles))
+    failure = Script(spec, hosts(1)).play(f"up; {history}; time up job").report.failure
+    assert failure is not None
+    return failure.hint
+
+
+def test_the_time_limit_names_the_cause_of_the_silence():
+    assert "worker/1 ended before: a session" in at_timeout(
+        "worker 2", "ps 1", history="worker/1 finishes 0; silence 30"
+    )
+    assert "worker/1 started again alone" in at_timeout(
+        "worker 2", "ps 1", history=f"{WORKER_1_AGAIN}; silence 30"
+    )
+    assert "faulthandler" in at_timeout("worker 2", history="silence 30")
+
+
+def test_servers_without_a_chief():
+    """A question tells ParameterServerStrategy apart from a classic job, which needs none."""
+    asks = "does the program use ParameterServerStrategy?"
+    (line,) = lines("worker 2", "ps 1", history="says worker/0 server started; silence 12")
+    assert asks in line and "`--chief`" in line and "--stall 10m" in line
+    hint = at_timeout("worker 2", "ps 1", history="silence 30")
+    assert asks in hint and "faulthandler" in hint
+    # not with a chief, without a ps, nor when a worker has trained, has ended, or prints
+    assert asks not in lines("chief 1", "worker 2", "ps 1", history="silence 12")[0]
+    assert asks not in lines("worker 2", history="silence 12")[0]
+    trained = "silence 9; says worker/0 step 1; silence 9; says worker/0 step 2; silence 12"
+    assert asks not in lines("worker 2", "ps 1", history=trained)[-1]
+    assert asks not in lines("worker 2", "ps 1", history="worker/0 finishes 0; silence 12")[0]
+
+
+def test_a_session_that_waits_for_worker_0_which_has_ended():
+    advice = "`--done-when chief` ends the job with worker/0"
+    (line,) = lines("worker 2", "ps 1", history="worker/0 finishes 0; silence 12")
+    assert advice in line
+    (line,) = lines("worker 2", "ps 1", history="worker/1 finishes 0; silence 12")
+    assert advice not in line
+
+
+@pytest.mark.parametrize(
+    ("program", "is_python"),
+    [
+        (Program(ProgramKind.SCRIPT, "train.py"), True),
+        (Program(ProgramKind.EXECUTABLE, "python", ("train.py",)), True),
+        (Program(ProgramKind.EXECUTABLE, "/opt/conda/bin/python3.11", ("-u", "-m", "trainer")), True),
+        (Program(ProgramKind.EXECUTABLE, "sh", ("-c", "cd /data && exec python train.py --x 1")), True),
+        (Program(ProgramKind.EXECUTABLE, "sh", ("-c", "./train.py")), True),
+        (Program(ProgramKind.EXECUTABLE, "uv", ("run", "train.py")), True),
+        (Program(ProgramKind.EXECUTABLE, "pythonic", ("x",)), False),
+        (Program(ProgramKind.EXECUTABLE, "sleep", ("99",)), False),
+        (Program(ProgramKind.EXECUTABLE, "sh", ("-c", "sleep 99; echo x.pyc")), False),
+    ],
+)
+def test_programs_that_run_python(program: Program, is_python: bool):
+    """Only those get advice about Python; a failed import ends only those for good."""
+    assert bool(at_timeout("worker 2", history="silence 30", program=program)) == is_python
+    spec = job("worker 1", restarts=1)
+    spec = spec._replace(roles=(spec.roles[0]._replace(program=program),))
+    history = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1"
+    failure = Script(spec, hosts(1)).play(history).report.failure
+    assert (failure is not None and "an import failed" in failure.text) == is_python
 
 
 def test_a_session_that_waits_for_every_task_is_told_once():

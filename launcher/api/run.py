@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.api.driver import Driver
+from launcher.config.values import names_job_file
 from launcher.errors import Fault, InputError
 from launcher.report import Report
 from launcher.text import did_you_mean
@@ -181,7 +182,7 @@ def program_driver(
         raise InputError(faults)
     command = [os.fspath(text) for text in argv]
     argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
-    is_job_file = command[0].endswith((".yaml", ".yml"))
+    is_job_file = names_job_file(command[0])
     overlay: dict[str, Mapping[str, Any]] = {}
     if roles or is_job_file:
         overlay = {

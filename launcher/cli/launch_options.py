@@ -16,7 +16,7 @@ from launcher import transports
 from launcher.cli.connecting import reaching
 from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, Target, carried_variables, roles_with_drain
-from launcher.config.values import duration
+from launcher.config.values import JOB_FILE_ENDINGS, duration
 from launcher.errors import Fault, InputError, JobError, LaunchError
 from launcher.job import (
     OUTPUT_DIR,
@@ -35,7 +35,9 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
+from launcher.regular_file import open_regular
 from launcher.scheduler.plan import check_placeholders
+from launcher.text import listed
 from launcher.transports.launch import Asked
 from launcher.transports.machines import this_machine
 
@@ -56,6 +58,8 @@ _LAUNCH_OPTIONS = (
     "--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker", "--restarts", "--timeout", "--sync",
     "--detach", "--dry-run",
 )  # fmt: skip
+#: Bytes of a file that show what it is.
+_START_OF_FILE = 1 << 16
 #: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know whether a
 #: job file names hosts.
 _HOST_OPTIONS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
@@ -128,6 +132,7 @@ def read_options(
     faults += check_placeholders(job, hosts, where.get("env", ""))
     faults += _path_faults(args)
     faults += _host_as_program(args, command)
+    faults += () if own_roles else _job_file_as_program(command)
     sections = {**defaults.file.sections, **file.sections}
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
     asked = {name: Asked(args, sections.get(name), folder, named, job) for name in transports.transports()}
@@ -463,6 +468,27 @@ def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterat
     if not is_program and (following.endswith(".py") or shutil.which(following)):
         problem = f"{name!r} would be the program, and {following!r} its argument"
         yield Fault("--hosts", problem, f"for several hosts use --hosts {args.hosts},{name}")
+
+
+def _job_file_as_program(command: Sequence[str]) -> Iterator[Fault]:
+    """The fault that the program is a job file whose name does not say so."""
+    name = command[0] if command else ""
+    if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
+        return
+    import shutil  # 4 ms, needed only if there is such a file here
+
+    if "/" not in name and shutil.which(name):
+        return
+    try:
+        with open_regular(name) as file:
+            start = file.read(_START_OF_FILE)
+    except OSError:
+        return
+    is_json = start.lstrip().startswith(b"{")
+    pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
+    if re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!"):
+        expected = f"expected a name that ends with one of {listed(JOB_FILE_ENDINGS)}"
+        yield Fault(name, "this is a job file", expected)
 
 
 def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:

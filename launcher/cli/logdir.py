@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
+from launcher.config.values import names_job_file
+
 OPTION = "--tensorboard"
 
 
@@ -43,7 +45,7 @@ def _is_logdir(word: str) -> bool:
     import shutil  # 4 ms, needed only with the option
 
     return word != "" and not (
-        word.startswith("-") or word.endswith((".py", ".yaml", ".yml")) or shutil.which(word)
+        word.startswith("-") or word.endswith(".py") or names_job_file(word) or shutil.which(word)
     )
 
 

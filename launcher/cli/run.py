@@ -107,7 +107,7 @@ def options_of(args: argparse.Namespace) -> Options:
         InputError: with all their faults.
     """
     command = program_command(args)
-    job_file = command[0] if command and command[0].endswith((".yaml", ".yml")) else ""
+    job_file = command[0] if command and values.names_job_file(command[0]) else ""
     program: list[str] = []
     if job_file and command[1:]:  # options follow a job file; for a TFJob perhaps a program
         before = args.faults

@@ -42,7 +42,7 @@ _LONGEST_ENTRY, _LONGEST_NAME = 2000, 253
 #: first one that any user may listen on.
 _SSH_PORT, _FIRST_PORT = 22, 1024
 _YAML_ENDINGS = (".yaml", ".yml")
-_FILE_ENDINGS = (*_YAML_ENDINGS, ".txt", ".hosts")
+_FILE_ENDINGS = (*_YAML_ENDINGS, ".json", ".txt", ".hosts")
 #: An IPv6 address in brackets, perhaps followed by slots.
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 

@@ -17,8 +17,10 @@ MOST_SIZES = 8
 #: The longest duration in days: timers of the system end at about 292 years.
 MOST_DAYS = 10_000
 
+#: Endings of job files, in upper or lower case.
+JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
 #: Endings of programs: no image has such a name.
-_PROGRAMS = (".py", ".sh", ".yaml", ".yml")
+_PROGRAMS = (".py", ".sh")
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -135,6 +137,11 @@ def one_line(text: str) -> str:
     return text
 
 
+def names_job_file(text: str) -> bool:
+    """Whether a word in the place of the program is the name of a job file, which may not exist."""
+    return text.lower().endswith(JOB_FILE_ENDINGS)
+
+
 def program_path(text: str) -> str:
     """The name or path of a program; it can't begin with ``-``, which would be an option."""
     if one_line(text).startswith("-"):
@@ -158,7 +165,7 @@ def image(text: str) -> str:
     """The name of a container image."""
     if not text or one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
         raise ValueError("expected the name of an image")
-    if text.endswith((".yaml", ".yml")):
+    if names_job_file(text):
         raise ValueError(f"expected an image; that of its roles: {text} --docker")
     if text.endswith(_PROGRAMS):
         raise ValueError(f"expected an image before the program: IMAGE {text}")

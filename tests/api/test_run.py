@@ -92,16 +92,16 @@ def test_a_dry_run_has_no_report(capfd: pytest.CaptureFixture[str]):
 
 def test_a_job_file_and_what_replaces_its_settings(tmp_path: Path):
     (tmp_path / "sub").mkdir()
-    (tmp_path / "job.yaml").write_text(
+    (tmp_path / "job.Yml").write_text(
         """
 command: sh -c "pwd > $JOB_NAME-$TASK_INDEX"
 workdir: sub
 roles: {worker: 1, reader: 1}
 """
     )
-    launcher.run(tmp_path / "job.yaml", workers=2, quiet=True)
+    launcher.run(tmp_path / "job.Yml", workers=2, quiet=True)
     assert {path.name for path in (tmp_path / "sub").iterdir()} == {"worker-0", "worker-1", "reader-0"}
-    launcher.run(tmp_path / "job.yaml", roles={"reader": 3}, workdir=tmp_path, quiet=True)
+    launcher.run(tmp_path / "job.Yml", roles={"reader": 3}, workdir=tmp_path, quiet=True)
     assert len(list(tmp_path.glob("reader-*"))) == 3 and len(list(tmp_path.glob("worker-*"))) == 1
 
 

@@ -261,3 +261,23 @@ def test_a_working_folder_that_can_not_be_entered(launch: Launch, tmp_path: Path
     ended = launch.start("--workdir", tmp_path / "closed", "true", command=command).wait(20)
     assert ended.code == 2
     assert f"the working folder '{tmp_path}/closed' can't be entered: permission denied" in ended.err
+
+
+@pytest.mark.parametrize("name", ["job.conf", "./job.conf", "folder/job"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# a job\ncommand: echo\nroles: {worker: 1}\n",
+        "---\napiVersion: kubeflow.org/v1\nkind: TFJob\n",
+        '{"command": "echo", "roles": {"worker": 1}}',
+    ],
+)
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_a_job_file_of_another_name(launch: Launch, tmp_path: Path, name: str, text: str, mode: int):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    ended = _refused(launch, name, cwd=tmp_path)
+    expected = "this is a job file; expected a name that ends with one of .yaml, .yml, .json"
+    assert ended.err == f"launch: {name}: {expected}\n"

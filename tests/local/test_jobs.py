@@ -38,6 +38,17 @@ def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: 
     assert launch(tmp_path / "job.yaml").code == 0, "its end is the job's, as a chief's"
 
 
+@pytest.mark.parametrize("name", ["job.json", "JOB.YAML", "j.Yml", "job.JSON"])
+def test_endings_of_job_files(launch: Launch, tmp_path: Path, name: str):
+    """JSON may be indented with tabs; only the file's options follow it."""
+    job = {"command": ["echo", "{rank}"], "roles": {"worker": 2}}
+    (tmp_path / name).write_text(json.dumps(job, indent="\t"))
+    ended = launch.here("--dry-run", "--json", name, "--workers", "3", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert len(json.loads(ended.out)["tasks"]) == 3
+    assert "can't read the job file" in launch.here(f"no{name}").err
+
+
 def test_roles_of_the_user(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -105,6 +105,8 @@ COMMAND_LINE = [
     # Programs and job files.
     ("job.yml", "job.yml: can't read the job file: No such file or directory; did you mean job.yaml?"),
     ("--docker job.yaml", "'job.yaml': expected an image; that of its roles: job.yaml --docker"),
+    ("--docker JOB.JSON", "'JOB.JSON': expected an image; that of its roles: JOB.JSON --docker"),
+    ("--hosts no.json true", "no.json: no such hostfile"),
     ("job.yaml extra", "unexpected argument 'extra'; only options follow a job file"),
     ("-m", "-m: expected"),
     # Runs.

@@ -18,6 +18,7 @@ from launcher.cli.logdir import with_logdir
         ("--tensorboard logs train.py", "--tensorboard=logs train.py"),
         ("--tensorboard a/b.d train.py", "--tensorboard=a/b.d train.py"),
         ("--tensorboard job.yaml", "--tensorboard= job.yaml"),
+        ("--tensorboard JOB.json", "--tensorboard= JOB.json"),
         ("--tensorboard job.yml", "--tensorboard= job.yml"),
         ("--tensorboard sh -c true", "--tensorboard= sh -c true"),
         ("--tensorboard /bin/sh -c true", "--tensorboard= /bin/sh -c true"),

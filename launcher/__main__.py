@@ -68,6 +68,10 @@ def _open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    # Python has none for a stream that was closed when it started.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
 
 
 def _run(argv: list[str]) -> int:

@@ -267,7 +267,7 @@ StopSteps = Tuple[Tuple[int, float], ...]
 
 
 class HoldPorts(Record):
-    """To an agent: hold one port for each task, until `ReleasePorts` or `CloseAgent`."""
+    """To an agent: hold one port for each task, until `CloseAgent`."""
 
     host: str
     tasks: Tuple[TaskId, ...]
@@ -353,13 +353,6 @@ class Measure(Record):
     """To an agent: answer with `Measured`."""
 
     host: str
-
-
-class ReleasePorts(Record):
-    """To an agent: free the ports of these tasks. Until then they are held, even if a task has ended."""
-
-    host: str
-    tasks: Tuple[TaskId, ...]
 
 
 class HoldOutput(Record):
@@ -485,7 +478,6 @@ AgentCommand = Union[
     StopTasks,
     SignalTask,
     Measure,
-    ReleasePorts,
     HoldOutput,
     CloseAgent,
 ]

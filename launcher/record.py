@@ -54,6 +54,18 @@ else:
             """A copy with other values for these fields."""
             return type(self)(**{**self._asdict(), **changed})
 
+        def __eq__(self, other):
+            """Whether the other is a record of the same class with the same values."""
+            return type(other) is type(self) and tuple.__eq__(self, other)
+
+        def __ne__(self, other):
+            """See `__eq__`; a tuple has a method of its own for this."""
+            return not self == other
+
+        def __hash__(self):
+            """Return a hash that differs between classes."""
+            return hash((type(self), tuple.__hash__(self)))
+
         def __getnewargs__(self):
             """The values, for copies and pickles."""
             return tuple(self)

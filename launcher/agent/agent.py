@@ -90,7 +90,6 @@ class Agent:
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._try_environment,
             events.Preload: self._templates.start,
-            events.ReleasePorts: lambda command: self._ports.release(command.tasks),
             events.TryPeers: self._try_peers,
             events.SetCluster: self._set_cluster,
             events.StartTask: self._start,

@@ -44,6 +44,7 @@ class Driver:
         roles: see `launcher.config.jobfile.parse_job`.
         quiet: do not show the output of `launch`.
         output: a descriptor for the output of `launch`; default: ``sys.stdout`` and ``sys.stderr``.
+        keep_events: whether `events` keeps all of them, for tests. A long job would fill the memory.
         on_event: is called with each event, in a thread.
         on_end: is called when the launcher has ended and its report is complete, in the same thread.
     """
@@ -53,9 +54,10 @@ class Driver:
     roles: Mapping[str, Any] | None = None
     quiet: bool = False
     output: int | None = None
+    keep_events: bool = False
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
     on_end: Callable[[], None] = lambda: None
-    #: All events so far; the last ``TaskMoved`` of each task.
+    #: All events so far if `keep_events` is set. The last ``TaskMoved`` of each task is always kept.
     events: list[Mapping[str, Any]] = field(default_factory=list, init=False)
     moved: dict[str, Mapping[str, Any]] = field(default_factory=dict, init=False)
     #: The name of the run and its folder; empty: not known yet.
@@ -210,7 +212,8 @@ class Driver:
             self._error = error
         elif event["event"] == "TaskMoved":
             self.moved[event["task"]] = event
-        self.events.append(event)
+        if self.keep_events:
+            self.events.append(event)
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:

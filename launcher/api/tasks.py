@@ -164,7 +164,8 @@ class Tasks:
                 argv += ["--mount", folder]
             argv += [] if self._job is None else ["--", os.fspath(self._job)]
             environ = {**option_environ(self._options), **variables}
-            self.driver = Driver(argv, environ, self._roles, self._quiet, None, self._take, self._end)
+            self.driver = Driver(argv, environ, self._roles, self._quiet)
+            self.driver.on_event, self.driver.on_end = self._take, self._end
             self.driver.start()
         except BaseException as error:
             self._resources.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from launcher import transports
 from launcher.config import values
+from launcher.errors import Fault, JobError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.transports import machines
@@ -18,6 +20,19 @@ from launcher.transports.transport import Transport
 _LEAST_LEASE = 6
 #: Largest value of ``--fanout``.
 _MOST_AT_ONCE = 1024
+
+
+def check_current_folder() -> None:
+    """Refuse to work in a folder that was removed: programs of this machine can't start there.
+
+    Raises:
+        JobError: It was removed.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        expected = "expected to be in a folder that exists"
+        raise JobError([Fault("", "the current folder is gone", expected)]) from error
 
 
 def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -78,7 +93,11 @@ def commands(
         hosts: this machine, and others.
         args: the options of the default transport.
         within: an allocation of the hosts; ``None``: the default transport reaches them.
+
+    Raises:
+        JobError: The current folder is gone.
     """
+    check_current_folder()
     if within is not None:
         transport, inventory = within
         return machines.commands(transport, inventory.settings, hosts, reaching(args), print_notice)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import transports
-from launcher.cli.connecting import reaching
+from launcher.cli.connecting import check_current_folder, reaching
 from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, Target, carried_variables, roles_with_drain
 from launcher.config.values import JOB_FILE_ENDINGS, duration
@@ -79,11 +79,7 @@ def read_options(
     Raises:
         InputError: options are wrong; all faults at once.
     """
-    try:
-        os.getcwd()
-    except OSError as error:
-        expected = "expected to be in a folder that exists"
-        raise JobError([Fault("", "the current folder is gone", expected)]) from error
+    check_current_folder()
     faults: list[Fault] = list(args.faults)
     notes: list[str] = []
     own_roles = bool(job_file) or args.roles_fd is not None

@@ -74,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
     chosen = selected(known, names) if (known := tasks(found)) else []
     if not chosen:
         print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
+    elif removed := [task for task in chosen if not os.path.lexists(found.paths.log(task))]:
+        text = f"the logs of {listed(removed)} in {found.paths.logs} were removed"
+        print(f"launch: {printable(text)}", file=sys.stderr)
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
         print(f"launch: {listed(chosen)} printed nothing in {found.job}", file=sys.stderr)
     if not args.follow:

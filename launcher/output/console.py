@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from launcher.text import duration, shortened
 if TYPE_CHECKING:  # with many regular expressions
     from launcher.output.folding import Folding, TaskFolding
 
+_MAX_KEPT_NOTICES = 1000
 #: Colours of the tasks' labels; red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 #: Seconds between two looks at unfinished lines.
@@ -97,8 +99,8 @@ class Console:
         self._paths: RunPaths
         #: The last notice, if no line was printed after it.
         self._last_notice = ""
-        #: Notices that wait until the terminal is uncovered.
-        self._kept: list[Tell] = []
+        #: Notices that wait until the terminal is uncovered; of more, the oldest are dropped.
+        self._kept: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
 
     def begin(self, opening: Opening) -> None:
         """Make the labels of the tasks; print nothing."""

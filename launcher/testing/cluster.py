@@ -93,6 +93,7 @@ class Cluster:
             more = {FIXED_ADDRESSES: "1"}
             counts = (ps, workers, chief, evaluator)
             driver = program_driver("cluster.start", program, counts, roles, options, more, output, False)
+            driver.keep_events = True
             driver.start()
         finally:
             os.close(output)

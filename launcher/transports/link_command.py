@@ -99,7 +99,8 @@ class LinkCommand:
         """See `RemoteCommand.wait`. A program that was killed has no exit status."""
         if self._loop.is_mine:
             self._loop.until(self._ended.is_set, seconds)
-        self._ended.wait(seconds)
+        else:
+            self._ended.wait(seconds)
         status = self._status
         return status if status is not None and status >= 0 else None
 

@@ -169,11 +169,6 @@ class Driver:
         held = self.until(lambda: self.all(events.PortsHeld)[before:], what="ports")[0]
         return {str(task): port for task, port in held.ports.items()}
 
-    def release(self, *tasks: str) -> None:
-        """Have the ports of tasks freed, and wait until that is done."""
-        self.send(events.ReleasePorts(self.host, tuple(map(TaskId, tasks))))
-        self.hold("no-task/0")
-
     def start(
         self,
         task: str,

@@ -249,6 +249,48 @@ def test_logs(launch: Launch):
     assert launch.here("logs").err == f"launch: worker/0 printed nothing in {last_run(launch).path.name}\n"
 
 
+def test_logs_that_were_removed(launch: Launch):
+    """A task that printed something is not said to have printed nothing."""
+    assert launch("--workers", "2", "--", "echo", "printed").code == 0
+    (last_run(launch).path / "logs" / "worker-1.log").unlink()
+    ended = launch.here("logs")
+    assert ended.out == "worker/0 | printed\n"
+    assert "worker/1" in ended.err and "removed" in ended.err
+    assert "printed nothing" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "words", [("ps",), ("ps", "--all"), ("ps", "latest"), ("logs",), ("attach",), ("--version",), ("check",)]
+)
+def test_a_command_whose_output_is_closed(launch: Launch, words: tuple[str, ...]):
+    """``launch ps >&-``: there is nobody to read it, and that is no fault of launch."""
+    launch("true")
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "launcher"]
+    ended = launch(*words, command=shell)
+    assert ended.code == 0, ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check",), ("check", "--hosts", "localhost"), ("prepare", "--hosts", "localhost", "six"), ("true",)],
+)
+def test_a_current_folder_that_is_gone(launch: Launch, tmp_path: Path, words: tuple[str, ...]):
+    shell = [
+        "sh",
+        "-c",
+        'mkdir gone; cd gone; rmdir ../gone; exec "$@"',
+        "sh",
+        sys.executable,
+        "-m",
+        "launcher",
+    ]
+    ended = launch(*words, command=shell, cwd=tmp_path)
+    assert ended.code == 2
+    assert "the current folder is gone" in ended.err
+    assert ended.elapsed < 10
+
+
 def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):
     """The folder may be another user's: a link in it could lead to a file that only we can read."""
     assert launch("--", "echo", "printed").code == 0

@@ -97,7 +97,7 @@ def test_faults_of_syncs(texts: list[str], faults: list[str]):
     ],
 )
 def test_collect(text: str, expected: tuple[object, ...]):
-    assert parse_collects([text], {"worker": 1})[0] == expected
+    assert tuple(parse_collects([text], {"worker": 1})[0]) == expected
 
 
 def test_faults_of_collects():

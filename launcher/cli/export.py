@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from launcher.agent.environments import entered
+from launcher.cli.export_files import program_files
 from launcher.cli.launch_options import program_command
 from launcher.cli.parser import Parser, command_parser
 from launcher.cli.run import options_of
 from launcher.errors import Fault, JobError
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
-from launcher.job import Host, JobSpec, ProgramKind
+from launcher.job import Host, JobSpec
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.job_run.run import check_programs_here
@@ -32,11 +33,13 @@ EXAMPLES = """\
 launch export slurm -N 2 --ps 1 --workers 3 train.py > job.sh
 launch export kubernetes --docker IMAGE --workers 3 train.py > job.yaml
 launch export compose job.yaml > compose.yaml
+launch export kubernetes tfjob.yaml > job.yaml     the images of a TFJob
 
 Options, program and job file are those of launch. Comments at the top of the
 file say how it is used, and what it can't do."""
 
-_FORMS = ("kubernetes", "slurm", "compose")
+#: Form -> the transport whose options it has.
+_FORMS = {"kubernetes": "kubernetes", "slurm": "slurm", "compose": "docker"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     command = program_command(args)
     if args.form == "slurm":
         args.slurm = not args.no_slurm
+    else:
+        args.engine = _FORMS[args.form]
     options = options_of(args)
     if options.hosts_named:
         problem = f"the hosts are named, but {args.form} chooses where tasks run"
@@ -123,28 +128,14 @@ def _kubernetes(options: Options, job: JobSpec, name: str) -> tuple[Exported, st
         given = KubernetesOptions(**{field: getattr(given, field) for field in shared})
         if faults := list(user_faults(given)):
             raise JobError(faults)
-    files = {} if options.sources.workdir else _files(job)
+    files, notes = ({}, []) if options.sources.workdir else program_files(job)
+    for note in notes:
+        print_notice(note)
     job = in_images(job, given, bool(options.sources.python), bool(options.sources.workdir))
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(job)[0]]
     named = [host._replace(address=kubernetes.host_name(name, role, index)) for host, role, index in places]
     made = exported(job, named, kubernetes.PORT, name)
     return made, kubernetes.manifests(made, given, user_of(given), files)
-
-
-def _files(job: JobSpec) -> Mapping[str, str]:
-    """The scripts below the working folder, each with the modules beside it; none if they are too large."""
-    base = Path(os.path.expanduser(job.workdir or ".")).resolve()
-    scripts = [base / role.program.name for role in job.roles if role.program.kind is ProgramKind.SCRIPT]
-    beside = [
-        [script, *script.parent.glob("*.py")] for script in map(Path.resolve, scripts) if script.is_file()
-    ]
-    paths = sorted({path for paths in beside for path in paths if path.is_file() and base in path.parents})
-    if sum(path.stat().st_size for path in paths) > kubernetes.MOST_BYTES:
-        return {}
-    try:
-        return {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}
-    except UnicodeDecodeError:
-        return {}
 
 
 def _compose(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:

@@ -131,9 +131,12 @@ def read_options(
     faults += () if own_roles else _job_file_as_program(command)
     sections = {**defaults.file.sections, **file.sections}
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
-    asked = {name: Asked(args, sections.get(name), folder, named, job) for name in transports.transports()}
+    asked = {
+        name: Asked(args, sections.get(name), folder, named, job, implied=name == args.engine)
+        for name in transports.transports()
+    }
     chosen = {name: transport.settings(asked[name]) for name, transport in transports.transports().items()}
-    name, *others = transports.asked_for(chosen)
+    name, *others = transports.asked_for(chosen, args.engine)
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
         faults.append(Fault(COMMAND_LINE, problem, "expected one of them"))
@@ -151,9 +154,11 @@ def read_options(
     if logdir is not None:
         own_container = transport.in_containers and not other_machines
         job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
+    unknown = _may_be_asked_for((file, defaults.file), args)
     for each, found in transports.transports().items():
         asked_now = asked[each]._replace(job=job, in_containers=transport.in_containers)
-        faults += found.faults(asked_now, chosen[each])
+        if chosen[each] is not None or not unknown:
+            faults += found.faults(asked_now, chosen[each])
         notes += found.notes(asked[each], chosen[each])
     if transport.in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
@@ -277,7 +282,8 @@ def _job_file(path: str, args: argparse.Namespace, program: Sequence[str]) -> Jo
         if not path:
             return parse_job("", COMMAND_LINE, roles, sections)
         variables = carried_variables(args.env, os.environ, (), [], [])[0]
-        engine = next((name for name in ("kubernetes", "docker") if getattr(args, name) is not None), "")
+        asked = (name for name in ("kubernetes", "docker") if getattr(args, name) is not None)
+        engine = next(asked, args.engine)
         images = bool(engine) and not getattr(args, engine)
         target = Target(tuple(program), engine, images, frozenset(variables))
         return read_job_file(path, roles, sections, target)
@@ -437,6 +443,13 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
     except InputError as error:
         faults += error.faults
         return ()
+
+
+def _may_be_asked_for(files: Sequence[JobFile], args: argparse.Namespace) -> bool:
+    """Whether transports that seem not to be asked for may be, in an option or a file that has faults."""
+    options = [f"--{name}" for name in transports.transports()]
+    of_options = any(option in str(fault) for option in options for fault in args.faults)
+    return of_options or any(file.faults for file in files)
 
 
 def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:

@@ -51,7 +51,7 @@ def _descriptor(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch run``: the options, then the program and its arguments."""
-    parser.set_defaults(parse=parser.parse_args)
+    parser.set_defaults(parse=parser.parse_args, engine="")  # the transport that `launch export` implies
     cast(Parser, parser).add_more = add_installed
     _add_options(parser)
     program = parser.add_argument_group("program to run")

@@ -67,13 +67,14 @@ def default() -> str:
     return next(iter(TRANSPORTS))
 
 
-def asked_for(settings: Mapping[str, Any]) -> list[str]:
+def asked_for(settings: Mapping[str, Any], implied: str = "") -> list[str]:
     """The names of the transports that the user asks for; if there is none, of the default one.
 
     Args:
         settings: of each transport, by name; ``None``: the user does not ask for it. Settings that are
             ``implied`` are used if the user asks for no other one: of several, the first.
+        implied: the transport that the command itself asks for, which is used before others that are implied.
     """
     names = [name for name, found in settings.items() if found is not None and name != default()]
     asked = [name for name in names if not getattr(settings[name], "implied", False)]
-    return asked or names[:1] or [default()]
+    return asked or [name for name in names if name == implied] or names[:1] or [default()]

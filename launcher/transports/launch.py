@@ -32,6 +32,8 @@ class Asked(Record):
     #: Whether ``--hosts``, or ``hosts:`` of the job file, names the hosts.
     named: bool = False
     job: JobSpec = JobSpec(())
+    #: Whether the command itself asks for the transport, unless the user asks for another one.
+    implied: bool = False
     #: Whether the transport that is used runs tasks in containers; known when `Transport.faults` is called.
     in_containers: bool = False
 

@@ -138,6 +138,111 @@ def test_the_config_map_has_the_program(launch: Launch, tmp_path: Path, weird_pa
     assert set(config["data"]) == {"start.py"} and "no file of the program" in text
 
 
+#: The words of a program, and the files of the folder that the ConfigMap has.
+PKG = "pkg/__init__.py pkg/sub/__init__.py pkg/sub/net.py pkg/train.py helper.py lib/__init__.py"
+PROGRAMS = [
+    ("-m pkg.train", PKG),
+    ("-m pkg", f"{PKG} pkg/__main__.py"),
+    ("-m spaced.run", "spaced/run.py"),
+    ("-m helper", "helper.py lib/__init__.py"),
+    ("main.py", "main.py helper.py lib/__init__.py broken.py"),
+    ("-m tensorflow.nosuch", ""),
+    ("-m json.tool", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "files"), PROGRAMS, ids=[words for words, _ in PROGRAMS])
+def test_the_config_map_has_modules_and_what_they_import(
+    launch: Launch, tmp_path: Path, words: str, files: str
+):
+    texts = {
+        "pkg/__init__.py": "", "pkg/train.py": "import json\nfrom helper import x\nfrom .sub import net\n",
+        "pkg/sub/__init__.py": "", "pkg/sub/net.py": "", "helper.py": "x = 1\ndef f():\n    import lib.a, os\n",
+        "lib/__init__.py": "", "lib/data/x.py": "", "spaced/run.py": "", "spaced/other.py": "",
+        "other/__init__.py": "",
+        "main.py": "import helper, json\n", "broken.py": "import other (\n",
+    }  # fmt: skip
+    if words == "-m pkg":
+        texts["pkg/__main__.py"] = "from pkg import train\n"
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    if "main.py" not in words:
+        (tmp_path / "broken.py").unlink()
+    ended = launch.here("export", "kubernetes", *IMAGE, *words.split(), cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    config, _, job = yaml.safe_load_all(ended.out)
+    (volume,) = (v for v in job["spec"]["template"]["spec"]["volumes"] if "configMap" in v)
+    paths = {item["path"].removeprefix("files/") for item in volume["configMap"]["items"]}
+    assert paths == {"start.py", *files.split()}
+    folder = tmp_path / "home"  # as in a pod: the files are copied there
+    for name in files.split():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(texts[name])
+    if files:
+        subprocess.run([sys.executable, *words.split()], cwd=folder, timeout=60, check=True)
+
+
+def test_what_the_config_map_can_not_have_is_said(launch: Launch, tmp_path: Path):
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "__init__.py").write_text("#" * 1_000_000)
+    (tmp_path / "train.py").write_text("import big\n")
+    ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path)
+    assert "can't have the packages that the program imports: 2 files, 1 MB or more" in ended.err
+    assert "The ConfigMap has train.py." in ended.out
+    ended = launch.here("export", "kubernetes", *IMAGE, "-m", "big", cwd=tmp_path)
+    assert "the ConfigMap can't have the program: 1 file, 1 MB or more; the images must have" in ended.err
+    (tmp_path / "train.py").write_bytes(b"\xff")
+    ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path)
+    assert (ended.code, "byte 0xff" in ended.err) == (0, True)
+    ended = launch.here("export", "kubernetes", *IMAGE, "nosuch.py", cwd=tmp_path)
+    assert (ended.code, "nosuch.py is not here: the images must have it" in ended.err) == (0, True)
+
+
+def test_each_form_implies_its_engine(launch: Launch, tmp_path: Path):
+    """The images are those of the roles; options of the engine need no other."""
+    container = (
+        "{name: tensorflow, image: 'tf:9', command: [echo, hi], volumeMounts: [{name: d, mountPath: /d}]}"
+    )
+    pod = f"{{volumes: [{{name: d, emptyDir: {{}}}}], containers: [{container}]}}"
+    (tmp_path / "tfjob.yaml").write_text(
+        "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec:\n"
+        f"  tfReplicaSpecs: {{Worker: {{template: {{spec: {pod}}}}}}}\n"
+    )
+    (tmp_path / "job.yaml").write_text("command: [echo]\nroles: {worker: {image: 'tf:9'}}\n")
+    for name in ("tfjob.yaml", "job.yaml"):
+        text = exported(launch, "kubernetes", name, "--namespace", "ml", cwd=tmp_path)
+        *_, job = yaml.safe_load_all(text)
+        spec = job["spec"]["template"]["spec"]
+        assert (job["metadata"]["namespace"], spec["containers"][0]["image"]) == ("ml", "tf:9")
+        assert ("d" in [volume["name"] for volume in spec["volumes"]]) is (name == "tfjob.yaml")
+        text = exported(launch, "compose", name, "--user", "7:8", cwd=tmp_path)
+        (service,) = yaml.safe_load(text)["services"].values()
+        assert (service["image"], service["user"]) == ("tf:9", "7:8")
+    (tmp_path / "job.yaml").write_text("command: [echo]\nroles: {worker: 1}\ndocker: tf:9\n")
+    assert "image: 'tf:9'" in exported(launch, "kubernetes", "job.yaml", cwd=tmp_path)
+    (tmp_path / "job.yaml").write_text("command: [echo]\nroles: {worker: 1}\nkubernetes: {pod: {}}\n")
+    ended = launch.here("export", "kubernetes", "job.yaml", cwd=tmp_path)
+    assert (ended.code, "worker has no image" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("job.yaml", "command: a\nroles: {worker: {image: a b}}\n", "--kubernetes --namespace ml"),
+        ("job.yaml", "command: a\nroles: {worker: 1}\nkubernetess: tf\n", "--namespace ml --memory 1g"),
+        ("job.yaml", "command: a\nroles: {worker: 1}\nnosuch: 1\nslurm: {nodes: 2}\n", "--time 5 -N 3"),
+        ("job.yaml", "command: a\nroles: {worker: 1}\n", "--kubernetes=a.py --namespace ml --memory 1g"),
+    ],
+)  # fmt: skip
+def test_a_fault_that_hides_the_engine_is_the_only_one(
+    launch: Launch, tmp_path: Path, name: str, text: str, options: str
+):
+    (tmp_path / name).write_text(text)
+    ended = launch.here(name, *options.split(), cwd=tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
+
+
 def test_a_pod_says_which_name_it_waits_for(launch: Launch, tmp_path: Path):
     words = ("--kubernetes", "tf", "--start-timeout", "3", "true")
     config = next(yaml.safe_load_all(exported(launch, "kubernetes", *words, cwd=tmp_path)))
@@ -153,8 +258,9 @@ def test_a_pod_says_which_name_it_waits_for(launch: Launch, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["kubernetes", "true"], 2, "no image is named; expected --kubernetes IMAGE or --docker IMAGE"),
-        (["compose", "true"], 2, "no image is named; expected --docker IMAGE"),
+        (["kubernetes", "true"], 2, "worker has no image; expected image: in it, kubernetes: IMAGE"),
+        (["compose", "true"], 2, "worker has no image; expected image: in it, docker: IMAGE"),
+        (["compose", "--kubernetes", "tf", "true"], 2, "no image is named; expected --docker IMAGE"),
         (["kubernetes", *IMAGE, "--hosts", "a,b", "true"], 2, "kubernetes chooses where tasks run"),
         (["slurm", *IMAGE, "true"], 2, "can't start the same tasks"),
         (["slurm", "--slurm-options=--comment='a\nb'", "true"], 2, "control characters"),

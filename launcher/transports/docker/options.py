@@ -56,7 +56,7 @@ class DockerOptions(Record):
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
-    #: Nothing asks for Docker but the images of roles.
+    #: Nothing asks for Docker but the images of roles, or the command itself.
     implied: bool = False
 
 
@@ -198,7 +198,7 @@ def settings(asked: Asked) -> DockerOptions | None:
     """
     args = asked.args
     implied = args.docker is None and asked.section is None
-    if implied and not any(role.image for role in asked.job.roles):
+    if implied and not (asked.implied or any(role.image for role in asked.job.roles)):
         return None
     file: DockerOptions = asked.section or DockerOptions()
     mounts = [text if text[:1] in ("~", ":") else os.path.join(asked.folder, text) for text in file.mounts]

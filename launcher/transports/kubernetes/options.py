@@ -73,6 +73,8 @@ class KubernetesOptions(Record):
     start_timeout: float = _START
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
+    #: Nothing asks for Kubernetes but the command itself.
+    implied: bool = False
 
 
 def user_of(options: KubernetesOptions) -> str:
@@ -153,9 +155,10 @@ def settings(asked: Asked) -> KubernetesOptions | None:
         ``None``: no pods.
     """
     args = asked.args
-    if args.kubernetes is None and asked.section is None:
+    implied = args.kubernetes is None and asked.section is None
+    if implied and not asked.implied:
         return None
-    file: KubernetesOptions = asked.section or KubernetesOptions()
+    file: KubernetesOptions = asked.section or KubernetesOptions(implied=implied)
     given = {name: getattr(args, name) or getattr(file, name) for name in _SIMPLE}
     return with_shared(file._replace(image=args.kubernetes or file.image, **given), args)
 

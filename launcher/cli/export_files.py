@@ -1,0 +1,106 @@
+"""The files of a program that ``launch export kubernetes`` writes into the ConfigMap.
+
+A program that is not in them, and not in the images either, fails in its pods only, so the user is told what
+is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from launcher.export.kubernetes import MOST_BYTES
+from launcher.job import JobSpec, ProgramKind
+from launcher.text import byte_size, counted
+
+
+def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
+    """The programs of a job below its working folder, with the modules there that they import.
+
+    Args:
+        job: with a working folder of this machine.
+
+    Returns:
+        The content of each file by its path in the working folder; and notes for the user on what is left
+        out: packages that make them too large, or all if they are too large without, or are not text.
+    """
+    base = Path(os.path.expanduser(job.workdir or ".")).resolve()
+    own: set[Path] = set()
+    every: set[Path] = set()
+    notes = []
+    for program in dict.fromkeys(role.program for role in job.roles):
+        if program.kind is ProgramKind.SCRIPT:
+            script = (base / program.name).resolve()
+            if not script.is_file():
+                notes.append(f"{program.name} is not here: the images must have it")
+            files, folder = {script, *script.parent.glob("*.py")}, script.parent
+        elif program.kind is ProgramKind.MODULE:
+            files, folder = _module(program.name, base), base
+        else:
+            continue
+        own |= files
+        every |= _with_imports(files, folder)
+    for found in (every, own):
+        paths = sorted(path for path in found if path.is_file() and base in path.parents)
+        size = _size(paths)
+        if size <= MOST_BYTES:
+            break
+        what = "the program" if found is own else "the packages that the program imports"
+        left_out = f"{counted(len(paths), 'file')}, {byte_size(size)} or more"
+        notes.append(f"the ConfigMap can't have {what}: {left_out}; the images must have them")
+    else:
+        return {}, notes
+    try:
+        return {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}, notes
+    except UnicodeDecodeError as error:
+        problem = f"byte 0x{error.object[error.start]:02x} of a file beside it is not UTF-8"
+        return {}, [
+            *notes,
+            f"the ConfigMap can't have the program: {problem}; the images must have all files",
+        ]
+
+
+def _with_imports(files: set[Path], folder: Path) -> set[Path]:
+    """Files, with the modules and packages of a folder that they import; not all if they are too large."""
+    found, left, looked_for = set(files), [*files], set[str]()
+    while left and _size(found) <= MOST_BYTES:
+        for name in _imported(left.pop()) - looked_for:
+            looked_for.add(name)
+            more = _module(name, folder) - found
+            found |= more
+            left += more
+    return found
+
+
+def _module(name: str, folder: Path) -> set[Path]:
+    """The files of a module in a folder, with all of the packages that it is in; empty: there is none."""
+    first, *others = name.split(".")
+    path = folder.joinpath(first, *others)
+    files = {folder / f"{first}.py", path.with_name(f"{path.name}.py"), path / "__main__.py"}
+    if (folder / first / "__init__.py").is_file():
+        files |= _package(folder / first)
+    return {file for file in files if file.is_file()}
+
+
+def _package(folder: Path) -> set[Path]:
+    """The modules of a package, and of the packages in it."""
+    inner = (file.parent for file in folder.glob("*/__init__.py") if not file.parent.is_symlink())
+    return {*folder.glob("*.py")}.union(*map(_package, inner))
+
+
+def _imported(file: Path) -> set[str]:
+    """The first names of all modules that a file imports by their full names."""
+    try:
+        nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return set()  # Python will report it in the task
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names} - {""}
+
+
+def _size(files: Iterable[Path]) -> int:
+    """The number of bytes of all files together."""
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -128,7 +128,7 @@ def nothing_started(seconds: float) -> str:
     """The fault of a host that is connected, but where the agent does not answer."""
     return (
         f"the agent has not started there in {seconds:.0f}s; does a start-up file of its login shell "
-        "(~/.bashrc?) wait, or read standard input?"
+        "(~/.bashrc?) wait, read standard input, or replace it by fish even if a command is run?"
     )
 
 

@@ -183,6 +183,9 @@ class Connected(Record):
     failed: Mapping[str, str] = {}
     #: ``None``: the connections forward no ports.
     forwarding: Forwarding | None = None
+    #: Host -> the seconds that its present connection took to make. A host is left out if each program on it
+    #: makes a connection of its own.
+    login_seconds: Mapping[str, float] = {}
 
 
 class Hosts(Protocol):

@@ -3,7 +3,7 @@
 The command line is the same for every host and program, with nothing of the user's on it. All else comes
 through the pipe, in this order:
 
-    ``python:``, the path of the Python, and a newline
+    a line with the path of the Python, see `python_line`
     frame: `FIRST_CODE`
     frame: our modules, see `packed`
     frame: JSON, ``[entry, arguments]``
@@ -36,6 +36,11 @@ MAX_NOISE = 64 * 1024
 READY, TOO_OLD, MISSING = "ready", "too old", "missing"
 #: The login shell had read the first line.
 EATEN = "eaten"
+#: A start-up file of the login shell has replaced it (``exec zsh``). The new shell does not know the command
+#: line, and reads its commands from the pipe: the first line makes it exit with this status. After an ``exit``
+#: csh would execute the other lines. fish reads to the end of the pipe before it executes any line.
+REPLACED = 97
+_LEAVE = f'exec /bin/sh -c "exit {REPLACED}" #python:'
 
 #: The modules and packages that hosts get.
 AGENT_MODULES = (
@@ -137,7 +142,7 @@ poll.poll({_CLOSE_LIMIT} * 1000)
 COMMAND = (
     "exec /bin/sh -c '"
     "IFS= read -r p; "
-    "case $p in python:*) p=${p#python:};; "
+    "case $p in exec*#python:*) p=${p#*#python:};; "
     f'*) echo; echo "<tf-launcher program: {EATEN}>"; exit 127;; esac; '
     'case $p in "~/"*) p=$HOME/${p#??};; esac; '
     'command -v "$p" >/dev/null 2>&1 || '
@@ -217,14 +222,14 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
 
 
 def python_line(python: str) -> bytes:
-    """The line that names the Python.
+    """The line that names the Python, and makes any shell exit that reads it as a command.
 
     Raises:
         TransportError: no Python can have this path.
     """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")
-    return b"python:" + python.encode("utf-8", "surrogateescape") + b"\n"
+    return _LEAVE.encode("ascii") + python.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def program(entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
@@ -337,6 +342,16 @@ def explain(state: str, python: str, advice: str = _ADVICE) -> str:
     if state.startswith(TOO_OLD):
         return f"its {python} is Python {host_text(state[len(TOO_OLD) :])}, which is too old; {advice}"
     return f"it answered {host_text(state)!r}, which this version does not know"
+
+
+def explain_status(status: int | None) -> str:
+    """Return why a program with this exit status never ran; empty if the status does not say it."""
+    if status != REPLACED:
+        return ""
+    return (
+        "a start-up file of its login shell (~/.bashrc?) replaces it by another shell even if a command is "
+        "run, which is then lost; let it do so only in a terminal: [ -t 0 ] && exec zsh"
+    )
 
 
 def echoes(output: bytes) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from launcher.errors import TransportError
-from launcher.text import last_line, signal_name
+from launcher.text import last_line, nothing_started, signal_name
 from launcher.transports import bootstrap
 
 _PIECE = 128 * 1024
@@ -30,19 +32,24 @@ class PipedProgram:
         host: for messages.
         python: the Python that runs the program, for messages.
         starter: the command that starts it, for messages: ``its login shell``.
+        patience: seconds for it to start; a login shell may wait for ever, an ``srun`` for its turn.
     """
 
-    def __init__(self, host: str, python: str, starter: str) -> None:
+    def __init__(self, host: str, python: str, starter: str, patience: float = math.inf) -> None:
         self._host, self._python, self._starter = host, python, starter
+        self._patience, self._begun_at = patience, time.monotonic()
         self._ready, self._early = False, b""
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
         while not self._ready:
             data = self._receive(_PIECE)
-            if not data:
+            if data:
+                self._await_mark(data)
+            elif data is None and time.monotonic() > self._begun_at + self._patience:
+                raise self._fault(nothing_started(self._patience))
+            else:
                 return data
-            self._await_mark(data)
         data, self._early = self._early[:size], self._early[size:]
         return data or self._receive(size)
 
@@ -70,7 +77,10 @@ class PipedProgram:
         """See `RemoteCommand.why_ended`."""
         if self._ready:
             return None
-        ended = f"{self._starter} {self._how_ended(self.wait(_END))}"
+        status = self.wait(_END)
+        if why := bootstrap.explain_status(status):
+            return self._fault(why)
+        ended = f"{self._starter} {self._how_ended(status)}"
         text = last_line(self.stderr() or self._early.decode("utf-8", "replace"))
         printed = f" and printed: {text}" if text else ""
         return self._fault(f"the agent could not be started there: {ended}{printed}")

@@ -94,6 +94,8 @@ class ReconnectingLink:
         arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
         notify: gets a line for the user when the connection is lost, and when it is back.
         stays: see `Link`.
+        login_seconds: how long the connection took to make over which the first program runs; 0: the program
+            makes it.
     """
 
     same_clock = all_gone = preempted = False
@@ -106,6 +108,7 @@ class ReconnectingLink:
         arguments: dict[str, Any],
         notify: Callable[[str], None],
         stays: bool = False,
+        login_seconds: float = 0.0,
     ) -> None:
         self.loop, self.host, self._hosts, self._notify = loop, host, hosts, notify
         self._lease = float(arguments["lease"])
@@ -128,7 +131,9 @@ class ReconnectingLink:
         self._taken: int | None = None
         self._flush_asked = False
         self._timer: Timer | None = None
-        self._began = self._received_at = self._tried_at = time.monotonic()
+        self._received_at = self._tried_at = time.monotonic()
+        #: When the making of the present connection began (monotonic), as if it included the first login.
+        self._began = self._received_at - login_seconds
         self._attempts = 0
         self._why_not = "the network to it, or the host itself, is down"
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
@@ -328,12 +333,14 @@ class ReconnectingLink:
             self._resume()
             self._received_at = time.monotonic()
             with self.lock:
+                was_met = self._channel.met
                 messages = self._channel.receive(data)
             if self._channel.met and self._received_at > self._resumed_at + SILENCE:
                 self._suspended = 0.0  # the agent has outlived it
-            if self._channel.met and not self._met:
+            if self._channel.met and not was_met:
+                took = self._received_at - self._began
+                self._channel.grace = max(self._channel.grace if self._met else 0.0, _LONGER * took)
                 self._met = True
-                self._channel.grace = _LONGER * (self._received_at - self._began)
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
                 self._lost_at = None
@@ -441,6 +448,8 @@ class ReconnectingLink:
         """Let another thread start the agent, or connect to it again."""
         self._attempts += 1
         self._connecting = True
+        if self._attempts > 1:
+            self._began = time.monotonic()
         again, entry = self._attempts > 1, CONNECT if self._met else START
 
         def connect() -> RemoteCommand:
@@ -554,13 +563,16 @@ def open_link(
     lease: float = 60.0,
     job: str = "",
     stays: bool = False,
+    login_seconds: float = 0.0,
 ) -> ReconnectingLink:
     """Start an agent on another machine. It never waits for the host: the link reports success or failure.
 
     Args:
-        loop, host, hosts, notify, stays: see `ReconnectingLink`.
+        loop, host, hosts, notify, stays, login_seconds: see `ReconnectingLink`.
         lease: seconds that the tasks of the host outlive a lost connection.
         job: the run whose files are brought to the host; empty: none are.
     """
     own = {"host": host, "agent": new_agent_number(), "token": os.urandom(16).hex(), "lease": lease}
-    return ReconnectingLink(loop, host, hosts, {**own, **({"job": job} if job else {})}, notify, stays)
+    return ReconnectingLink(
+        loop, host, hosts, {**own, **({"job": job} if job else {})}, notify, stays, login_seconds
+    )

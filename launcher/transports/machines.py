@@ -113,6 +113,7 @@ class Machines:
         self.forwarding: Forwarding | None = None
         self._links: dict[str, Link | TransportError] = {}
         self._reconnecting: dict[str, ReconnectingLink] = {}
+        self._login_seconds: Mapping[str, float] = {}
         #: Runs programs without the agents of the hosts.
         self.programs = Programs(self._here, None)
         self._stack = ExitStack()
@@ -144,6 +145,7 @@ class Machines:
             launch.notice("Ctrl-C: no task was started")
             raise
         self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
+        self._login_seconds = made.login_seconds
         self._leave_out(made.failed)
         stack.callback(self._close_links)  # before the connections
         for host in self._remote:
@@ -156,8 +158,8 @@ class Machines:
         # Other links to the same hosts (to containers) report a lost connection, too.
         notice = launch.notice if self._agents else lambda _: None
         brought, lease = launch.name if launch.files else "", launch.reaching.lease
-        stays = launch.commands or not self._agents
-        link = open_link(self._loop, host, self.programs, notice, lease, brought, stays)
+        stays, login = launch.commands or not self._agents, self._login_seconds.get(host, 0.0)
+        link = open_link(self._loop, host, self.programs, notice, lease, brought, stays, login)
         self._links[host] = self._reconnecting[host] = link
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:

@@ -95,6 +95,21 @@ def test_a_login_shell_that_reads_our_input(hosts: list[LabHost], run: Runner, l
     )
 
 
+@pytest.mark.parametrize("shells", [("zsh -l", "tcsh", "csh"), ("ksh", "dash", "bash -l")], ids=str)
+def test_a_login_shell_that_is_replaced(hosts: list[LabHost], run: Runner, shells: tuple[str, ...]):
+    """The other shell reads our input as its commands: it runs none of them."""
+    for host, shell in zip(hosts, shells, strict=False):
+        (host.home / ".bashrc").write_text(f"exec {shell}\n")
+        host.expected.append(".bashrc")
+        if shell == "bash -l":  # which reads it again
+            (host.home / ".profile").write_text("\n")
+            host.expected.append(".profile")
+    for host, _ in zip(hosts, shells, strict=False):
+        message = failure(run(host, "shown", 1))
+        cause = "a start-up file of its login shell (~/.bashrc?) replaces it by another shell"
+        assert message.startswith(f"{host.name}: {cause}"), message
+
+
 def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run: Runner):
     message = failure(run(hosts[0], "shown", 1, python="~/no such/python"))
     assert message.startswith(f"{hosts[0].name}: there is no ~/no such/python there")

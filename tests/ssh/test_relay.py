@@ -138,10 +138,10 @@ def echo(folder: str) -> Iterator[Echo]:
 
 @contextmanager
 def sshd_with(host: LabHost, setting: str) -> Iterator[None]:
-    """The host's SSH server with another line in its settings, for a while."""
+    """The host's SSH server with other lines before its settings, for a while: the first value counts."""
     config = host.folder / "etc/sshd_config"
     before = config.read_text()
-    config.write_text(f"{before}{setting}\n")
+    config.write_text(f"{setting}\n{before}")
     try:
         host.stop_sshd()
         host.start_sshd()

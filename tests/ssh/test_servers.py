@@ -7,6 +7,7 @@ import pwd
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,50 @@ def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[L
     )  # fmt: skip
     ended = started.wait(60)
     assert ended.code == 0, ended.err
+
+
+@pytest.mark.parametrize("words", ["--hosts node1,node2 true", "check --hosts node1", "clean --hosts node1"])
+def test_a_user_id_without_a_name(launch: Launch, words: str):
+    """OpenShift gives a container such a one. OpenSSH refuses it: one message says how to add a name."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: another user id")
+    command = [
+        "setpriv",
+        "--reuid",
+        "54321",
+        "--regid",
+        "54321",
+        "--clear-groups",
+        sys.executable,
+        "-m",
+        "launcher",
+    ]
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # the test's own folder is root's alone
+        os.chown(home, 54321, 54321)
+        environment = {"HOME": home, "USER": "", "LOGNAME": ""}
+        ended = launch.start(*words.split(), cwd="/", env=environment, command=command).wait(30)
+    assert ended.code == 125, ended.err
+    line = f"echo me:x:54321:54321::{home}:/bin/sh >>/etc/passwd"
+    assert ended.err.count("No user exists for uid 54321") == ended.err.count(line) == 1, ended.err
+
+
+def test_a_home_that_is_not_that_of_the_account(ssh_launch: Launch, hosts: list[LabHost]):
+    """The configuration of the system counts as well, after that of the user."""
+    folder, host, key = ssh_launch.home / "etc-ssh", hosts[0], ssh_launch.home / ".ssh/id_ed25519"
+    folder.mkdir()
+    (folder / "ssh_config").write_text(
+        f"Host system\n  HostName {host.address}\n  Port {host.port}\n  IdentityFile {key}\n"
+        "Host node1\n  HostName 192.0.2.1\n"
+    )
+    command = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/ssh && exec "$@"', str(folder)]
+    words = ["--hosts", "system,node1:1", "--workers", "2", "--accept-new-host-keys", "--no-check", "true"]
+    for _ in ("both files", "without that of the user"):
+        ended = ssh_launch.start(*words, cwd="/", command=[*command, sys.executable, "-m", "launcher"]).wait(
+            60
+        )
+        assert ended.code == 0, ended.err
+        (ssh_launch.home / ".ssh/config").unlink(missing_ok=True)
+        words = ["--hosts", "system", "true"]
 
 
 def test_the_host_key_of_a_gateway_is_checked(ssh_launch: Launch, hosts: list[LabHost]):

@@ -73,7 +73,8 @@ class SshTransport(Transport):
 
         settings = settings._replace(connect_timeout=reaching.connect_timeout, fanout=reaching.fanout)
         with SshConnections(hosts, settings, notice) as connections:
-            yield Connected(connections, connections.connect(), connections)
+            failed = connections.connect()
+            yield Connected(connections, failed, connections, connections.login_seconds)
 
 
 TRANSPORT = SshTransport()

@@ -49,11 +49,13 @@ class Connection:
         host: its name.
         transport: logged in.
         sock: the socket of the transport.
+        login_seconds: how long the handshake and the login took; whoever made the socket adds its time.
     """
 
-    def __init__(self, host: str, transport: Transport, sock: ClosingSocket) -> None:
+    def __init__(self, host: str, transport: Transport, sock: ClosingSocket, login_seconds: float) -> None:
         self.host = host
         self.transport = transport
+        self.login_seconds = login_seconds
         self._sock = sock
 
     @property
@@ -112,7 +114,7 @@ class Connector:
         Raises:
             HostFailure: the connection can't be made.
         """
-        proxy = None
+        proxy, began = None, time.monotonic()
         if isinstance(way, Connection):
             sock = ClosingSocket(_gateway_channel(way, options.place, seconds))
         elif isinstance(way, ProxyCommand):
@@ -134,7 +136,7 @@ class Connector:
             if isinstance(error, HostFailure):
                 raise HostFailure(f"{error}{_route(options, proxy)}", error.may_pass) from error
             raise
-        return Connection(options.name, transport, sock)
+        return Connection(options.name, transport, sock, time.monotonic() - began)
 
     def _handshake(self, options: HostOptions, sock: ClosingSocket, seconds: float) -> Transport:
         """Exchange keys with the server, and check its host key."""

@@ -23,6 +23,7 @@ from launcher.transports.ssh.options import (
     HostFailure,
     HostOptions,
     Queries,
+    account,
     host_options,
     parse_hop,
     unexpected,
@@ -84,6 +85,8 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         self._importing = threading.Lock()
         #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
         self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
+        #: Host -> the seconds that its present connection took to make, with those to its gateways.
+        self.login_seconds: dict[str, float] = {}
         #: When the current connection of a host was made, if it is not the first one.
         self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
@@ -118,7 +121,11 @@ class SshConnections(AbstractContextManager["SshConnections"]):
 
         Returns:
             The reason for each host that can't be connected to. The others stay connected.
+
+        Raises:
+            HostFailure: No host can be connected to, because the user of this process has no account.
         """
+        account()
         step, fanout = "connecting over SSH", self._settings.fanout
         preparing = threading.Thread(target=self._prepare)
         with _quick_import():
@@ -158,7 +165,9 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         attempts = attempts or self._settings.attempts
         for attempt in range(1, attempts + 1):
             try:
-                return self._connect_once(Hop(name, host.user, host.port), (), (name,))
+                connection = self._connect_once(Hop(name, host.user, host.port), (), (name,))
+                self.login_seconds[name] = connection.login_seconds
+                return connection
             except HostFailure as failure:
                 if not failure.may_pass or attempt == attempts:
                     tried = f" ({attempt} attempts)" if attempt > 1 else ""
@@ -184,8 +193,12 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             raise HostFailure(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
         gateway = self._gateway(before, (*trail, before[-1])) if before else None
         seconds = options.connect_timeout or self._settings.connect_timeout
+        began = time.monotonic()
         opened = gateway or self._open_way(options, seconds)
-        return self._paramiko().connect(options._replace(gateways=before), opened, seconds)
+        opening = time.monotonic() - began
+        connection = self._paramiko().connect(options._replace(gateways=before), opened, seconds)
+        connection.login_seconds += gateway.login_seconds if gateway else opening
+        return connection
 
     def _open_way(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:
         """Start the ProxyCommand of a host, else connect to its server by TCP.

@@ -2,14 +2,15 @@
 
 ``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. All hosts that match the
 same ``Host`` lines share an answer, because a query takes as long as a login. Without being told, ``ssh``
-reads the configuration in the home of the account, not in ``$HOME``.
+reads the configuration in the home of the account, not in ``$HOME``. If it is told, by ``-F``, it does not
+read that of the system: so it gets a file that includes both.
 """
 
 from __future__ import annotations
 
 import errno
 import fnmatch
-import getpass
+import glob
 import os
 import pwd
 import re
@@ -26,7 +27,9 @@ from launcher.text import host_text
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
-_USER_FILE = "~/.ssh/config"
+_USER_FILE, _SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
+#: A file for ``ssh -F``: ssh closes all descriptors but the first three, and opens it for each reading.
+_STDIN = "/proc/self/fd/0"
 _KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
@@ -102,6 +105,32 @@ class HostOptions(Record):
         return Place(self.address, self.port)
 
 
+class Account(Record):
+    """The user of this process, as ``ssh`` knows it: the environment does not count."""
+
+    name: str
+    home: str
+
+
+def account() -> Account:
+    """Return the account of this process.
+
+    Raises:
+        HostFailure: Its user id has no name, as in a container that is started with any user id.
+    """
+    number = os.getuid()
+    try:
+        entry = pwd.getpwuid(number)
+    except KeyError as error:
+        line = f"me:x:{number}:{os.getgid()}::{os.path.expanduser('~')}:/bin/sh"
+        raise HostFailure(
+            f"the user id {number} of launch has no name on this machine, and ssh connects for named users "
+            f"only (ssh: No user exists for uid {number}); add it to the users, as the image or the "
+            f"entrypoint of a container can do, with: echo {line} >>/etc/passwd"
+        ) from error
+    return Account(entry.pw_name, entry.pw_dir)
+
+
 class Hop(Record):
     """A host, or a gateway, as the user wrote it."""
 
@@ -132,8 +161,9 @@ def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
         return default if found.lower() == "none" else found
 
     address = value("hostname", hop.name)
-    user, port = hop.user or value("user") or getpass.getuser(), hop.port or int(value("port", str(SSH_PORT)))
-    tokens = {"h": address, "n": hop.name, "p": str(port), "r": user, "u": getpass.getuser(), "%": "%"}
+    own_name = account().name
+    user, port = hop.user or value("user") or own_name, hop.port or int(value("port", str(SSH_PORT)))
+    tokens = {"h": address, "n": hop.name, "p": str(port), "r": user, "u": own_name, "%": "%"}
     tokens["d"] = os.path.expanduser("~")
 
     def path(text: str) -> str:
@@ -263,16 +293,21 @@ def _is_shared(name: str, values: Values) -> bool:
 
 def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
     """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
-    file, home = os.path.expanduser(_USER_FILE), pwd.getpwuid(os.getuid()).pw_dir
+    file, home = os.path.expanduser(_USER_FILE), account().home
     is_elsewhere = os.path.realpath(os.path.expanduser("~")) != os.path.realpath(home)
     argv = ["ssh", "-v", "-G"]
-    argv += ["-F", file if os.path.exists(file) else os.devnull] if is_elsewhere else []
+    argv += ["-F", _STDIN] if is_elsewhere else []
     argv += ["-l", hop.user] if hop.user else []
     argv += ["-p", str(hop.port)] if hop.port else []
     try:
-        done = subprocess.run(
-            [*argv, "--", hop.name], stdin=subprocess.DEVNULL, capture_output=True, timeout=_QUERY_LIMIT
-        )
+        with open(os.memfd_create("ssh_config"), "r+b") as stdin:
+            stdin.write(
+                f'Include "{glob.escape(file)}"\nInclude {_SYSTEM_FILE}\n'.encode("utf-8", "surrogateescape")
+            )
+            stdin.flush()
+            done = subprocess.run(
+                [*argv, "--", hop.name], stdin=stdin, capture_output=True, timeout=_QUERY_LIMIT
+            )
     except FileNotFoundError as error:
         if os.path.exists(file):
             raise HostFailure(f"the `ssh` command, which reads {_USER_FILE}, is missing here") from error
@@ -289,7 +324,8 @@ def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
         if is_elsewhere and key == "userknownhostsfile":  # the only paths that ssh has expanded
             text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)
-    return values, [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
+    files = [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
+    return values, [path for path in files if path != _STDIN]
 
 
 def unexpected(error: Exception) -> str:

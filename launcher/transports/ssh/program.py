@@ -21,6 +21,8 @@ from launcher.transports.ssh.options import unexpected
 _PIECE, _PACKET, _WINDOW = 128 * 1024, 32 * 1024 - 64, 2 * 1024 * 1024
 #: Seconds for the host to take our program; to take the last bytes after the caller has closed its end.
 _ARRIVAL, _LAST_BYTES = 60.0, 5.0
+#: Seconds for a login shell to start our program. A link looks earlier, and tries again.
+_START = 30.0
 
 
 class SshProgram(PipedProgram):
@@ -36,7 +38,7 @@ class SshProgram(PipedProgram):
     """
 
     def __init__(self, connection: Connection, python: str, startup: bytes) -> None:
-        super().__init__(connection.host, python, "its login shell")
+        super().__init__(connection.host, python, "its login shell", _START)
         self._connection = connection
         self._stderr = b""
         try:

@@ -157,7 +157,8 @@ def test_the_config_map_has_modules_and_what_they_import(
 ):
     texts = {
         "pkg/__init__.py": "", "pkg/train.py": "import json\nfrom helper import x\nfrom .sub import net\n",
-        "pkg/sub/__init__.py": "", "pkg/sub/net.py": "", "helper.py": "x = 1\ndef f():\n    import lib.a, os\n",
+        "pkg/sub/__init__.py": "", "pkg/sub/net.py": "",
+        "helper.py": "x = 1\ndef f():\n    import lib.a, os\n",
         "lib/__init__.py": "", "lib/data/x.py": "", "spaced/run.py": "", "spaced/other.py": "",
         "other/__init__.py": "",
         "main.py": "import helper, json\n", "broken.py": "import other (\n",

@@ -12,7 +12,7 @@ from launcher.events import StopAsked, Tell, now
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.options import Options
-from launcher.output.base import Renderer
+from launcher.output.base import Place, Renderer
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import Options as ConsoleOptions
 from launcher.output.files import Files
@@ -132,19 +132,23 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         fold=(live or options.fold) and not options.verbose,
         timestamps=options.timestamps,
         quiet=options.quiet,
-        missing_hint=options.transport.missing_hint,
-        module_hint=_module_hint(options),
+        place=_place(options),
         last_lines=options.last_lines,
         covered=lambda: tmux is not None and tmux.attached,
     )
     return Console(writer, settings)
 
 
-def _module_hint(options: Options) -> str:
-    """Which ``launch prepare`` gives the hosts a module that a task could not import."""
-    if options.transport.in_containers or not options.other_machines:
-        return ""
-    prepare, venv = f"{options.job.prepare} --name", options.job.venv
-    if venv and "/" not in venv:
-        return f"`{prepare} {venv} PACKAGE...` makes the environment {venv} again: name all its packages"
-    return f"`{prepare} NAME` installs the same packages on all hosts for `--venv NAME`"
+def _place(options: Options) -> Place:
+    """What is known about where the tasks run."""
+    transport, venv = options.transport, options.job.venv or ""
+    over_ssh = options.transport_name == "ssh" and options.other_machines
+    return Place(
+        options.other_machines,
+        over_ssh and not transport.in_containers,
+        transport.in_containers,
+        bool(options.sync),
+        transport.missing_hint,
+        options.job.prepare if options.other_machines else "launch prepare",
+        "" if "/" in venv else venv,
+    )

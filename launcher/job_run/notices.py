@@ -8,18 +8,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from launcher.events import AgentReady, Event, Facts, TaskNotStarted, Tell
+from launcher.events import AgentReady, Event, Facts, Tell
 from launcher.job import Host
 from launcher.text import listed, printable
 
 #: Largest number of messages that wait for the console; the oldest are dropped.
 _MOST_WAITING = 1000
-
-_NOT_SYNCED = "--sync DIR copies a folder to every host, and runs the tasks in the copy"
-_SYNCED = "--sync leaves out files that .gitignore names"
-_PYTHON = "venv: or python: of a host names its Python"
-#: Exit codes of a task whose program does not exist, or can't be run.
-_NO_PROGRAM = (126, 127)
 
 
 def print_notice(text: str) -> None:
@@ -88,32 +82,20 @@ class Notices:
 
 
 class HostHints:
-    """Gives hints from the events of a job on other machines or in containers.
+    """Gives hints from what the agents of a job on other machines or in containers find.
 
     Args:
         hosts: the hosts of the tasks.
-        synced: whether ``--sync`` copied folders to them.
-        check: whether to check the facts of the hosts for common faults.
-        of_containers: see `launcher.transports.transport.Transport.missing_hint`.
     """
 
-    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, of_containers: str) -> None:
+    def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts
         self._names = {host.name for host in hosts}
-        self._synced = synced
-        self._check = check
-        self._of_containers = of_containers
         self._ready: dict[str, Facts] = {}
-        self._advised = False
 
     def observe(self, event: Event) -> str:
         """A hint for the user about this event; empty: there is none."""
-        if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
-            self._advised = True
-            if self._of_containers:
-                return f"if it is missing in the container of {event.host}: {self._of_containers}"
-            return f"if it is missing on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
-        if isinstance(event, AgentReady) and self._check and event.host in self._names:
+        if isinstance(event, AgentReady) and event.host in self._names:
             known = event.host in self._ready
             self._ready[event.host] = event.facts
             if len(self._ready) == len(self._hosts) and not known:

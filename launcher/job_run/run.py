@@ -288,9 +288,7 @@ def _launch(
         if swept:
             notices.add(swept, urgent=True)
         check = hosts.others and options.check
-        hints = None
-        if hosts.others or options.transport.in_containers:
-            hints = HostHints(placement.hosts(), bool(options.sync), check, options.transport.missing_hint)
+        hints = HostHints(placement.hosts()) if check else None
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()
         orchestrator = Orchestrator(

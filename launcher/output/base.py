@@ -22,6 +22,22 @@ class Opening(Record):
     started_at: float
 
 
+class Place(Record):
+    """What a launch knows about where its tasks run, for the hints of a failure."""
+
+    #: Whether there may be other machines; whether they are reached over SSH; whether tasks are in
+    #: containers.
+    other_machines: bool = False
+    over_ssh: bool = False
+    in_containers: bool = False
+    #: Whether ``--sync`` copied folders there; how files get into a container.
+    synced: bool = False
+    files: str = ""
+    #: The command that makes environments there, and the name of the one that is used.
+    prepare: str = "launch prepare"
+    venv: str = ""
+
+
 class Renderer(Protocol):
     """Shows a job. One thread calls `begin` once, then `on` and `tick`, then `close` once.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher import events
 from launcher.events import Tell
 from launcher.job import Placement, RunPaths
-from launcher.output.base import Opening, Shown
+from launcher.output.base import Opening, Place, Shown
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
@@ -50,10 +50,8 @@ class Options(Record):
     timestamps: bool = False
     #: Only urgent notices, and why the job failed.
     quiet: bool = False
-    #: A hint in the failure report, for a task that did not find a file.
-    missing_hint: str = ""
-    #: The same for tasks that can't import a module.
-    module_hint: str = ""
+    #: Where the tasks run, for hints in the failure report.
+    place: Place = Place()
     #: The failure report has the last lines of the task.
     last_lines: bool = True
     #: Whether tmux covers the terminal now: notices wait.
@@ -161,8 +159,7 @@ class Console:
         if report.failure is not None:
             from launcher.output.failure import failure_report  # with many regular expressions
 
-            advice = (options.missing_hint, options.module_hint)
-            why = failure_report(report, self._paths, options.last_lines, *advice)
+            why = failure_report(report, self._paths, options.last_lines, options.place)
             if self._last_notice:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)

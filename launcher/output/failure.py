@@ -7,14 +7,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
-from launcher.job import RunPaths
+from launcher.job import RunPaths, is_loopback
+from launcher.output.base import Place
+from launcher.output.hints import Facts, hints
 from launcher.output.lines import clean_lines
 from launcher.output.notices import is_about_the_build
 from launcher.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.logs import content, tail
-from launcher.task_id import TaskId
 from launcher.text import listed, printable, shortened
 
 #: Number of last lines that are shown; of lines at the two ends of a traceback; of tasks in a list.
@@ -36,71 +39,10 @@ _CHAINED = (
 )
 #: Largest number of other lines between the lines of a traceback (the log of another thread).
 _MOST_FOREIGN = 10
-_NO_MODULE = (
-    "the Python that ran the task does not have this module: check its name, install it there, or choose"
-    " another Python with --python"
-)
-_KERAS_2 = (
-    "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
-    " this)"
-)
-_TENSORFLOW_1 = (
-    "if the program is for TensorFlow 1: `import tensorflow.compat.v1 as tf`; tensorflow.contrib and"
-    " tensorflow.examples no longer exist"
-)
-_FLAGS = (
-    "write after the program those that it defines, as in --job_name={job_name} --task_index={task_index}"
-    " --ps_hosts={ps_hosts} --worker_hosts={worker_hosts}"
-)
-_NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
-_NOT_IMPORTED = "^(ModuleNotFound|Import)Error: "
 #: Exceptions that a mistake in the program raises, and the end of another task does not.
 _MISTAKES = re.compile(
     r"(AssertionError|AttributeError|FileNotFoundError|ImportError|IndentationError|IndexError|KeyError"
     r"|ModuleNotFoundError|NameError|SyntaxError|TypeError|ZeroDivisionError)\b"
-)
-#: Pattern of a line that shows a known mistake, and the hint for it.
-_HINTS = (
-    (r"ModuleNotFoundError: (?!No module named 'tensorflow\.)", _NO_MODULE),
-    (
-        r"(?<!initialized )module 'tensorflow[\w.]*' has no attribute '[a-zA-Z]"
-        r"|No module named 'tensorflow\.(contrib|examples)",
-        _TENSORFLOW_1,
-    ),
-    (
-        "EOFError: EOF when reading a line",
-        "the standard input of a task is /dev/null: the program can't read from the terminal",
-    ),
-    (
-        "Address already in use",
-        "launch holds the port of a task: a server binds it only with SO_REUSEADDR (see docs/tasks.md)",
-    ),
-    (
-        r"Attempt to convert a value \(PerReplica:|pass this dataset to ClusterCoordinator.create_per_worker"
-        r"|Unrecognized data type: x=<.*\.PerWorker|module 'keras.utils' has no attribute 'experimental'",
-        f"`model.fit` of Keras 3 can't do that: write the loop yourself (docs/strategies.md); or {_KERAS_2}",
-    ),
-    (
-        "has no attribute 'reset_states'",
-        f"Keras 3 has reset_state() only; to keep Keras 2: {_KERAS_2}",
-    ),
-    (
-        "FATAL: exception not rethrown",
-        "Python ended while threads of TensorFlow were at work: os._exit(0) as the last line of the chief"
-        " avoids that (docs/hangs.md)",
-    ),
-    (
-        "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
-        f"the program expects flags: --flags appends these and more; or {_FLAGS}",
-    ),
-    (
-        'Could not interpret "" as a host-port pair',
-        "a list of hosts is empty, as --ps_hosts= of --flags is in a job without ps: --ps N starts some",
-    ),
-    (
-        "(unrecognized arguments: .*--|Unknown command line flag ')(ps_hosts|worker_hosts)",
-        f"--flags added these: remove it, and {_FLAGS}",
-    ),
 )
 
 
@@ -108,8 +50,7 @@ def failure_report(
     report: Report,
     paths: RunPaths,
     last_lines: bool = True,
-    missing_hint: str = "",
-    module_hint: str = "",
+    place: Place | None = None,
 ) -> str:
     """The failure report as text that ends with a newline; empty if nothing failed.
 
@@ -117,24 +58,25 @@ def failure_report(
         report: how the job ended.
         paths: of the run; its logs have the last lines of the tasks.
         last_lines: whether to show the last lines of the task, or only where its log is.
-        missing_hint: for a task that did not find a file.
-        module_hint: for a task that could not import a module.
+        place: where the tasks ran; ``None``: it is not known.
     """
     failure = report.failure
     if failure is None:
         return ""
-    more = ((_NO_FILE, missing_hint), (_NOT_IMPORTED, module_hint))
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-    lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines, more)]
+    lines = [
+        f"launch: {first}{failure.text}",
+        *_about_task(report, failure, paths, last_lines, place or Place()),
+    ]
     lines += _also_failed(report, failure, paths)
     lines.sort(key=lambda line: line.startswith(_HINT))  # what to do is last
     return "".join(f"{line}\n" for line in lines)
 
 
 def _about_task(
-    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, more: Sequence[tuple[str, str]]
+    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, place: Place
 ) -> list[str]:
-    """The last lines of the task that failed, hints, the path of its log; ``more`` are hints by pattern."""
+    """The last lines of the task that failed, hints, the path of its log."""
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:
@@ -147,7 +89,7 @@ def _about_task(
     if block and _MISTAKES.match(lines[block.stop - 1]):
         hint = ""  # the tasks that ended before are not the cause
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
-    found = [_of_environment(each, failure.task, paths) for each in hints(last, more)]
+    found = hints([failure.text, *last], _facts(failure, paths, place))
     tips = [f"{_HINT}{each}" for each in [*found, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and not started:
@@ -232,27 +174,49 @@ def _is_row(line: str) -> bool:
     )
 
 
-def hints(lines: Sequence[str], more: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """A hint for each known mistake that these lines show; ``more`` are patterns with their hints."""
-    return [hint for pattern, hint in (*_HINTS, *more) if any(re.search(pattern, line) for line in lines)]
-
-
-def _of_environment(hint: str, task: TaskId, paths: RunPaths) -> str:
-    """The hint; about a module that launch's own Python does not have, with the active environment."""
+def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
+    """What is known about the task that failed, for hints."""
+    plan = _plan_of_task(failure, paths)
+    argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
+    elsewhere = place.other_machines and not is_loopback(failure.host or "")
+    here = not (elsewhere or place.in_containers)
+    runs_python = os.path.basename(argv[0]).startswith("python")
+    python = os.path.join(venv, "bin", "python") if venv else argv[0]
     active = os.environ.get("VIRTUAL_ENV", "")
-    if hint != _NO_MODULE or not active or os.path.realpath(active) == os.path.realpath(sys.prefix):
-        return hint
-    try:
-        plan = json.loads(content(paths.plan))
-        argv = next(each["argv"] for each in plan["tasks"] if each["task"] == task)
-    except (ValueError, LookupError, TypeError, StopIteration):  # it could not be written
-        return hint
-    if argv[0] != sys.executable:
-        return hint
-    return (
-        f"the task ran with launch's own Python, {printable(argv[0])}, which does not have this module; "
-        'the Python of the active environment: --python "$VIRTUAL_ENV/bin/python"'
+    beside = bool(active) and os.path.realpath(active) != os.path.realpath(sys.prefix)
+    return Facts(
+        python=printable(python) if runs_python and (not venv or "/" in venv) else "",
+        beside_active_environment=beside and argv[0] == sys.executable,
+        elsewhere=elsewhere and not place.in_containers,
+        over_ssh=elsewhere and place.over_ssh,
+        in_container=place.in_containers,
+        synced=place.synced,
+        venv=place.venv,
+        prepare=place.prepare if elsewhere else "launch prepare",
+        files=place.files,
+        modules_here=frozenset(_modules_in(".", *(os.path.dirname(word) for word in argv[1:2]))),
+        not_passed=frozenset() if here else frozenset(os.environ.keys() - env.keys()),
+        passed=frozenset(env.keys() | (os.environ.keys() if here else set())),
     )
+
+
+def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
+    """The part of the plan about the task that failed; empty if it could not be written."""
+    try:
+        tasks = json.loads(content(paths.plan))["tasks"]
+        plan: dict[str, Any] = next(each for each in tasks if each["task"] == failure.task)
+    except (ValueError, LookupError, TypeError, StopIteration):
+        return {}
+    return plan
+
+
+def _modules_in(*folders: str) -> Iterator[str]:
+    """The names of Python modules in folders."""
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder or ".") as entries:
+            yield from (
+                each.name.removesuffix(".py") for each in entries if "." not in each.name.removesuffix(".py")
+            )
 
 
 def last_traceback(lines: Sequence[str]) -> range | None:

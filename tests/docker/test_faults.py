@@ -207,7 +207,7 @@ def test_a_program_that_is_not_mounted(docker: Engine, image: str, launch: Launc
     ended = launch("--docker", image, tmp_path / "program.py", cwd=tmp_path / "work", timeout=60)
     assert ended.code == 127
     assert f"program not found: '{tmp_path}/program.py'\n" in ended.err
-    assert "if it is missing in the container of worker-0: a container sees only the folder that" in ended.err
+    assert "  hint: a container sees only the folder that the tasks run in" in ended.err
     ended = launch("--docker", image, "--", "cat", tmp_path / "program.py", cwd=tmp_path / "work", timeout=60)
     assert ended.code == 1
     assert "  hint: a container sees only the folder that the tasks run in; --mount adds others" in ended.err

@@ -58,7 +58,7 @@ def test_tasks_run_in_it_on_every_host(
 
 def test_a_module_that_is_not_there(ssh_launch: Launch, prepared: list[Path]):
     ended = ssh_launch("--hosts", "node1", "-c", "import no_such_module", cwd="/")
-    hint = "  hint: `launch prepare --hosts node1 --name NAME` installs the same packages on all hosts"
+    hint = "`launch prepare --hosts node1 --name NAME` installs the same packages on all hosts"
     assert ended.code == 1 and hint in ended.err
     ended = ssh_launch("--hosts", "node1", "--venv", "lab", "-c", "import no_such_module", cwd="/")
     hint = "  hint: `launch prepare --hosts node1 --name lab PACKAGE...` makes the environment lab again"

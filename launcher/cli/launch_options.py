@@ -36,7 +36,7 @@ from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
 from launcher.regular_file import open_regular
-from launcher.scheduler.plan import check_placeholders
+from launcher.scheduler.plan import check_descriptors, check_placeholders
 from launcher.text import listed
 from launcher.transports.launch import Asked
 from launcher.transports.machines import this_machine
@@ -126,6 +126,7 @@ def read_options(
     named = settings.get("hosts") is not None
     hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)
     faults += check_placeholders(job, hosts, where.get("env", ""))
+    faults += check_descriptors(job, hosts, where.get("env", ""))
     faults += _path_faults(args)
     faults += _host_as_program(args, command)
     faults += () if own_roles else _job_file_as_program(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.errors import Fault
@@ -13,6 +14,8 @@ from launcher.text import counted
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
+#: The path of an open descriptor, perhaps after an option: ``--config=/dev/fd/63``.
+_DESCRIPTOR = r"(?:\S*[=,:@])?(?:/dev|/proc/self)/fd/([0-9]{1,9})"
 #: The Python of environments.
 VENV_PYTHON = "python"
 
@@ -153,6 +156,39 @@ def check_placeholders(job: JobSpec, hosts: Iterable[Host], env_source: str) -> 
     Returns:
         A fault for each name in braces that is similar to a placeholder.
     """
+    roles, found = [role.name for role in job.roles], set()
+    for where, label, text in _written(job, hosts, env_source):
+        for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
+            problem = f"{label}: there is no placeholder {{{name}}}"
+            if (where, problem) not in found:
+                found.add((where, problem))
+                expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} becomes the text {{{name}}})"
+                yield Fault(where, problem, expected)
+
+
+def check_descriptors(job: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
+    """Check that no word of a task is ``<(...)`` of the shell that launch was typed in.
+
+    Args:
+        job: of the user; its program may have been typed, too.
+        hosts, env_source: see `check_placeholders`.
+
+    Returns:
+        A fault for each path of a descriptor: tasks have those of stdin, stdout and stderr only.
+    """
+    programs = [
+        (role.program_source or role.source, f"program {role.program.name!r}", role.program.name)
+        for role in job.roles
+    ]
+    for where, label, text in dict.fromkeys([*programs, *_written(job, hosts, env_source)]):
+        descriptor = re.fullmatch(_DESCRIPTOR, text)
+        if descriptor and int(descriptor[1]) > 2:
+            problem = f"{label} is a descriptor of this shell, as of <(...), which tasks do not have"
+            yield Fault(where, problem, "expected the path of a file")
+
+
+def _written(job: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
+    """Where each argument and variable of the tasks is written, its name for messages, and its text."""
     written = [
         (role.program_source or role.source, f"argument {argument!r}", argument)
         for role in job.roles
@@ -164,14 +200,7 @@ def check_placeholders(job: JobSpec, hosts: Iterable[Host], env_source: str) -> 
     variables += [(host.source, host.env) for host in hosts]
     # Values may be secret: messages do not have them.
     written += [(where, f"variable {name}", value) for where, env in variables for name, value in env]
-    roles, found = [role.name for role in job.roles], set()
-    for where, label, text in written:
-        for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
-            problem = f"{label}: there is no placeholder {{{name}}}"
-            if (where, problem) not in found:
-                found.add((where, problem))
-                expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} becomes the text {{{name}}})"
-                yield Fault(where, problem, expected)
+    return written
 
 
 def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:

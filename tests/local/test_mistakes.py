@@ -109,6 +109,15 @@ COMMAND_LINE = [
     ("--hosts no.json true", "no.json: no such hostfile"),
     ("job.yaml extra", "unexpected argument 'extra'; only options follow a job file"),
     ("-m", "-m: expected"),
+    # Descriptors of a shell: <(...).
+    (
+        "train.py --config /dev/fd/63",
+        "argument '/dev/fd/63' is a descriptor of this shell, as of <(...), which tasks do not have",
+    ),
+    ("-x C=/dev/fd/63 -- sh train.py --c=/proc/self/fd/11", "'--c=/proc/self/fd/11' is a descriptor of this"),
+    ("-x C=/dev/fd/63 true", "-x: variable C is a descriptor of this shell"),
+    ("/dev/fd/63", "program '/dev/fd/63' is a descriptor of this shell"),
+    ("export slurm -m x @/dev/fd/12", "argument '@/dev/fd/12' is a descriptor of this shell"),
     # Runs.
     ("logs nosuch", "no run 'nosuch'; running: none (`launch ps --all` lists all)"),
     ("stop", "nothing is running; `launch ps --all` lists earlier runs"),
@@ -228,6 +237,7 @@ JOB_FILES = [
         START + "done_when: chef",
         "3: there is no role 'chef', so no task decides when the job is done; expected one of chief,",
     ),
+    ("command: [train.py, /dev/fd/3]\nroles: {worker: 1}", "1: argument '/dev/fd/3' is a descriptor of this"),
     (START + "image: tf", '3: unknown key "image"; expected "docker"'),
     (START + "retries: 3", '3: unknown key "retries"; expected "restarts"'),
     (START + "environment: {A: 1}", '3: unknown key "environment"; expected "env"'),

@@ -15,7 +15,7 @@ from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler import cluster_spec
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
-from launcher.scheduler.plan import MOST_BYTES, check_placeholders, completed, make_plan
+from launcher.scheduler.plan import MOST_BYTES, check_descriptors, check_placeholders, completed, make_plan
 from launcher.task_id import TaskId
 
 PROGRAM = Program.of(["train.py"])
@@ -209,6 +209,20 @@ def test_a_misspelt_placeholder_is_a_fault(written: str, meant: str):
     found = [str(fault) for fault in check_placeholders(every, (Host("n1", env=env, source="h:1"),), "j:1")]
     assert found == [f"{where}: variable A: {expected}" for where in ("j:1", "-x", "j:3", "h:1")]
     assert not [*check_placeholders(JobSpec((), option_env=env, copied=frozenset("A")), (), "")]
+
+
+def test_descriptors_that_tasks_have():
+    words = [
+        "/dev/fd/0",
+        "--out=/dev/fd/2",
+        "cat /dev/fd/3 3<a",
+        "exec 3<a; cat --c=/dev/fd/3",
+        "/dev/fd/",
+        "/tmp/dev/fd/63",
+        "/dev/fd/63/x",
+        "x/dev/fd/9",
+    ]
+    assert not [*check_descriptors(job(*words), (), "")]
 
 
 def test_variables_that_are_too_long_for_the_kernel():

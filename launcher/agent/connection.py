@@ -42,6 +42,8 @@ _WRITES, _ROOM = 16, 1
 #: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`,
 #: or does not.
 _AS_SWAPPED, _PLAIN = b"s", b"."
+#: The address of the socket that an agent listens on: its user, and `public_part` of its token.
+ADDRESS = "\0tf-launcher-%d-%s"
 #: The size of two descriptors, in bytes.
 _BOTH = 2 * array("i").itemsize
 
@@ -386,5 +388,9 @@ def _receive_streams(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
 
 
 def _address(token: str) -> str:
-    """The first half of the token: addresses can be seen by every user of the host."""
-    return f"\0tf-launcher-{os.getuid()}-{token[: len(token) // 2]}"
+    return ADDRESS % (os.getuid(), public_part(token))
+
+
+def public_part(token: str) -> str:
+    """Return the part of a token in the address of its agent, which every user of the host can see."""
+    return token[: len(token) // 2]

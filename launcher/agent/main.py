@@ -32,7 +32,7 @@ from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, connect_to, listen, pass_streams
-from launcher.agent.processes import PASSER, write_all
+from launcher.agent.processes import PASSED, write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
 from launcher.protocol import Refused, encode, swap
@@ -136,8 +136,10 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
 
     See `launcher.transports.bootstrap.waiting`.
     """
-    processes.close_inherited(PASSER)
-    run(arguments, listen(str(arguments["token"])), socket.socket(fileno=PASSER))
+    listener, passer = listen(str(arguments["token"])), socket.socket(fileno=os.dup(0))
+    os.dup2(PASSED, 0)
+    processes.close_inherited(listener.fileno(), passer.fileno())
+    run(arguments, listener, passer)
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:

@@ -21,8 +21,9 @@ from launcher.record import Record
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
-#: The descriptor, in the main process of a pod, of a socket to the program that passed its stdin and stdout.
-PASSER = 3
+#: In the main process of a pod, the descriptor of the stdin that another process has passed to it. Its own
+#: stdin is the socket to that process.
+PASSED = 3
 #: Bytes of a read of a small file.
 _SMALL = 8192
 #: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.

@@ -25,7 +25,8 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 
-from launcher.agent.processes import PASSER
+from launcher.agent.connection import ADDRESS, public_part
+from launcher.agent.processes import PASSED
 from launcher.errors import TransportError
 from launcher.text import host_text
 
@@ -56,6 +57,8 @@ AGENT_MODULES = (
     "launcher.scheduler.cluster_spec",
     "launcher.agent",
 )
+#: How many frames a program has, see above.
+_FRAMES = 3
 #: Seconds for a main process to close the streams that were passed to it, after their other end has closed.
 _CLOSE_LIMIT = 20
 #: A format of `marshal` that every Python 3 reads.
@@ -73,11 +76,10 @@ _LOADER = _BEGIN + _REST
 _PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
 
 #: As `_LOADER`, for the main process of a container. It makes a folder; if that fails, a program that needs
-#: the folder reports it. Another process passes its stdin and stdout to it over an abstract socket; the
-#: program comes through that stdin. It must be a process of the same user in the same container; the first
-#: one is taken. The main process exits if none comes in time, and at SIGTERM: without a handler the first
-#: process of a container ignores it. Many images lack compiled modules, so this program imports none that
-#: Python would compile.
+#: the folder reports it. Another process passes its stdin and stdout to it over an abstract socket, and sends
+#: the program. It must be a process of the same user in the same container; the first one is taken. The main
+#: process exits if none comes in time, and at SIGTERM: without a handler the first process of a container
+#: ignores it. Many images lack compiled modules, so this program imports none that Python would compile.
 _WAITING = f"""\
 {_BEGIN}
 try:
@@ -98,34 +100,57 @@ while len(streams) != 2:
     if pid and uid == os.getuid():
         passed = peer.recvmsg(1, socket.CMSG_SPACE(8))[1]
         streams = array.array("i", bytes().join(data for _, _, data in passed))
-for number, fd in enumerate(streams):
-    os.dup2(fd, number)
-    os.close(fd)
-listener.close()
-os.dup2(peer.fileno(), {PASSER}, False)
+os.dup2(peer.fileno(), 0)
+os.dup2(streams[1], 1)
 peer.close()
+listener.close()
+os.dup2(streams[0], {PASSED}, False)
+for fd in streams:
+    os.close(fd)
 {_REST}
 """
-#: The process that passes its stdin and stdout to the main process, which may not listen yet. Then it waits
-#: until the main process closes them; after the end of stdin it waits for a limited time. Containers of a pod
-#: share the names of sockets: if a process of another container listens there, it gets nothing. This
-#: program, too, imports no module that Python would compile. Python 2.6 can read it.
+#: The process that passes its stdin and stdout to the main process, which may not listen yet. It passes them
+#: only when the whole program has arrived, so that nothing has happened if the connection breaks before: then
+#: another one begins anew. If the main process was already passed a connection, which broke, it is an agent,
+#: and this process passes its stdin and stdout to the agent, which does not need the program.
+#: Then it waits until the other process closes them; after the end of stdin it waits for a limited time.
+#: Containers of a pod share the names of sockets: if a process of another container listens there, it gets
+#: nothing. This program, too, imports no module that Python would compile. Python 2.6 can read it.
 _PASSING = f"""\
 {_BEGIN}
 import _socket as socket, array, select, time
+def report(state):
+    os.write(1, b"{{opening}}" + state + b"{{closing}}")
 if sys.version_info < (3, 8):
-    version = ".".join(map(str, sys.version_info[:3])).encode("ascii")
-    os.write(1, b"{{}}too old " + version + b"{{}}")
+    report(b"{TOO_OLD} " + ".".join(map(str, sys.version_info[:3])).encode("ascii"))
     sys.exit(1)
-until = time.monotonic() + {{}}
+def take(size):
+    data = bytes()
+    while len(data) < size:
+        piece = os.read(0, size - len(data))
+        if not piece:
+            sys.exit(1)
+        data += piece
+    return data
+agent = take(int(take(8))).decode("ascii")
+program = bytes()
+for _ in range({_FRAMES}):
+    size = take(8)
+    program += size + take(int(size))
+until = time.monotonic() + {{seconds}}
 peer = socket.socket(socket.AF_UNIX)
-while peer.connect_ex("\\0{{}}") and time.monotonic() < until:
+while time.monotonic() < until and peer.connect_ex("\\0{{name}}"):
+    if agent and not peer.connect_ex({ADDRESS!r} % (os.getuid(), agent)):
+        program = bytes()
+        report(b"{READY}")
+        break
     time.sleep(0.02)
 try:
     {_PEER}
     if not pid or uid != os.getuid():
         sys.exit("the main process does not listen, or another one has its socket")
     peer.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (0, 1)))])
+    peer.sendall(program)
 except OSError:  # it was killed
     sys.exit(1)
 poll = select.poll()
@@ -251,27 +276,41 @@ def loader(python: str) -> list[str]:
 
 
 def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
-    """The command line of the main process of a container, which takes `program` from the stdin of `passing`.
+    """Return the command line of the main process of a container, which takes its `program` from `passing`.
 
     Args:
-        python: the Python.
-        name: the name of the socket.
-        seconds: the process exits after this time if no program comes.
-        folder: the process makes it.
+        python: The Python that runs it.
+        name: The name of the socket.
+        seconds: The process exits after this time if no program comes.
+        folder: The process makes this folder.
     """
     return [python, "-E", "-s", "-S", "-c", _WAITING.format(folder, seconds, name)]
 
 
 def passing(python: str, name: str, seconds: int) -> list[str]:
-    """The command line of the process that passes its stdin and stdout to that main process.
+    """Return the command line of the process that passes its stdin and stdout to that main process.
+
+    It first reads `passed`.
 
     Args:
-        python: the Python.
-        name: the name of the socket.
-        seconds: the process exits after this time if nothing listens there.
+        python: The Python that runs it.
+        name: The name of the socket.
+        seconds: The process exits after this time if nothing listens there.
     """
     opening, closing = (repr(mark)[2:-1] for mark in (_OPENING, _CLOSING))
-    return [python, "-E", "-s", "-S", "-c", _PASSING.format(opening, closing, seconds, name)]
+    code = _PASSING.format(opening=opening, closing=closing, seconds=seconds, name=name)
+    return [python, "-E", "-s", "-S", "-c", code]
+
+
+def passed(entry: str, arguments: object, token: str = "") -> bytes:
+    """Return what the process of `passing` reads.
+
+    Args:
+        entry: See `startup`.
+        arguments: See `startup`.
+        token: The token of the agent that the main process becomes; empty if it becomes something else.
+    """
+    return frame(public_part(token).encode("ascii")) + program(entry, arguments)
 
 
 @functools.cache

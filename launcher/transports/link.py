@@ -509,13 +509,13 @@ class ReconnectingLink:
         self.loop.work(lambda: program.why_refused(why), lambda found: self._step(lambda: known(found)))
 
     def _broke(self, error: TransportError) -> None:
-        """The connection broke. Before the agent has answered, only one other connection is tried."""
+        """The connection broke. Before the agent has answered, another one is tried only if it may work."""
         if self._closed_there:
             raise _Ended from error
         if isinstance(error, HostGone):
             self.all_gone, self.preempted = isinstance(error, AllGone), isinstance(error, Preempted)
             raise _Ended(self._with_suspension(self._bare(error))) from error
-        other = self._connecting or (isinstance(error, ConnectionLost) and self._attempts == 1)
+        other = self._connecting or isinstance(error, ConnectionLost)
         if not self._met and not other:
             raise _Ended(self._bare(error)) from error
         self._drop_program()

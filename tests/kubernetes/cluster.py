@@ -104,6 +104,22 @@ class Cluster:
         file.chmod(0o755)
         return made
 
+    def broken_kubectl(self, folder: Path, exec: str) -> str:
+        """A PATH with a kubectl that runs a shell script for ``kubectl exec``.
+
+        Args:
+            folder: for it.
+            exec: the script; the variable ``kubectl`` has the path of the real one.
+        """
+        path = self.environ.get("PATH", os.environ["PATH"])
+        file, real = folder / "kubectl", shutil.which("kubectl", path=path) or "kubectl"
+        file.write_text(
+            f"#!/bin/sh\nkubectl={shlex.quote(real)}\ncd {shlex.quote(str(folder))}\n"
+            f'case " $* " in *" exec "*)\n{exec}\nesac\nexec $kubectl "$@"\n'
+        )
+        file.chmod(0o755)
+        return f"{folder}:{path}"
+
     def make_namespace(self, manifests: str) -> None:
         """Make the namespace, whose pods must be restricted ones, and give launch's user rights.
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.conftest import Started, command_line
 from tests.kubernetes.cluster import Cluster, soon
@@ -42,6 +43,31 @@ def test_kubectl_is_killed(start: Start, kubernetes: Cluster):
         assert f"worker-{index}: connected again" in result.err, result.err
         task = f"worker/{index}"
         assert re.findall(rf"{task} \| line (\d+)", result.out) == [*map(str, range(40))]
+
+
+#: Breaks the first connection to each pod: before it begins, twice; while the program of the agent is sent;
+#: while the agent starts.
+BREAKS = """\
+made() { mkdir $1 2>&-; }
+case " $* " in
+*-worker-0-*) if made a || made b; then echo "error dialing backend: refused" >&2; exit 1; fi;;
+*-worker-1-*) if made c; then head -c 20000 | $kubectl "$@"; exit 1; fi;;
+*) if made d; then $kubectl "$@" <&0 >/dev/null & sleep 3; kill -9 $!; exit 1; fi;;
+esac;;
+"""
+
+
+def test_the_first_connection_breaks(start: Start, kubernetes: Cluster, tmp_path: Path):
+    """Another one starts the agent, or finds it: a kubelet that is just starting costs no job."""
+    words = ("--kubernetes", kubernetes.image, "--workers", "3")
+    path = kubernetes.broken_kubectl(tmp_path, BREAKS)
+    result = start(*words, "--", "echo", "done", env={"PATH": path}).wait(60)
+    assert result.code == 0, result.err
+    assert sorted(path.name for path in tmp_path.glob("?")) == [*"abcd"]
+    assert result.out.count("| done") == 3
+    for number in range(3):
+        lost, again = (f"worker-{number}: connect{how}" for how in ("ion lost (", "ed again after "))
+        assert result.err.count(lost) == result.err.count(again) == 1, result.err
 
 
 def test_a_pod_is_deleted(start: Start, kubernetes: Cluster):

@@ -43,7 +43,7 @@ print("listens", flush=True)
 print(sum(len(data) for *_, data in listener.accept()[0].recvmsg(1, 100)[1]))
 """
 #: A program, which says who has sent it.
-PROGRAM = "import os\nos.write(1, b'from %s ' + os.read(0, 9))\n"
+PROGRAM = "import os\nos.write(1, b'from %s ' + os.read(3, 9))\n"
 
 
 @pytest.fixture
@@ -71,7 +71,8 @@ def test_only_its_own_user_in_its_container_is_heard(process: subprocess.Popen[b
         argv = [*before, sys.executable, "-c", SENDS, str(user), name, wrong]
         others.append(subprocess.Popen(argv, stdout=subprocess.PIPE))
         assert others[-1].stdout is not None and others[-1].stdout.readline() == b"sent\n"
-    sent = bootstrap.frame((PROGRAM % "launch").encode()) + b"it begins"
+    frames = [b"", (PROGRAM % "launch").encode(), b"", b""]
+    sent = b"".join(map(bootstrap.frame, frames)) + b"it begins"
     passing = [*inside, *bootstrap.passing(sys.executable, name, 30)]
     with subprocess.Popen(passing, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdin is not None and first.stdout is not None
@@ -95,9 +96,8 @@ def test_another_process_at_its_socket_gets_nothing(name: str, user: int):
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"listens\n"
         namespace = ["unshare", "--pid", "--fork", "--"] if user == 0 else []
-        done = subprocess.run(
-            [*namespace, *bootstrap.passing(sys.executable, name, 30)], capture_output=True, timeout=30
-        )
+        argv, sent = bootstrap.passing(sys.executable, name, 30), bootstrap.frame(b"") * 4
+        done = subprocess.run([*namespace, *argv], input=sent, capture_output=True, timeout=30)
         assert other.communicate(timeout=10)[0] == b"0\n"
     assert done.returncode == 1 and b"another one has its socket" in done.stderr
 
@@ -111,7 +111,8 @@ class _Pod:
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `Commands.run`."""
         assert entry == START and isinstance(arguments, dict)
-        sent = bootstrap.program("launcher.agent.main:serve_passed", {**arguments, "grace": 20.0})
+        entry = "launcher.agent.main:serve_passed"
+        sent = bootstrap.passed(entry, {**arguments, "grace": 20.0}, arguments["token"])
         return CommandPipe(host, bootstrap.passing(sys.executable, self._name, 30), sent, sys.executable)
 
     def reconnect(self, host: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,14 +123,9 @@ def test_a_pod_that_the_namespace_does_not_admit(
 
 def test_the_end_does_not_wait_for_a_kubectl(start: Start, kubernetes: Cluster, clean: None, tmp_path: Path):
     """One that connects to a pod of a lost node gets no answer for a minute."""
-    path = kubernetes.environ.get("PATH", os.environ["PATH"])
-    real = shutil.which("kubectl", path=path)
-    (tmp_path / "kubectl").write_text(
-        f'#!/bin/sh\ncase " $* " in *" exec "*) mkdir {tmp_path}/once || exec sleep 100\n'
-        f'exec timeout -s KILL 8 {real} "$@";; *) exec {real} "$@"; esac\n'
-    )
-    (tmp_path / "kubectl").chmod(0o755)
+    script = 'mkdir once || exec sleep 100; exec timeout -s KILL 8 $kubectl "$@";;'
+    path = kubernetes.broken_kubectl(tmp_path, script)
     words = ("--kubernetes", kubernetes.image, "--lease", "8", "--workers", "1", "--", "sleep", "100")
-    ended = start(*words, env={"PATH": f"{tmp_path}:{path}"}).wait(45)
+    ended = start(*words, env={"PATH": path}).wait(45)
     assert ended.code == 125, ended.err
     assert "launch: host worker-0 is lost: " in ended.err

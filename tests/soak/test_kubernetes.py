@@ -210,6 +210,41 @@ def _look(started: Started, victim: str, moment: str, folder: Path, count: int) 
     assert "Traceback" not in ended.err, ended.err
 
 
+@repeated
+@pytest.mark.parametrize("moment", MOMENTS[:3])
+def test_a_kubelet_is_started_again(
+    start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path
+):
+    """The job goes on, or its tasks start again once more."""
+    folder = tmp_path / "beats"
+    folder.mkdir()
+    folder.chmod(0o777)
+    restarts = 2 if moment == "restart" else 1  # the script itself asks for the first one
+    words = ("--grace", "1", "--lease", "10", "--start-timeout", "60s", "--restarts", str(restarts))
+    started = start(str(_job(kubernetes, tmp_path, folder, 2, moment)), *words)
+    started.until(lambda it: "job " in it.err, 60)
+    until_moment(started, moment, lambda: len(beats(folder)) == 2, start=4.0)
+    kubelet = Kubelet(kubernetes, ("n1", "n2")[turn % 2])
+    kubelet.kill()
+    time.sleep(1 + random.random())
+    kubelet.start()
+    time.sleep(15)  # longer than the lease: a task whose agent has no connection does not beat any more
+
+    def all_beat() -> bool:
+        fresh = [file for file in folder.iterdir() if file.stat().st_mtime > time.time() - 1.5]
+        return started.process.poll() is not None or len(fresh) == 2
+
+    assert soon(all_beat, 90), started.err
+    if started.process.poll() is None:
+        started.send(signal.SIGINT)
+    ended = started.wait(90)
+    again = len({attempt for found in beats(folder).values() for attempt in found}) - 1
+    print(f"{moment}: {again} restarts, {ended.err.count('connected again')} times connected again")
+    assert ended.code == 130, (ended.code, ended.err)
+    for task, found in beats(folder).items():
+        assert found == sorted(found), f"two attempts of worker/{task} at the same time"
+
+
 def test_a_node_is_removed(start: Start, kubernetes: Cluster, tmp_path: Path):
     """Cut off, and then deleted, so that the API forgets its pods: their tasks run on until their lease."""
     folder = tmp_path / "beats"

@@ -21,7 +21,7 @@ ENDED = b"launch: the launcher has ended with exit code "
 _AFTER = ENDED + b"%d; its files wait here for %d h, until launch ps, logs or attach fetches them"
 #: Seconds between two looks at whether the tasks start.
 _LOOK = 0.1
-#: See `launcher.agent.processes.PASSER`.
+#: The descriptor of the socket to the process that has passed us its stdin and stdout.
 _PASSER = 3
 _PIECE = 64 * 1024
 
@@ -39,6 +39,7 @@ def keep(arguments: dict[str, Any]) -> int:
         The exit code of the launcher.
     """
     os.umask(0o077)
+    os.dup2(0, _PASSER, False)  # instead of the stdin that was passed
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     argv, run = arguments["launcher"], arguments["run"]
     for path, content, mode in (

@@ -248,7 +248,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         "ended": _ENDED,
         "hours": _HOURS,
     }
-    sent = bootstrap.program(_KEEP, arguments)
+    sent = bootstrap.passed(_KEEP, arguments)
     program = CommandPipe(HOST.name, pods.first_command(HOST.name), sent, pods.python)
     waiting = ExitStack()
     try:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from launcher.errors import HostGone, HostsError, Preempted, TransportError
+from launcher.errors import ConnectionLost, HostGone, HostsError, Preempted, TransportError
 from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
 from launcher.text import duration, listed
@@ -37,7 +37,7 @@ from launcher.transports.kubernetes.status import (
     pod_status,
 )
 from launcher.transports.launch import Launch
-from launcher.transports.link import CONNECT, KILL, START, tasks_end_after
+from launcher.transports.link import KILL, START, tasks_end_after
 
 _SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.
@@ -92,8 +92,6 @@ class Pods:
         self._looked_at = -_FRESH
         #: Jobs that launch has deleted while an agent ran in their pods.
         self._deleted: set[str] = set()
-        #: Jobs in whose pods an agent was started.
-        self._begun: set[str] = set()
         #: Why pods do not start: the Jobs, by name, and the events.
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
         self._events: Sequence[Mapping[str, Any]] = ()
@@ -355,13 +353,6 @@ class Pods:
                 return None
             time.sleep(_PAUSE)
 
-    def begins(self, host: str) -> bool:
-        """Whether the agent has to be started in the pod of a host: true once for each pod."""
-        with self._looking:
-            job, begun = self._of(host), len(self._begun)
-            self._begun.add(job)
-            return len(self._begun) > begun
-
     def command(self, host: str, *words: str) -> list[str]:
         """The command line of a kubectl that runs words in the pod of a host.
 
@@ -376,7 +367,7 @@ class Pods:
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
-        """The command line of the first kubectl, which brings the main process its program.
+        """The command line of a kubectl that brings the main process its program, see `bootstrap.passing`.
 
         Raises:
             TransportError: there is no pod.
@@ -408,7 +399,11 @@ class PodProgram(CommandPipe):
         is_first = entry == _SERVE
         argv = pods.first_command(host) if is_first else pods.command(host, *bootstrap.loader(pods.python))
         try:
-            sent = bootstrap.program(entry, arguments)
+            if is_first:
+                assert isinstance(arguments, Mapping)
+                sent = bootstrap.passed(entry, arguments, arguments["token"])
+            else:
+                sent = bootstrap.program(entry, arguments)
             super().__init__(host, argv, sent, pods.python, started=lambda _: pods.starting(self))
             if is_first:  # the main process becomes the agent only once: nothing else can be tried meanwhile
                 await_readable(self, _COMING)
@@ -428,12 +423,16 @@ class PodProgram(CommandPipe):
         return status
 
     def why_ended(self) -> TransportError | None:
-        """See `RemoteCommand.why_ended`: when the agent has ended, the pod has."""
-        why = super().why_ended()
+        """See `RemoteCommand.why_ended`: when the agent has ended, the pod has.
+
+        If the program never ran, and the pod is there, the kubelet or the way to it is down.
+        """
+        if why := super().why_ended():
+            return self._pods.gone(self._host) or ConnectionLost(str(why))
         self.wait(_KNOWN)
         status = self._process.returncode
         killed = status is None or status < 0  # perhaps the pod lives
-        return self._pods.gone(self._host, 0.0 if killed else _KNOWN) or why
+        return self._pods.gone(self._host, 0.0 if killed else _KNOWN)
 
     def why_refused(self, why: str) -> str:
         """See `RemoteCommand.why_refused`: after SIGTERM, or without its watchdog, the pod ends."""
@@ -457,11 +456,11 @@ class _PodConnections:
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """See `Commands.run`. The first program becomes the agent; later ones connect to it."""
-        if entry == START and self._pods.begins(host):
+        """See `Commands.run`. The main process becomes the agent, unless it has already."""
+        if entry == START:
             assert isinstance(arguments, Mapping)
             return PodProgram(self._pods, host, _SERVE, {**arguments, "grace": self._pods.grace})
-        return PodProgram(self._pods, host, CONNECT if entry == START else entry, arguments)
+        return PodProgram(self._pods, host, entry, arguments)
 
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next kubectl makes a new connection."""

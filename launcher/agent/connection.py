@@ -26,7 +26,7 @@ from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_
 
 #: Seconds to wait, at least, for a new connection after one has closed; the load average per processor above
 #: which they grow in proportion, as a login takes longer there.
-_GRACE, _BUSY = 1.5, 2.0
+OUTAGE, _BUSY = 1.5, 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
@@ -58,6 +58,7 @@ class Connection:
         token: what the greeting on each connection to the listener must contain.
         lease: seconds that the tasks outlive a silent launcher.
         first: seconds to wait for the first greeting.
+        outage: seconds to wait, at least, for a new connection after one has closed.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Connection:
         token: str = "",
         lease: float = float("inf"),
         first: float = 0.0,
+        outage: float = OUTAGE,
     ) -> None:
         self._selector = selector
-        self._listener, self._token, self._lease = listener, token, lease
+        self._listener, self._token, self._lease, self._outage = listener, token, lease, outage
         self.channel = Channel(lambda: Decoder(False, host), token)
         #: Called with each message; called when the launcher will not come back. The agent sets both.
         self.take: Callable[[Message], None] = lambda message: None
@@ -193,7 +195,7 @@ class Connection:
     def _grace(self) -> float:
         """Seconds to wait for a new connection after one has closed."""
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
-        return max(_GRACE * busy, self.channel.grace)
+        return max(self._outage * busy, self.channel.grace)
 
     def _give_up(self) -> None:
         """Drop queued messages and all later ones."""

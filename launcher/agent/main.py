@@ -13,7 +13,7 @@
 Each takes a mapping with ``host`` (its name in the plan) and ``agent`` (its number, for process tags). All
 but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these
 files are removed if the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks
-get if the agent is sent SIGTERM.
+get if the agent is sent SIGTERM; and ``outage``, see `launcher.agent.connection.Connection`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import Connection, connect_to, listen, pass_streams
+from launcher.agent.connection import OUTAGE, Connection, connect_to, listen, pass_streams
 from launcher.agent.processes import PASSED, write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.errors import LaunchError
@@ -70,7 +70,8 @@ def run(
 
         gc.freeze()
         selector = selectors.DefaultSelector()
-        connection = Connection(selector, host, listener, token, lease, _FIRST)
+        outage = float(arguments.get("outage", OUTAGE))
+        connection = Connection(selector, host, listener, token, lease, _FIRST, outage)
         if peer is not None:
             connection.take_peer(peer, (os.dup(0), os.dup(1)))
             processes.nothing_on(0, 1)

@@ -18,20 +18,21 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.agent.processes import nothing_on
-from launcher.errors import LaunchError
+from launcher.errors import InputError, LaunchError
 from launcher.events import TaskMoved
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER, RunPaths
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
+from launcher.job_run.reports import Unstarted
 from launcher.job_run.run import check_programs_here, launch_of, new_job_id, run_job
 from launcher.output.base import Opening, Shown
 from launcher.report import Report
-from launcher.runs.folder import create, discard
+from launcher.runs.folder import batched, create, discard
 from launcher.runs.logs import GrowingLog
 from launcher.runs.run import Batch, Run, load
-from launcher.text import signal_name
+from launcher.text import printable, signal_name
 from launcher.transports.queue import Parcel, Queue
 
 #: Seconds between two looks at the launcher's messages.
@@ -143,23 +144,42 @@ def _submit(options: Options, queue: Queue) -> int:
     paths = create(options.run_dir, new_job_id(), (), Batch(options.transport_name))
     run = load(paths.root)
     assert run is not None
+    unstarted = Unstarted(options)
+    unstarted.run_name, unstarted.paths = run.job, run.paths
     try:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
         with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
             launch = launch_of(options._replace(submitted=run), interrupts.ignore, print_notice)
             submitted = queue.submit(launch, run, sys.argv[1:], parcel)
-    except BaseException:
+    except InputError:  # nothing was begun
         discard(run)
         raise
+    except BaseException as error:
+        _leave(run, unstarted, error)
+        raise
     if submitted.code is not None and not run.report():
-        discard(run)
+        ended = LaunchError("its launcher has ended before the tasks started")
+        ended.exit_code = submitted.code
+        _leave(run, unstarted, ended)
         return submitted.code
     if submitted.code is None:
         print_notice(f"{submitted.text}; launch attach {run.job} shows it")
     if not submitted.code:
         print(run.job)
     return submitted.code or 0
+
+
+def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
+    """Leave a run whose launcher was not started, or has ended at once: it is the newest run, and has failed.
+
+    Otherwise `launch attach` would show the run before it, which may have succeeded.
+    """
+    with suppress(OSError, LaunchError):  # a full disk
+        with open(run.paths.messages, "a", encoding="utf-8") as messages:
+            messages.writelines(f"launch: {printable(line)}\n" for line in str(error).splitlines())
+        batched(run, None)  # no queue is asked for it any more
+    unstarted.write_report(error)
 
 
 def _parcel(options: Options) -> Parcel:

@@ -94,12 +94,12 @@ def _own(paths: RunPaths, job: str, agents: Sequence[int], batch: Batch | None) 
     write_json(paths.owner, record)
 
 
-def batched(run: Run, batch: Batch) -> Run:
+def batched(run: Run, batch: Batch | None) -> Run:
     """Write the batch job into the record of a run whose launcher is elsewhere and does not write it.
 
     Args:
         run: its folder is here.
-        batch: the batch job of its launcher.
+        batch: the batch job of its launcher; ``None`` if there is none any more.
 
     Returns:
         The run with this batch job.
@@ -107,7 +107,9 @@ def batched(run: Run, batch: Batch) -> Run:
     Raises:
         LaunchError: its folder can't be written.
     """
-    record = {**read_record(run.paths)[0], "batch": list(batch)}
+    record = {name: value for name, value in read_record(run.paths)[0].items() if name != "batch"}
+    if batch is not None:
+        record["batch"] = list(batch)
     try:
         write_json(run.paths.owner, record)
     except OSError as error:

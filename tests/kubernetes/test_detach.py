@@ -123,23 +123,31 @@ def test_the_pod_of_the_launcher_is_killed(start: Start, submit: Submit, kuberne
     name = submit("--workers", "2", "--lease", "15")
     (pod,) = [p for p in kubernetes.objects("pods") if "-launcher-" in p["metadata"]["name"]]
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
-    # An agent waits for another connection five times as long as its first one took.
     assert soon(lambda: not kubernetes.objects("pods"), 90), kubernetes.kubectl("get", "pods")
+    would, removed = (start("clean", "--kubernetes", *more).wait(30).out for more in (["--dry-run"], []))
+    assert re.match(rf"would remove Job launch-{name}-launcher of the namespace ", would), would
+    assert removed == would.replace("would remove", "removed")
     ended = start("attach", name).wait(30)
     assert ended.code == 125 and "the pod of its launcher is not there any more" in ended.err
     assert start("ps").wait(30).out == ""
-    kubernetes.kubectl("delete", "jobs", "--all")  # the launcher's own stays for some minutes
 
 
-def test_its_account_has_no_rights(start: Start, launch: Launch, job: Path, kubernetes: Cluster):
+def test_its_account_has_no_rights(
+    start: Start, launch: Launch, job: Path, kubernetes: Cluster, tmp_path: Path
+):
+    """That is said before any folder is sent; and it is the newest run, not the one before it."""
     kubernetes.kubectl("delete", "rolebinding", "launch-detached", "--ignore-not-found")
-    ended = start("-d", str(job)).wait(90)
+    path = kubernetes.broken_kubectl(tmp_path, 'echo "$@" >>execs; exec $kubectl "$@";;')
+    ended = start("-d", str(job), env={"PATH": path}).wait(90)
     assert ended.code == 125, ended.err
+    assert "--stdin" not in (tmp_path / "execs").read_text()
     assert (
         "service account of the launcher's pod lacks rights that launch needs" in ended.err
         and "create, delete, list jobs.batch" in ended.err
     )
-    assert not list(launch.state.iterdir())
+    again = start("attach").wait()
+    assert again.code == 125 and "lacks rights that launch needs" in again.out + again.err, again
+    assert last_run(launch).report["exit_code"] == 125
 
 
 def test_ctrl_c_while_it_is_submitted(start: Start, launch: Launch, job: Path):
@@ -147,4 +155,4 @@ def test_ctrl_c_while_it_is_submitted(start: Start, launch: Launch, job: Path):
     started.until(lambda it: "can't pull the image localhost/nosuch:1" in it.err, 60)
     started.send(signal.SIGINT)
     assert started.wait(30).code == 130
-    assert not list(launch.state.iterdir())
+    assert last_run(launch).report["exit_code"] == 130

@@ -80,7 +80,7 @@ def test_a_pod_gets_more_memory_after_it_was_out_of_it(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_nothing_is_left(start: Start, kubernetes: Cluster, number: signal.Signals, code: int):
     """After SIGKILL of launch the tasks end, and with them the pods; the cluster removes the Jobs later."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--grace", "1")
+    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--grace", "1", "--lease", "6")
     started = start(*words, "--", *WAITS)
     started.until(lambda it: it.out.count("| up") == 2, 60)
     started.send(number)

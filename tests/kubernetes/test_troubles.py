@@ -84,6 +84,10 @@ def test_a_namespace_without_rights(start: Start, kubernetes: Cluster, clean: No
     assert ended.code == 125, ended.err
     missing = "list events; create, delete, list jobs.batch; get, list, watch pods; create pods/exec"
     assert f"in the namespace default: {missing} (docs/kubernetes.md, Rights, " in ended.err
+    assert "or there is no namespace 'default'" in ended.err
+    words = ("--kubernetes", kubernetes.image, "--namespace", "nosuch", "--", "true")
+    known = start(*words, env={"KUBECONFIG": kubernetes.admin}).wait()
+    assert known.code == 125 and 'namespaces "nosuch" not found' in known.err, known.err
 
 
 def test_a_quota_for_half_of_the_pods(start: Start, kubernetes: Cluster, quota: Callable[[str], None]):

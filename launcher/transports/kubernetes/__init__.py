@@ -26,6 +26,7 @@ when its lease is over. Then its pod ends, and the cluster removes the Job.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -143,9 +144,10 @@ class KubernetesTransport(Transport):
         """See `Transport.cleanup`: the Jobs of launches of this machine."""
         if not args.kubernetes:
             return ()
-        from launcher.transports.kubernetes.pods import cleanup
+        from launcher.transports.kubernetes import batch, pods
 
-        return cleanup(args.context, args.namespace, dry_run)
+        where = args.context, args.namespace, dry_run
+        return itertools.chain(pods.cleanup(*where), batch.cleanup(*where))
 
 
 TRANSPORT = KubernetesTransport()

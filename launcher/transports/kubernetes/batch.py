@@ -8,13 +8,13 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.errors import TransportError
 from launcher.output.files import write_json
 from launcher.runs.folder import batched
-from launcher.runs.run import Batch, Run, json_of
+from launcher.runs.run import Batch, Run, all_runs, json_of
 from launcher.transports.base import slow
 from launcher.transports.kubernetes.kubectl import Kubectl
 from launcher.transports.kubernetes.launcher_pod import (
@@ -23,13 +23,14 @@ from launcher.transports.kubernetes.launcher_pod import (
     RUN,
     LauncherPod,
     Pod,
+    check_account,
     fetch,
     say,
     send,
     start,
 )
 from launcher.transports.kubernetes.names import LAUNCHER, job_name, selector
-from launcher.transports.kubernetes.status import pod_status
+from launcher.transports.kubernetes.status import job_status, pod_status
 from launcher.transports.launch import Launch
 from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
 
@@ -59,6 +60,7 @@ class KubernetesQueue(Queue):
             pods.start([HOST])
             pod, uid = pods.name_and_uid()
             there = Pod(Kubectl(context, namespace), pod, pods.python)
+            check_account(there, namespace)
             places = send(there, run, launch, parcel)
             run = batched(run, run.batch._replace(node=pod))  # type: ignore[union-attr]
             write_json(f"{run.paths.root}/{_RESULTS}", {"results": parcel.results})
@@ -84,19 +86,27 @@ class KubernetesQueue(Queue):
         for kubectl, own in places.items():
             only = own[0].job if len(own) == 1 else ""
             with slow(say, "waiting for an answer from kubectl"):
-                pods = {pod["metadata"]["labels"].get(LAUNCHER): pod for pod in _launchers(kubectl, only)}
+                pods = _by_launcher(kubectl, "pods", only)
+                alone = {run.job for run in own} - pods.keys()
+                jobs = _by_launcher(kubectl, "jobs", only) if alone else {}
             for run in own:
                 try:
                     with slow(say, f"{run.job}: waiting for the pod of its launcher"):
-                        queued = self._look(kubectl, run, pods.get(run.job))
+                        queued = self._look(kubectl, run, pods.get(run.job), jobs.get(run.job))
                 except TransportError as error:  # others may answer
                     queued = Queued(RUNNING, f"the pod of its launcher runs: {error}")
                 if queued is not None:
                     found[run.job] = queued
         return found
 
-    def _look(self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None) -> Queued | None:
+    def _look(
+        self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None
+    ) -> Queued | None:
         assert run.batch is not None
+        if is_lost(run, pod, job):  # nothing can be fetched from it
+            self.withdraw(run)
+        if pod is None and job is not None and not run.batch.node:
+            return Queued(PENDING, f"the pod of its launcher is pending: {job_status(job, ()).waiting}")
         if pod is None:
             return Queued(OVER, "the pod of its launcher is not there any more")
         status, name = pod_status(pod), pod["metadata"]["name"]
@@ -141,5 +151,47 @@ def _current_context(kubectl: Kubectl) -> str | None:
         return None
 
 
-def _launchers(kubectl: Kubectl, run: str) -> Sequence[Mapping[str, Any]]:
-    return kubectl.items("pods", f"--selector={selector(run, LAUNCHER)}")
+def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
+    """Return the Jobs or the pods of launchers, by the names of their runs; or those of one run."""
+    found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER)}")
+    return {str(item["metadata"]["labels"].get(LAUNCHER)): item for item in found}
+
+
+def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
+    """Return whether only a Job is left of the pod of a launcher, or a pod whose processes have ended.
+
+    Args:
+        run: The run of the launcher.
+        pod: The pod; None if there is none.
+        job: The Job; None if there is none, or if that is not known.
+    """
+    if pod is not None:
+        return pod_status(pod).ended
+    return job is not None and run.batch is not None and bool(run.batch.node)
+
+
+def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
+    """Remove the Jobs of launchers whose pods are lost, of runs that this machine knows.
+
+    Args:
+        context: The context of kubectl; None for the current one.
+        namespace: The namespace; None for that of the context.
+        dry_run: Remove nothing.
+
+    Yields:
+        A line for each.
+    """
+    kubectl = Kubectl(context, namespace)
+    jobs = _by_launcher(kubectl, "jobs")
+    runs = {run.job: run for run in all_runs() if run.batch is not None} if jobs else {}
+    pods = _by_launcher(kubectl, "pods") if jobs.keys() & runs else {}
+    for name, job in jobs.items():
+        metadata, run = job["metadata"], runs.get(name)
+        number = f"{metadata['namespace']}/{metadata['name']}"
+        if run is None or run.batch is None or run.batch.number != number:
+            continue
+        if is_lost(run, pods.get(name), job):
+            if not dry_run:
+                kubectl.delete("job", metadata["name"])
+            done = "would remove" if dry_run else "removed"
+            yield f"{done} Job {metadata['name']} of the namespace {metadata['namespace']}"

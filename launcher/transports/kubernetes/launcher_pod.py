@@ -37,6 +37,7 @@ from launcher.transports.kubernetes.manifest import HOME, launcher_options
 from launcher.transports.kubernetes.names import LAUNCHER, selector
 from launcher.transports.kubernetes.names import RUN as RUN_LABEL
 from launcher.transports.kubernetes.pods import OWNER_POD, Pods
+from launcher.transports.kubernetes.rights import ACCOUNT, lacks, missing_rights
 from launcher.transports.kubernetes.status import CONTAINER
 from launcher.transports.launch import Launch
 from launcher.transports.queue import Parcel
@@ -67,6 +68,21 @@ for _ in range(20):
         break
     time.sleep(0.1)
 print(os.path.exists({_ENDED!r}))
+"""
+#: A program that asks the API server as kubectl in a pod would, before there is a kubectl: it prints whether
+#: each of these reviews is allowed.
+_REVIEW = """\
+import http.client, json, os, ssl
+host, port = (os.environ["KUBERNETES_SERVICE_" + name] for name in ("HOST", "PORT"))
+folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+context = ssl.create_default_context(cafile=folder + "/ca.crt")
+api = http.client.HTTPSConnection(host, int(port), timeout=5, context=context)
+with open(folder + "/token") as file:
+    headers = {"Authorization": "Bearer " + file.read().strip(), "Content-Type": "application/json"}
+for review in json.loads(%r):
+    path = "/apis/" + review["apiVersion"] + "/selfsubjectaccessreviews"
+    api.request("POST", path, json.dumps(review), headers)
+    print(json.dumps(json.loads(api.getresponse().read())["status"]["allowed"]))
 """
 
 
@@ -132,6 +148,27 @@ class Pod:
     def has_ended(self) -> bool:
         """Whether the launcher there has ended."""
         return self.ask(_ASK).strip() == "True"
+
+
+def check_account(there: Pod, namespace: str) -> None:
+    """Check that the service account of a launcher's pod has all rights that the launcher will need.
+
+    The launcher checks that itself. But before it starts, all folders are sent.
+
+    Raises:
+        TransportError: Some rights are missing.
+    """
+
+    def ask(*_: str, stdin: str) -> str:
+        return there.ask(_REVIEW % json.dumps(json.loads(stdin)["items"]))
+
+    try:
+        with slow(say, "waiting for the API server's answer to the launcher's pod"):
+            missing = missing_rights(ask, namespace)
+    except TransportError:  # the launcher, by its kubectl, may get an answer, or says why not
+        return
+    if missing:
+        raise TransportError(lacks(ACCOUNT, namespace, missing))
 
 
 class _Program(CommandPipe):

@@ -15,20 +15,44 @@ RIGHTS: Mapping[str, Sequence[str]] = {
     "pods": ("get", "list", "watch"),
     "pods/exec": ("create",),
 }
+#: Who runs kubectl in the pod of a launcher.
+ACCOUNT = "the service account of the launcher's pod"
 _API = "authorization.k8s.io/v1"
 #: Of each answer, one word: ``true`` or ``false``.
 _ANSWER = r'--output=jsonpath={.status.allowed}{"\n"}'
 
 
 def check_rights(ask: Callable[..., str], namespace: str) -> None:
-    """Ask the API server by one command whether this user has all rights that launch needs.
+    """Check that the user of this process has all rights that launch needs.
 
     Args:
-        ask: runs kubectl with these words, and ``stdin``: what it prints.
-        namespace: of the pods.
+        ask: Runs kubectl with these words, and ``stdin``. Returns what it prints.
+        namespace: The namespace of the pods.
 
     Raises:
-        TransportError: some are missing, or the API server does not answer.
+        TransportError: Some are missing, there is no such namespace, or the API server does not answer.
+    """
+    missing = missing_rights(ask, namespace)
+    if not missing:
+        return
+    text = lacks(ACCOUNT if in_pod() else "this user", namespace, missing)
+    if {resource: [*verbs] for resource, verbs in RIGHTS.items()} == missing:
+        text += _about_namespace(ask, namespace)
+    raise TransportError(text)
+
+
+def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequence[str]]:
+    """Ask the API server by one command which rights a user lacks.
+
+    Args:
+        ask: Runs kubectl as this user, see `check_rights`.
+        namespace: The namespace of the pods.
+
+    Returns:
+        By resource, what launch does to it and the user may not do.
+
+    Raises:
+        TransportError: The API server does not answer.
     """
     rights = [(verb, resource) for resource, verbs in RIGHTS.items() for verb in verbs]
     reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
@@ -41,13 +65,32 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
     for (verb, resource), allowed in zip(rights, answers, strict=True):
         if allowed == "false":
             missing.setdefault(resource, []).append(verb)
-    if missing:
-        listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
-        who = "the service account of the launcher's pod" if in_pod() else "this user"
-        raise TransportError(
-            f"{who} lacks rights that launch needs in the namespace {namespace}: {listed} "
-            "(docs/kubernetes.md, Rights, has the Role)"
-        )
+    return missing
+
+
+def lacks(user: str, namespace: str, missing: Mapping[str, Sequence[str]]) -> str:
+    """Return the message about a user who lacks rights."""
+    listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
+    return (
+        f"{user} lacks rights that launch needs in the namespace {namespace}: {listed} "
+        "(docs/kubernetes.md, Rights, has the Role)"
+    )
+
+
+def _about_namespace(ask: Callable[..., str], namespace: str) -> str:
+    """Return what to add if a user has no right at all in a namespace: perhaps it does not exist.
+
+    Raises:
+        TransportError: It does not exist.
+    """
+    try:
+        ask("get", "namespace", namespace, "--output=name")
+    except TransportError as error:
+        if str(error).endswith(" not found"):
+            raise TransportError(f"there is no namespace {namespace!r} in the cluster") from error
+        # Most users may not look at namespaces.
+        return f"; or there is no namespace {namespace!r}: --namespace names another one"
+    return ""
 
 
 def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:

@@ -13,6 +13,7 @@
     │   ├── HostsError                   some of several hosts; a line for each
     │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
     │   ├── ConnectionLost               the connection to a host broke: a new one may work
+    │   │   └── WayDown                  what leads to the host is down for a while
     │   └── HostGone                     an agent, or its host, that will not come back
     │       ├── AllGone                      ... and so have all others: their allocation is over
     │       └── Preempted                    ... by a cluster, or to get more memory
@@ -123,6 +124,10 @@ class OutOfTime(HostsError):
 
 class ConnectionLost(TransportError):
     """The connection to a host broke, or the host does not answer. A new connection may work."""
+
+
+class WayDown(ConnectionLost):
+    """No connection to a host that runs can be made for a while, because what leads to it starts again."""
 
 
 class HostGone(TransportError):

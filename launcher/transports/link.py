@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
-from launcher.errors import AllGone, ConnectionLost, HostGone, Preempted, ProtocolError, TransportError
+from launcher.errors import (
+    AllGone,
+    ConnectionLost,
+    HostGone,
+    Preempted,
+    ProtocolError,
+    TransportError,
+    WayDown,
+)
 from launcher.events import AgentClosed, CloseAgent, Command, TaskStarted
 from launcher.loop import Loop, Timer, await_readable
 from launcher.protocol import (
@@ -509,13 +517,17 @@ class ReconnectingLink:
         self.loop.work(lambda: program.why_refused(why), lambda found: self._step(lambda: known(found)))
 
     def _broke(self, error: TransportError) -> None:
-        """The connection broke. Before the agent has answered, another one is tried only if it may work."""
+        """The connection broke. Before the agent has answered, only one other connection is tried.
+
+        If the way to the host is down, more of them are tried, until the lease is over.
+        """
         if self._closed_there:
             raise _Ended from error
         if isinstance(error, HostGone):
             self.all_gone, self.preempted = isinstance(error, AllGone), isinstance(error, Preempted)
             raise _Ended(self._with_suspension(self._bare(error))) from error
-        other = self._connecting or isinstance(error, ConnectionLost)
+        once = isinstance(error, ConnectionLost) and self._attempts == 1
+        other = self._connecting or once or isinstance(error, WayDown)
         if not self._met and not other:
             raise _Ended(self._bare(error)) from error
         self._drop_program()

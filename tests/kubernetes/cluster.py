@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 import zlib
@@ -170,6 +171,29 @@ class Cluster:
         subprocess.run(
             ["ip", "-n", f"k8s-{self._script[1]}", "link", "set", node, state], check=True, timeout=10
         )
+
+
+class Kubelet:
+    """The kubelet of a node; it can be killed, and started anew."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        init = cluster.pid(node)
+        children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        self.pid = next(pid for pid in map(int, children) if command_line(pid).startswith("kubelet "))
+        self._argv = Path(f"/proc/{self.pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        environ = Path(f"/proc/{self.pid}/environ").read_bytes().rstrip(b"\0").decode().split("\0")
+        self._environ = dict(line.split("=", 1) for line in environ)
+        self._enter = ["nsenter", f"--target={init}", "--mount", "--net", "--pid", "--uts", "--ipc"]
+        self._log = str(cluster.state / node / "kubelet.log")
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def start(self) -> None:
+        """In the node, whose first process takes care of it."""
+        script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
+        argv = [*self._enter, "sh", "-c", script, "sh", self._log, *self._argv]
+        subprocess.run(argv, env=self._environ, check=True, timeout=30)
 
 
 def soon(condition: Callable[[], object], seconds: float = 15.0) -> bool:

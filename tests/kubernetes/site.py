@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
-from launcher.transports.kubernetes import TRANSPORT
+from launcher.transports.kubernetes import TRANSPORT, pods
 from launcher.transports.kubernetes.options import KubernetesOptions
 from launcher.transports.launch import Launch, Reaching
 from launcher.transports.link import open_link
@@ -51,6 +52,7 @@ def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
     name = f"contract-{os.getpid()}-{os.urandom(2).hex()}"
     launch = Launch(name, job, (), False, settings, reaching, (TRANSPORT, None), print, lambda: None)
     with (
+        patch.object(pods, "OUTAGE", 1.5),  # as of other sites
         TRANSPORT.inventory(launch) as found,
         TRANSPORT.connections(found.hosts, found.settings, reaching, print) as made,
     ):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.conftest import Started
-from tests.kubernetes.cluster import Cluster, a_cluster, soon
+from tests.kubernetes.cluster import Cluster, Kubelet, a_cluster, soon
 from tests.kubernetes.test_losses import SCRIPT
 
 
@@ -35,3 +36,21 @@ def test_a_node_is_cut_off(start: Callable[..., Started], kubernetes: Cluster):
     assert result.code == 0, result.err
     assert result.out.count("attempt 2") == 4
     assert soon(lambda: lost.isdisjoint(pod["metadata"]["name"] for pod in kubernetes.objects("pods")), 90)
+
+
+#: The first attempt fails; the next one ends some time after its kubelet is back.
+FAILS = ("--", "sh", "-c", "test $LAUNCH_ATTEMPT = 2 || exit 3; echo up; sleep 10; echo done")
+
+
+def test_a_kubelet_is_started_again(start: Callable[..., Started], kubernetes: Cluster):
+    """During a restart, which breaks the connection to its pod: the agent waits for another one."""
+    started = start("--kubernetes", kubernetes.image, "--workers", "1", "--restarts", "1", *FAILS)
+    started.until(lambda it: "restart 1 of 1" in it.err, 60)
+    (pod,) = kubernetes.objects("pods")
+    kubelet = Kubelet(kubernetes, pod["spec"]["nodeName"])
+    kubelet.kill()
+    time.sleep(5)  # longer than an agent elsewhere waits
+    kubelet.start()
+    result = started.wait(90)
+    assert result.code == 0 and "| done" in result.out, result.err
+    assert "connected again" in result.err and "is lost" not in result.err, result.err

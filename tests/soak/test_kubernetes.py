@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Started, command_line
-from tests.kubernetes.cluster import ROOT, Cluster, a_cluster, soon
+from tests.conftest import Started
+from tests.kubernetes.cluster import ROOT, Cluster, Kubelet, a_cluster, soon
 from tests.kubernetes.conftest import clean, start
 from tests.kubernetes.test_losses import kubectls
 from tests.local.training import CACHE, PYTHON
@@ -67,29 +67,6 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         level = "pod-security.kubernetes.io/enforce-"
         cluster.kubectl("label", "namespace", cluster.namespace, level)
         yield cluster
-
-
-class Kubelet:
-    """The kubelet of a node; it can be killed, and started anew."""
-
-    def __init__(self, cluster: Cluster, node: str) -> None:
-        init = cluster.pid(node)
-        children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
-        self.pid = next(pid for pid in map(int, children) if command_line(pid).startswith("kubelet "))
-        self._argv = Path(f"/proc/{self.pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
-        environ = Path(f"/proc/{self.pid}/environ").read_bytes().rstrip(b"\0").decode().split("\0")
-        self._environ = dict(line.split("=", 1) for line in environ)
-        self._enter = ["nsenter", f"--target={init}", "--mount", "--net", "--pid", "--uts", "--ipc"]
-        self._log = str(cluster.state / node / "kubelet.log")
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-    def start(self) -> None:
-        """In the node, whose first process takes care of it."""
-        script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
-        argv = [*self._enter, "sh", "-c", script, "sh", self._log, *self._argv]
-        subprocess.run(argv, env=self._environ, check=True, timeout=30)
 
 
 def beats(folder: Path) -> dict[str, list[int]]:

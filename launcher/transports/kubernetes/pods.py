@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from launcher.errors import ConnectionLost, HostGone, HostsError, Preempted, TransportError
+from launcher.errors import HostGone, HostsError, Preempted, TransportError, WayDown
 from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
 from launcher.text import duration, listed
@@ -54,7 +54,7 @@ _KNOWN = 3.0
 _COMING = 60
 #: Seconds that an agent waits, at least, for another connection, unless its lease is over before: all
 #: connections to the pods of a node break when its kubelet starts again, for which systemd takes 10 s.
-_OUTAGE = 20.0
+OUTAGE = 20.0
 #: Seconds between two connections to a pod that fail: each takes a tenth of a second of CPU time.
 _AGAIN = 1.0
 #: Seconds for pods to be gone when their Jobs are removed.
@@ -433,7 +433,7 @@ class PodProgram(CommandPipe):
         If the program never ran, and the pod is there, the kubelet or the way to it is down.
         """
         if why := super().why_ended():
-            return self._pods.gone(self._host, _AGAIN) or ConnectionLost(str(why))
+            return self._pods.gone(self._host, _AGAIN) or WayDown(str(why))
         self.wait(_KNOWN)
         status = self._process.returncode
         killed = status is None or status < 0  # perhaps the pod lives
@@ -464,7 +464,7 @@ class _PodConnections:
         """See `Commands.run`. The main process becomes the agent, unless it has already."""
         if entry == START:
             assert isinstance(arguments, Mapping)
-            more = {"grace": self._pods.grace, "outage": _OUTAGE}
+            more = {"grace": self._pods.grace, "outage": OUTAGE}
             return PodProgram(self._pods, host, _SERVE, {**arguments, **more})
         return PodProgram(self._pods, host, entry, arguments)
 

@@ -201,11 +201,20 @@ def a_cluster(folder: Path, name: str, nodes: int = NODES) -> Iterator[Cluster]:
             yield cluster
 
 
-def kill_tree(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Signal a process and its child, as srun has one, in one moment."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for each in (*map(int, children), pid):
-        os.kill(each, number)
+#: The processes of an srun that a test kills: the one that was started, its child, and both in one moment.
+SRUN_PARTS = ("main", "child", "both")
+
+
+def kill_srun(pid: int, part: str = "both") -> None:
+    """Kill processes of an srun with SIGKILL.
+
+    Args:
+        pid: The process that was started.
+        part: One of `SRUN_PARTS`.
+    """
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for each in (*(children if part != "main" else ()), *((pid,) if part != "child" else ())):
+        os.kill(each, signal.SIGKILL)
 
 
 def sruns(environ: Mapping[str, str]) -> list[int]:

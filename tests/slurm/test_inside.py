@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -16,7 +17,7 @@ from launcher.agent.node import without_step
 from launcher.transports.slurm.allocation import expanded
 from tests.conftest import Launch, Started
 from tests.local.seeing import last_run
-from tests.slurm.cluster import Cluster, kill_tree, soon, sruns
+from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
 
 Start = Callable[..., Started]
 
@@ -279,18 +280,36 @@ def test_launch_is_killed(start: Start, held: dict[str, str], slurm: Cluster):
     assert soon(lambda: not slurm.left([held["SLURM_JOB_ID"]]), 20)
 
 
-def test_both_processes_of_an_srun_are_killed(start: Start, held: dict[str, str]):
+@pytest.mark.parametrize("part", SRUN_PARTS)
+def test_an_srun_is_killed(start: Start, held: dict[str, str], part: str):
     """The agent lives on: another step connects to it, and no line is lost."""
-    count = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.05; done"
+    count = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; sleep 0.05; done"
     started = start("--workers", "2", "--", "sh", "-c", f"echo up; {count}", env=held)
     started.until(up(2))
-    kill_tree(sruns(held)[0])
+    kill_srun(sruns(held)[0], part)
     ended = started.wait(60)
     assert ended.code == 0, ended.err
-    assert "connected again after" in ended.err
+    assert (part == "child") != bool(
+        re.search(r"connection lost \(srun was killed by SIGKILL\).*connected again after", ended.err, re.S)
+    ), ended.err
     lines = re.findall(r"(worker/\d) +\| line (\d+)", ended.out)
     for task in ("worker/0", "worker/1"):
-        assert [int(number) for name, number in lines if name == task] == list(range(1, 61))
+        assert [int(number) for name, number in lines if name == task] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("victim", ["srun", "agent"])
+def test_the_first_step_is_killed(start: Start, slurm: Cluster, held: dict[str, str], victim: str):
+    """Another one takes its place, with the same Python."""
+    started = start("--workers", "3", "--", "sh", "-c", "echo up", env=held)
+    loading = lambda: [pid for pid, line in slurm.processes() if "import sys" in line]  # noqa: E731
+    assert soon(lambda: sruns(held) if victim == "srun" else loading())
+    if victim == "srun":
+        kill_srun(sruns(held)[0], "main")
+    else:
+        os.kill(loading()[0], signal.SIGKILL)
+    ended = started.wait(60)
+    assert (ended.code, ended.out.count("| up")) == (0, 3), ended.err
+    assert "scancel" not in ended.err
 
 
 def test_a_step_is_cancelled(start: Start, held: dict[str, str], slurm: Cluster):

@@ -19,13 +19,15 @@ import pytest
 
 from tests.conftest import Launch, Started, command_line
 from tests.local.seeing import last_run
-from tests.slurm.cluster import Cluster, kill_tree, soon, sruns
+from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
 from tests.soak.test_kills import kill, repeated, until_moment
 
 Start = Callable[..., Started]
 
 MOMENTS = ("pending", "start", "run", "restart", "stop")
-VICTIMS = ("launch", "srun", "salloc", "holder", "job", "step")
+VICTIMS = ("launch", "salloc", "holder", "job", "step")
+#: Moments at which processes of an srun are killed.
+SRUN_MOMENTS = ("start", "run", "restart")
 #: Up after the second attempt, if there is one; with children in sessions of their own, deaf to SIGTERM.
 SCRIPT = """test $LAUNCH_ATTEMPT = $FIRST && { sleep 0.3; exit 3; }
 trap '' TERM; (setsid sleep 300 &); echo up; sleep 300 & wait; sleep 300"""
@@ -61,7 +63,7 @@ def below(pid: int, *words: str) -> int | None:
 def test_an_allocation(start: Start, launch: Launch, slurm: Cluster, victim: str, turn: int, clean: None):
     moment = moment_of(victim, turn)
     if moment == "pending":
-        if victim in ("srun", "step"):
+        if victim == "step":
             moment = "run"  # there is none yet
         else:
             with slurm.allocation("-N3", "--ntasks-per-node=7"):
@@ -82,10 +84,6 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
     holder = below(started.pid, "trap", "salloc")
     if victim == "launch":
         started.kill()
-    elif victim == "srun":
-        for pid in sruns({**slurm.environ, "SLURM_JOB_ID": job})[:1]:
-            with suppress(FileNotFoundError, ProcessLookupError):  # at a stop it may just have ended
-                kill_tree(pid)
     elif victim in ("salloc", "holder"):
         found = holder if victim == "holder" or holder is None else below(holder, "salloc")
         if found is not None:
@@ -108,11 +106,29 @@ def _attack(start: Start, slurm: Cluster, victim: str, moment: str) -> None:
         assert ended.code == 125 and re.search(CANCELLED, ended.err + ended.out), (ended.code, ended.err)
     elif victim in ("salloc", "holder") and ended.code == 125:
         assert moment in ("pending", "start") and "Slurm gives no nodes" in ended.err, ended.err
-    elif victim == "srun" and ended.code == 125:
-        assert moment == "start" and "the agent can't be started: it was killed" in ended.err, ended.err
     else:
         assert ended.code == 130, (ended.code, ended.err)
     assert "network" not in ended.err, ended.err
+
+
+@repeated
+@pytest.mark.parametrize("part", SRUN_PARTS)
+def test_an_srun(start: Start, slurm: Cluster, held: dict[str, str], part: str, turn: int, clean: None):
+    """The job goes on, and no task starts again because of it."""
+    moment = SRUN_MOMENTS[(turn + SRUN_PARTS.index(part)) % len(SRUN_MOMENTS)]
+    script = "test $LAUNCH_ATTEMPT = $FIRST && { sleep 0.3; exit 3; }; echo up; exec sleep 4"
+    started = start(*WORDS, *first(moment), "--", "sh", "-c", script, env=held)
+    if moment == "start":
+        assert soon(lambda: sruns(held))
+        time.sleep(random.random() * 0.6)
+    else:
+        until_moment(started, moment, lambda: started.out.count("| up") == 2)
+    with suppress(FileNotFoundError, ProcessLookupError):  # the child of an srun that is just starting
+        kill_srun(random.choice(sruns(held)), part)
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("| up") == 2, ended.out + ended.err
+    assert ended.err.count("restart 1 of 1") == (moment == "restart"), ended.err
 
 
 @repeated

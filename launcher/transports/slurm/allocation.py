@@ -87,28 +87,34 @@ class _Killed(TransportError):
     """A signal has killed a command of Slurm."""
 
 
-def ask(*argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> str:
+def ask(
+    *argv: str, stdin: str = "", environ: Mapping[str, str] | None = None, seconds: float = _ANSWER
+) -> str:
     """Run a command of Slurm: what it prints.
 
     Args:
         argv: the command line.
         stdin: its input.
         environ: its variables; default: `environment`.
+        seconds: for its answer.
 
     Raises:
         TransportError: it fails, or does not answer.
     """
-    with asked(*argv, environ=environ) as answer:
+    with asked(*argv, environ=environ, seconds=seconds) as answer:
         return answer(stdin)
 
 
 @contextmanager
-def asked(*argv: str, environ: Mapping[str, str] | None = None) -> Iterator[Callable[..., str]]:
+def asked(
+    *argv: str, environ: Mapping[str, str] | None = None, seconds: float = _ANSWER
+) -> Iterator[Callable[..., str]]:
     """A context in which a command of Slurm runs; yields a function that waits for what it prints, see `ask`.
 
     Args:
         argv: the command.
         environ: the variables of the command; ``None``: `environment`.
+        seconds: for its answer.
 
     Raises:
         TransportError: there is no such command. The function raises it if the command fails, or does not
@@ -122,9 +128,9 @@ def asked(*argv: str, environ: Mapping[str, str] | None = None) -> Iterator[Call
 
     def answer(stdin: str = "") -> str:
         try:
-            out, err = process.communicate(stdin.encode(), _ANSWER)
+            out, err = process.communicate(stdin.encode(), seconds)
         except subprocess.TimeoutExpired:
-            raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {_ANSWER:g}s") from None
+            raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {seconds:g}s") from None
         if process.returncode < 0:
             raise _Killed(f"{argv[0]} was killed by signal {-process.returncode}")
         if process.returncode:

@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from launcher.agent.node import fingerprint
+from launcher.agent.processes import children_of, look_at, send
 from launcher.checking import WARNING, Finding
-from launcher.errors import AllGone, HostGone, HostsError, TransportError
+from launcher.errors import AllGone, ConnectionLost, HostGone, HostsError, TransportError
 from launcher.events import Facts
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.protocol import swap
@@ -32,29 +33,45 @@ from launcher.transports.command import CommandPipe
 from launcher.transports.dialog import Dialog, read
 from launcher.transports.launch import Inventory, Launch, Reaching
 from launcher.transports.link import CONNECT, START
-from launcher.transports.slurm.allocation import UNANSWERED, Job, asked, environment, said, shown
+from launcher.transports.slurm.allocation import UNANSWERED, Job, ask, asked, environment, said, shown
 
 _SERVE = "launcher.agent.node:serve"
-#: Seconds for the look at a node; for all steps to exit at the end of a launch: by themselves; after SIGTERM.
-_LOOK, _END, _LAST = 60.0, 5.0, 2.0
+#: Seconds for the look at a node, and for its first step to answer: then a second one looks.
+_LOOK, _FIRST_STEP = 60.0, 10.0
+#: Seconds for all steps to exit at the end of a launch: by themselves; after SIGTERM.
+_END, _LAST = 5.0, 2.0
+#: Seconds for an srun to exit whose program has closed its stdout; for cancelled steps to end.
+_EXIT, _CANCELLED_STEPS = 0.5, 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
 _CANCELLING, _PAUSE = 1.0, 0.1
 #: Why an agent ended that said no more, and what may be the cause.
-_KILLED, _CANCELLED = "the agent was killed", " (scancel of its step does that)"
+_KILLED = "the agent was killed"
+_CANCELLED = " (scancel of its step does that)"
+_BY_WHOM = " (by kill, by the kernel when the node has no memory left, or by scancel of its step)"
+#: An agent that was killed before any task could run, and how its step exits then.
+_KILLED_EARLY, _KILLED_STATUS = "the agent was killed at its start", 128 + signal.SIGKILL
 #: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
 #: Its folder is the user's home, as over SSH.
 _SRUN = (
     "srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet",
-    "--chdir=/", "--job-name=launch", "--nodes=1", "--ntasks=1",
+    "--chdir=/", "--nodes=1", "--ntasks=1",
 )  # fmt: skip
 _COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
 #: What srun says on clusters that bind no process to CPUs.
 NO_BINDING = "cluster configuration lacks support for cpu binding"
+#: What srun says at its end if its child was killed, see `Step._let_it_outlive_srun`.
+_NO_CHILD = "write(shepherd): Broken pipe"
 
 
-def srun(job: str, node: str) -> list[str]:
-    """The beginning of a command that runs a program once on a node of a job."""
-    return [*_SRUN, f"--jobid={job}", f"--nodelist={node}"]
+def srun(job: str, node: str, name: str = "launch") -> list[str]:
+    """Return the beginning of a command that runs a program once on a node of a job.
+
+    Args:
+        job: The number of the job.
+        node: The name of the node.
+        name: The name of the step at Slurm.
+    """
+    return [*_SRUN, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}"]
 
 
 class Step(CommandPipe):
@@ -78,18 +95,25 @@ class Step(CommandPipe):
         started: Callable[[Step], object],
     ) -> None:
         self._job, self._is_agent = job, entry == _SERVE
+        #: Its name at Slurm, which no other step has.
+        self.name = f"launch-{os.urandom(8).hex()}"
         #: Whether its output has passed `swap`.
         self.swapped = entry == CONNECT
+        #: Whether the agent has written anything.
+        self._answered = False
         #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
         self.first = b""
-        argv = [*srun(job.id, host), "--unbuffered", *_COMMAND]
+        argv = [*srun(job.id, host, self.name), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
         super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
         data = super().recv(size)
-        return swap(data) if data and self.swapped else data
+        if not data or not self.swapped:
+            return data
+        self._answered = True
+        return swap(data)
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`."""
@@ -101,23 +125,41 @@ class Step(CommandPipe):
         super()._await_mark(data)
         if self._ready and self._is_agent:
             self._send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
+            self._let_it_outlive_srun()
+
+    def _let_it_outlive_srun(self) -> None:
+        """Kill the child of srun that waits for the death of srun, and then cancels the step.
+
+        If srun is killed after that, the agent lives on, and another step connects to it. If no other does in
+        time, the agent ends by itself, and `Steps.end` cancels its step.
+        """
+        parent = self._process.pid
+        for pid in children_of(parent):
+            child = look_at(pid)
+            # A script in the place of srun has the real one as its child.
+            if child is not None and child.parent == parent and _program(pid) == _program(parent) != "":
+                send(child, signal.SIGKILL)
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
         lines = super().stderr().splitlines(keepends=True)
-        return "".join(line for line in lines if NO_BINDING not in line)
+        return "".join(line for line in lines if NO_BINDING not in line and _NO_CHILD not in line)
 
     def why_ended(self) -> TransportError | None:
         """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""
         why = super().why_ended()
-        status = self._process.returncode if why else self.status()
-        if why is None and (not self._is_agent or status is None or status < 0):
-            return None  # srun was killed: perhaps the step lives
+        status = self._process.returncode if why else self.status(_END if self._is_agent else _EXIT)
+        if why is None and status is not None and status < 0:  # perhaps the step lives
+            return ConnectionLost(f"{self._host}: {self._starter} {self._how_ended(None)}")
+        if why is None and (not self._is_agent or status is None):
+            return None
         if over := self._job.why_over():
             return AllGone(over)
         reason = self._reason()
+        if why is None and not self._answered:  # no task runs there: another agent may be started
+            return ConnectionLost(f"{self._host}: {reason or _KILLED_EARLY}")
         if why is None:
-            return HostGone(f"{self._host}: {reason or _KILLED + _CANCELLED}")
+            return HostGone(f"{self._host}: {reason or _KILLED + _BY_WHOM}")
         return self._fault(f"the agent can't be started there: {reason}") if reason else why
 
     def _reason(self) -> str:
@@ -125,10 +167,26 @@ class Step(CommandPipe):
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
         return said("\n".join(lines).encode())
 
-    def status(self) -> int | None:
-        """How srun has ended; negative: by a signal."""
-        self.wait(_END)
+    def status(self, seconds: float = _END) -> int | None:
+        """Wait for the end of srun.
+
+        Returns:
+            How it has ended, negative by a signal; None if it has not in time.
+        """
+        self.wait(seconds)
         return self._process.returncode
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether srun, or its program, has ended by SIGKILL, or srun by any other signal."""
+        status = self._process.poll()
+        return status is not None and (status < 0 or status == _KILLED_STATUS)
+
+    @property
+    def may_live(self) -> bool:
+        """Whether the step may be there still: its srun runs, or was killed."""
+        status = self._process.poll()
+        return status is None or status < 0
 
     def why_refused(self, why: str) -> str:
         """See `RemoteCommand.why_refused`."""
@@ -143,7 +201,7 @@ class Step(CommandPipe):
             self.status()
             if reason := self._reason():  # under load, Slurm may kill the step without a word
                 return reason
-        return why + _CANCELLED if "SIGTERM" in why or why == _KILLED else why
+        return why + _CANCELLED if "SIGTERM" in why else why + _BY_WHOM if why == _KILLED else why
 
     def close(self) -> None:
         """See `RemoteCommand.close`. The srun of an agent stays: if it is killed, Slurm kills the agent."""
@@ -154,12 +212,17 @@ class Step(CommandPipe):
 
     def hang_up(self) -> None:
         """Close its stdin."""
-        self._socket.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # its other end is closed
+            self._socket.shutdown(socket.SHUT_WR)
 
     @property
     def runs(self) -> bool:
         """Whether its srun runs."""
         return self._process.poll() is None
+
+    def is_agent_of(self, host: str) -> bool:
+        """Whether it is, or was, the agent of a host."""
+        return self._is_agent and self._host == host
 
     @property
     def unused(self) -> bool:
@@ -226,18 +289,28 @@ class Steps:
         Raises:
             TransportError: it does not answer.
         """
-        until, why = time.monotonic() + _LOOK, TransportError("no answer")
-        for python in dict.fromkeys((sys.executable, DEFAULT_PYTHON)):
-            step = self._start(host, python, _SERVE, {"files": files})
+        until, is_first = time.monotonic() + _LOOK, True
+        pythons = list(dict.fromkeys((sys.executable, DEFAULT_PYTHON)))
+        while True:
+            step = self._start(host, pythons[0], _SERVE, {"files": files})
+            left = until - time.monotonic()
             try:
-                seen = read(_Seen, Dialog(step).receive(until - time.monotonic()))
-            except TransportError as error:
-                _end([step])
-                why = error
+                seen = read(_Seen, Dialog(step).receive(min(left, _FIRST_STEP) if is_first else left))
+            except TransportError:
+                # Killed, or without an answer (its slurmstepd was killed, perhaps): no fault of a Python.
+                is_lost = step.was_killed or step.runs
+                if is_lost:
+                    # `end` ends what is left of it. That may take long, and the next step need not wait.
+                    step.hang_up()
+                else:
+                    _end([step])
+                    del pythons[0]
+                if self._over or not pythons or (is_lost and not is_first):
+                    raise
+                is_first = False
                 continue
-            self._waiting[host], self._pythons[host] = step, python
-            return Node(host, python, seen.cpus, _ids(seen.gpus), seen.same)
-        raise why
+            self._waiting[host], self._pythons[host] = step, pythons[0]
+            return Node(host, pythons[0], seen.cpus, _ids(seen.gpus), seen.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
         """See `Commands.run`."""
@@ -248,6 +321,7 @@ class Steps:
         if entry == CONNECT:
             return self._start(host, self._pythons[host], entry, arguments)
         if host not in self._waiting or not self._waiting[host].runs:  # it was lost
+            self._cancel([step for step in self._agents_of(host) if step.may_live])
             self.look(host, {})
         step = self._waiting.pop(host)
         step.first = json.dumps(arguments).encode("ascii") + b"\n"
@@ -264,13 +338,24 @@ class Steps:
 
     def _started(self, step: Step) -> None:
         with self._lock:
-            unused = [each for each in self._steps if each.unused]
+            unused = [each for each in self._steps if each.unused and not each.may_live]
             self._steps = [*(each for each in self._steps if each not in unused), step]
             over = self._over
         for each in unused:
             each.release()
         if over:
             step.signal(signal.SIGKILL, 0.0)
+
+    def _agents_of(self, host: str) -> list[Step]:
+        with self._lock:
+            return [step for step in self._steps if step.is_agent_of(host)]
+
+    def _cancel(self, steps: Sequence[Step]) -> None:
+        """End steps, even those whose srun was killed."""
+        _end(steps)
+        if names := {step.name for step in steps if step.may_live}:
+            with suppress(TransportError):  # Slurm does not answer: they end with the job
+                _cancel_steps(self.job.id, names)
 
     def dismiss(self, wanted: Collection[str] = ()) -> None:
         """End the waiting steps of nodes that are not wanted."""
@@ -286,7 +371,32 @@ class Steps:
         self.dismiss()
         with self._lock:
             self._over, left = over, self._steps
-        _end(left)
+        self._cancel(left)
+
+
+def _program(pid: int) -> str:
+    """Return the file that a process executes; empty if it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
+def _cancel_steps(job: str, names: Collection[str]) -> None:
+    """Cancel steps of a job by their names, and wait until they have ended, for a limited time.
+
+    Raises:
+        TransportError: Slurm does not answer.
+    """
+    until = time.monotonic() + _CANCELLED_STEPS
+    while time.monotonic() < until:
+        shown = ask("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j", seconds=_END)
+        lines = (line.partition("|") for line in shown.splitlines())
+        found = [number for number, _, name in lines if name in names]
+        if not found:
+            return
+        ask("scancel", "--quiet", *found, seconds=_END)
+        time.sleep(_PAUSE)
 
 
 def _end(steps: Sequence[Step]) -> None:

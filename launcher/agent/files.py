@@ -10,7 +10,7 @@
 
 Each tree has a list of what was copied there (`SYNC_MARK`). Files arrive in a folder beside it. Home folders
 may be shared between machines: locks are those of files, and the folder of a run that never ended is removed
-where no other machine used it.
+where only processes used it that have provably ended.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import time
 import zlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
+from launcher.agent.identity import Fate, fate_of, owner_text, read_owner, this_process
 from launcher.agent.processes import write_all
 from launcher.agent.transfer import (
     FOLDER,
@@ -44,12 +45,15 @@ from launcher.agent.transfer import (
 )
 from launcher.errors import LaunchError, ProtocolError
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
+from launcher.regular_file import open_regular, read_most
 from launcher.task_id import TASK_MARK
 
 #: Bytes of the trees of earlier runs, at most.
 _MOST_KEPT = 2 * 1024**3
 #: Seconds for which the folder of a run that did not end stays after its last use.
 _UNUSED = 3600.0
+#: The beginning of the names of marks in the folder of a run.
+_USED = ".used-"
 
 
 class _Pipe(FileStream):
@@ -192,15 +196,23 @@ def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
 
 
 def _sweep() -> None:
-    """Remove folders of runs that only this machine used, and where no process belongs to them any more."""
-    own = f".used-{os.uname().nodename}"
-    for mark in glob.glob(f"{glob.escape(cache_folder())}/work/*/{glob.escape(own)}"):
-        run = os.path.dirname(mark)
+    """Remove the folders of runs whose users have all provably ended; see `_use`."""
+    for run in glob.glob(f"{glob.escape(cache_folder())}/work/*"):
         with contextlib.suppress(OSError):
-            old = time.time() - os.stat(mark).st_mtime > _UNUSED
-            others = [name for name in os.listdir(run) if name.startswith(".used-") and name != own]
-            if old and not others and not _user_of(run, os.path.basename(run)):
+            marks = [f"{run}/{name}" for name in os.listdir(run) if name.startswith(_USED)]
+            if marks and all(map(_is_over, marks)) and not _user_of(run, os.path.basename(run)):
                 _remove(run)
+
+
+def _is_over(mark: str) -> bool:
+    """Tell whether who made a mark did it long ago, and has provably ended: then its tasks can be seen here.
+
+    An earlier version has left marks without content, which name a machine only.
+    """
+    with open_regular(mark, links=False) as file:
+        old = time.time() - os.fstat(file.fileno()).st_mtime > _UNUSED
+        found = read_owner(read_most(file).decode("utf-8", "replace"))
+    return old and found is not None and fate_of(found[0]) is Fate.DEAD
 
 
 @_remote_command
@@ -252,7 +264,9 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
 
 
 def _use(run: str) -> None:
-    """Make the folder of a run, and mark it as used by this machine.
+    """Make the folder of a run, and mark it as used here.
+
+    The mark names this process. When it is known to be dead, it is known, too, which tasks run here.
 
     Raises:
         EOFError: the launcher has closed the command: it removes the folder now.
@@ -262,8 +276,10 @@ def _use(run: str) -> None:
     if poll.poll(0):
         raise EOFError
     os.makedirs(run, mode=0o700, exist_ok=True)
-    with open(f"{run}/.used-{os.uname().nodename}", "a", encoding="ascii") as mark:
-        os.utime(mark.fileno())
+    me = this_process()
+    where = digest(f"{me.boot_id} {me.pid_namespace} {me.machine_id}")
+    with open(f"{run}/{_USED}{where}", "w", encoding="utf-8") as mark:
+        mark.write(owner_text(me))
 
 
 def _check_place(path: str) -> None:

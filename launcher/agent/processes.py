@@ -253,6 +253,14 @@ def user_of(pid: int) -> Optional[int]:
     return int(uids[0]) if uids else None
 
 
+def is_nested(pid: int) -> bool:
+    """Tell whether a process may be in another pid namespace than this one; not if it has ended."""
+    status: Optional[bytes] = _of_process(_read, f"/proc/{pid}/status")
+    if status is None:  # or it is hidden
+        return os.path.exists(f"/proc/{pid}")
+    return len(status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()) != 1
+
+
 class Exits:
     """The order in which processes ended. Without pidfds (old kernel, Python 3.8) it is always empty.
 

@@ -9,6 +9,7 @@ from launcher.cli.connecting import add_connecting, commands
 from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError, LaunchError
 from launcher.job_run.notices import print_notice
+from launcher.transports.cleaning import Cleaning
 
 SUMMARY = "remove containers, networks, jobs and pods that launches have left"
 
@@ -17,15 +18,19 @@ launch clean                  remove them and list them
 launch clean --dry-run        only list them
 launch clean --hosts lab.yaml the same at the engines of these hosts
 launch clean --kubernetes     Jobs in the namespace of kubectl's context
+launch clean --foreign RUN    also what RUN left, whose launcher was elsewhere
 
-Removes only objects with the label of a launch of yours on this machine that
-has ended; at Slurm, jobs that no process looks after. `launch stop` stops
+Removes only objects with the label of a launch of yours that has provably
+ended: its process is gone on this machine. What may belong to a launcher on
+another machine or in a container is named, and stays. `launch stop` stops
 launchers that -d has started in Kubernetes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch clean``."""
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
+    text = "also remove what this run left, although its launcher may run elsewhere (repeatable)"
+    parser.add_argument("--foreign", metavar="RUN", action="append", default=[], help=text)
     parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
     add_connecting(parser)
     for transport in transports.transports().values():
@@ -36,8 +41,10 @@ def run(args: argparse.Namespace) -> int:
     """Remove them and list them.
 
     Raises:
-        LaunchError: a host or an engine can't be reached, or does not remove them.
+        LaunchError: a host or an engine can't be reached, or does not remove them; a run of
+            ``--foreign`` has left nothing.
     """
+    args.cleaning = cleaning = Cleaning(args.foreign)
     hosts = () if args.hosts is None else read_hosts(args.hosts)
     found, faults = False, list[str]()
     transports.find_installed()
@@ -53,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
                     found = True
             except LaunchError as error:  # others may have something to remove
                 faults += error.faults if isinstance(error, HostsError) else [str(error)]
+    for note in cleaning.notes():
+        print_notice(note)
+    faults += cleaning.faults()
     if faults:
         raise HostsError(faults)
     if not found:

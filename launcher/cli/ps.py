@@ -225,7 +225,7 @@ def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
     if record["queued"]:
         state = printable(record["queued"])
     elif record["state"] == RunState.ELSEWHERE.value:
-        state = f"on {record['machine']}"
+        state = f"on {'another ' if record['machine'] == os.uname().nodename else ''}{record['machine']}"
     if hosts == ["localhost"]:
         hosts = []
     return [

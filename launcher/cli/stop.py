@@ -17,7 +17,7 @@ from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
-from launcher.text import Waiting, listed, printable
+from launcher.text import Waiting, listed
 
 SUMMARY = "stop a run: its tasks first, then its launcher"
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: the name matches no run, or several.
-        LaunchError: it runs on another machine, or belongs to another user.
+        LaunchError: it may run on another machine, or belongs to another user.
     """
     found = find(args.run_id) if args.run_id else _only_one()
     if text := withdrawn(found):
@@ -79,11 +79,9 @@ def launcher_of(run: Run) -> int | None:
     """A pidfd of the launcher of a run; ``None``: it has ended.
 
     Raises:
-        LaunchError: it runs on another machine, or belongs to another user.
+        LaunchError: it may run on another machine, or belongs to another user.
     """
-    if run.state is RunState.ELSEWHERE:
-        machine = printable(run.owner.machine) if run.owner else "another machine"
-        raise LaunchError(f"{run.job} runs on {machine}: stop it there")
+    run.check_seen()
     run.check_trusted()
     return open_pidfd(run.owner) if run.owner else None
 

@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from launcher.agent.identity import machine_id
 from launcher.agent.transfer import FILE, SYNC_MARK, digest, list_of, send_entries
 from launcher.errors import HostsError, OutOfTime, ProtocolError
 from launcher.files.copying import CommandStream, Copying
@@ -49,7 +50,7 @@ def sync(
     described, lists = [], []
     for tree in trees:
         # Names the folder, and what an earlier run from it left on a host.
-        key = digest(f"{os.uname().nodename}:{tree.request.folder}")
+        key = digest(f"{os.uname().nodename}:{machine_id()}:{tree.request.folder}")
         described.append({"name": tree.request.name, "remote": tree.request.remote, "key": key})
         lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
 

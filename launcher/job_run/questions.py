@@ -151,9 +151,12 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
 
 
 def _unreachable(run: Run) -> str:
-    """Why the launcher of a run has no control socket."""
-    if run.state is RunState.ELSEWHERE and run.owner is not None:
-        return f"{run.job} runs on {printable(run.owner.machine)}: ask there"
+    """Why the launcher of a run has no control socket.
+
+    Raises:
+        LaunchError: nobody can tell here whether it is alive.
+    """
+    run.check_seen()
     if run.state is RunState.RUNNING:
         return f"no task of {run.job} runs now: its launcher prepares their start, or copies files"
     return f"the launcher of {run.job} died and left no report; `launch logs {run.job}` has the output"

@@ -8,10 +8,10 @@ import re
 import time
 from collections.abc import Sequence
 
+from launcher.agent.identity import this_process
 from launcher.errors import Fault, JobError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
-from launcher.runs.owner import this_process
 from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, runs_folder
 from launcher.text import listed
 

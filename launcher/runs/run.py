@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.agent.identity import Fate, Owner, fate_of, is_alive
 from launcher.agent.processes import user_of
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import RunPaths
@@ -17,7 +18,6 @@ from launcher.output.files import write_json
 from launcher.record import Record
 from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.report import TaskState
-from launcher.runs.owner import Owner, is_alive, is_elsewhere
 from launcher.task_id import TaskId
 from launcher.text import did_you_mean, duration, printable
 
@@ -39,8 +39,8 @@ class RunState(enum.Enum):
 
     RUNNING = "running"  #: its launcher is alive
     ENDED = "ended"  #: there is a report
-    DIED = "died"  #: its launcher has ended without a report
-    ELSEWHERE = "elsewhere"  #: its launcher is on another machine or in a queue, and there is no report
+    DIED = "died"  #: its launcher has provably ended without a report
+    ELSEWHERE = "elsewhere"  #: its launcher may run on another machine or in a queue, and there is no report
 
 
 class Batch(Record):
@@ -79,8 +79,28 @@ class Run(Record):
             return RunState.ENDED
         if alive:
             return RunState.RUNNING
-        elsewhere = self.owner is not None and is_elsewhere(self.owner)
-        return RunState.ELSEWHERE if elsewhere or self.batch else RunState.DIED
+        if self.batch or (self.owner is not None and fate_of(self.owner) is not Fate.DEAD):
+            return RunState.ELSEWHERE
+        return RunState.DIED
+
+    @property
+    def machine(self) -> str:
+        """The machine of a launcher that can't be seen from here, for the user."""
+        name = printable(self.owner.machine) if self.owner else "machine"
+        return name if self.owner and self.owner.machine != os.uname().nodename else f"another {name}"
+
+    def check_seen(self) -> None:
+        """Refuse a run of which nobody can tell here whether its launcher is alive.
+
+        Raises:
+            LaunchError: its launcher was started elsewhere.
+        """
+        if self.state is not RunState.ELSEWHERE:
+            return
+        text = f"the launcher of {self.job} was started on {self.machine}, and may still run there"
+        if self.machine.startswith("another "):
+            text += " (a machine or container with the name of this one, or this one before it was restarted)"
+        raise LaunchError(f"{text}: use this command there")
 
     @property
     def is_ours(self) -> bool:
@@ -317,8 +337,8 @@ def _batch(value: object) -> Batch | None:
 
 def _owner(record: Mapping[str, Any]) -> Owner | None:
     """The launcher that a ``launcher.json`` identifies; ``None``: its fields are wrong."""
-    fields = [record.get(name) for name in Owner._fields]
-    types = (int, int, str, str, str)
+    fields = [record.get(name, Owner._field_defaults.get(name)) for name in Owner._fields]
+    types = (int, int, str, str, str, str)
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
         return None
     return Owner._make(fields)

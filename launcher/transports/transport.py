@@ -172,7 +172,7 @@ class Transport:
         """For ``launch clean``: remove what this user's launches left that have ended.
 
         Args:
-            args: the options, with those of `add_cleaning`.
+            args: the options, with those of `add_cleaning`; ``args.cleaning`` decides what may be removed.
             hosts: the hosts; empty: this machine.
             commands: runs remote commands on these hosts.
             notice: gets lines for the user.

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from launcher.runs.owner import this_process
+from launcher.agent.identity import this_process
 from tests.conftest import Launch, Started
 from tests.local.seeing import Terminal, last_run, soon
 

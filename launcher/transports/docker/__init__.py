@@ -92,7 +92,7 @@ class DockerTransport(Transport):
         """See `Transport.cleanup`."""
         from launcher.transports.docker.hosts import cleanup
 
-        return cleanup(hosts, commands, notice, dry_run)
+        return cleanup(hosts, commands, notice, dry_run, args.cleaning)
 
 
 TRANSPORT = DockerTransport()

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from launcher.agent.identity import owner_text, this_process
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
 from launcher.record import Record
-from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
 from launcher.text import counted, listed
 from launcher.transports.docker.options import DockerOptions, image_faults
 
@@ -222,21 +222,8 @@ def container_name(job: str, host: str) -> str:
 
 
 def labels(job: str, keep: bool) -> dict[str, str]:
-    """The labels of what this process creates; the owner is ``pid:start:boot:uid:machine:namespace``."""
-    me = this_process()
-    owner = f"{me.pid}:{me.start_ticks}:{me.boot_id}:{os.getuid()}:{me.machine}:{me.pid_namespace}"
-    return {OWNER: owner, JOB: job, **({KEPT: "1"} if keep else {})}
-
-
-def is_dead(found: Mapping[str, str]) -> bool:
-    """Whether these labels name a process of this user on this machine that has ended beyond doubt."""
-    try:
-        pid, start, boot, uid, machine, namespace = found.get(OWNER, "").split(":", 5)
-        owner = Owner(int(pid), int(start), boot, machine, namespace)
-        mine = int(uid) == os.getuid()
-    except ValueError:
-        return False
-    return mine and not is_elsewhere(owner) and not is_alive(owner)
+    """The labels of what this process creates."""
+    return {OWNER: owner_text(this_process()), JOB: job, **({KEPT: "1"} if keep else {})}
 
 
 def label_options(found: Mapping[str, str]) -> list[str]:

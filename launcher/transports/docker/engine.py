@@ -19,7 +19,8 @@ from launcher.loop import await_readable
 from launcher.record import Record
 from launcher.text import host_text
 from launcher.transports.base import Commands, RemoteCommand
-from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, label_options
+from launcher.transports.cleaning import is_dead
+from launcher.transports.docker.container import JOB, KEPT, OWNER, label_options
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
 _MAIN, _BECOME = "launcher.agent.children:execute", "launcher.agent.children:become"
@@ -170,6 +171,10 @@ class Engine:
             return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
         return Result(done.returncode, done.stdout or "", done.stderr)
 
+    def is_installed(self) -> bool:
+        """Whether there is a ``docker`` command; without one launch has left nothing there."""
+        return self.docker("--version").code != NOT_FOUND
+
     def is_rootless(self) -> bool:
         """Check that the engine can be used; whether it runs as its user, which is root in its containers.
 
@@ -260,7 +265,7 @@ class Engine:
         Raises:
             TransportError: the engine does not list them.
         """
-        keys = [OWNER, KEPT]
+        keys = [OWNER, KEPT, JOB]
         fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
         options = ["--no-trunc", "--filter", f"label={OWNER}"]
         options += ["--filter", f"label={JOB}={job}"] if job else []
@@ -274,14 +279,6 @@ class Engine:
                     its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
                     found.append(EngineObject(kind, row[0], host_text(row[1]), its_labels))
         return found
-
-    def dead(self) -> list[EngineObject]:
-        """Those of launches of this user, from this machine, that have ended; also those of ``--keep``.
-
-        Raises:
-            TransportError: the engine does not list them.
-        """
-        return [item for item in self.objects() if is_dead(item.labels)]
 
     def remove(self, found: Sequence[EngineObject], seconds: float = REMOVAL) -> dict[str, str]:
         """Remove these, containers first.
@@ -304,7 +301,7 @@ class Engine:
 
     def sweep(self) -> None:
         """Remove what killed launches have left, but not what ``--keep`` left."""
-        found = [item for item in self.dead() if KEPT not in item.labels]
+        found = [it for it in self.objects() if KEPT not in it.labels and is_dead(it.labels.get(OWNER, ""))]
         if found:
             left = self.remove(found)
             names = ", ".join(f"{item.name}{self._where}" for item in found)

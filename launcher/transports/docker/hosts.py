@@ -18,10 +18,12 @@ from launcher.task_id import TaskId
 from launcher.text import listed
 from launcher.transports import bootstrap
 from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, outgrown
+from launcher.transports.cleaning import Cleaning
 from launcher.transports.docker.container import (
     HOST_NETWORK,
     JOB,
     KEPT,
+    OWNER,
     Container,
     container_name,
     containers,
@@ -76,13 +78,26 @@ def _for_all(
 
 
 def cleanup(
-    hosts: Sequence[Host], commands: Commands, notice: Callable[[str], None], dry_run: bool
+    hosts: Sequence[Host],
+    commands: Commands,
+    notice: Callable[[str], None],
+    dry_run: bool,
+    cleaning: Cleaning,
 ) -> Iterator[str]:
     """See `launcher.transports.transport.Transport.cleanup`."""
     engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
 
     def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
-        found = engines[name].dead()
+        if not engines[name].is_installed():
+            return [], {}
+        where = "" if name == _HERE else f" on {name}"
+        found = [
+            item
+            for item in engines[name].objects()
+            if cleaning.may_remove(
+                item.labels.get(JOB, ""), item.labels.get(OWNER, ""), f"{item.kind} {item.name}{where}"
+            )
+        ]
         return found, {} if dry_run else engines[name].remove(found)
 
     faults = []

@@ -147,7 +147,7 @@ class KubernetesTransport(Transport):
         from launcher.transports.kubernetes import batch, pods
 
         where = args.context, args.namespace, dry_run
-        return itertools.chain(pods.cleanup(*where), batch.cleanup(*where))
+        return itertools.chain(pods.cleanup(*where, args.cleaning), batch.cleanup(*where))
 
 
 TRANSPORT = KubernetesTransport()

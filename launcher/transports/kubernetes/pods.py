@@ -11,19 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from launcher.agent.identity import owner_text, this_process
 from launcher.errors import HostGone, HostsError, Preempted, TransportError, WayDown
 from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
 from launcher.text import duration, listed
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected, outgrown, slow
+from launcher.transports.cleaning import Cleaning
 from launcher.transports.command import CommandPipe
-from launcher.transports.docker.container import OWNER as OWNER_LABEL
-from launcher.transports.docker.container import is_dead
-from launcher.transports.docker.container import labels as owner_labels
 from launcher.transports.kubernetes.kubectl import LIMIT, Kubectl, explain
 from launcher.transports.kubernetes.manifest import job_manifest
-from launcher.transports.kubernetes.names import OWNER, job_name, selector
+from launcher.transports.kubernetes.names import OWNER, RUN, job_name, selector
 from launcher.transports.kubernetes.options import KubernetesOptions, user_of
 from launcher.transports.kubernetes.rights import check_rights
 from launcher.transports.kubernetes.status import (
@@ -83,7 +82,7 @@ class Pods:
         self.python = job.python or "python3"
         self._roles = {role.name: role for role in job.roles}
         self._user = user_of(self.options)
-        self._owner = owner_labels(launch.name, keep=False)[OWNER_LABEL]
+        self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}
         #: Of each host: the sizes of its memory from the present one on, see `Role`.
         self._sizes: dict[str, tuple[int, ...]] = {}
@@ -484,12 +483,13 @@ def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connected]:
         pods.remove()
 
 
-def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
-    """Remove the Jobs of launches of this user on this machine that have ended.
+def cleanup(context: str | None, namespace: str | None, dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+    """Remove the Jobs of launches of this user that have ended.
 
     Args:
         context, namespace: where; ``None``: those of kubectl.
         dry_run: remove nothing.
+        cleaning: Decides which ones are removed.
 
     Yields:
         A line for each.
@@ -497,8 +497,9 @@ def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterat
     kubectl = Kubectl(context, namespace)
     for job in kubectl.items("jobs", f"--selector={selector()}"):
         metadata = job["metadata"]
-        if is_dead({OWNER_LABEL: metadata.get("annotations", {}).get(OWNER, "")}):
+        name = f"Job {metadata['name']} of the namespace {metadata['namespace']}"
+        owner = metadata.get("annotations", {}).get(OWNER, "")
+        if cleaning.may_remove(metadata["labels"].get(RUN, ""), owner, name):
             if not dry_run:
                 kubectl.delete("job", metadata["name"])
-            done = "would remove" if dry_run else "removed"
-            yield f"{done} Job {metadata['name']} of the namespace {metadata['namespace']}"
+            yield f"{'would remove' if dry_run else 'removed'} {name}"

@@ -240,14 +240,14 @@ class SlurmTransport(Transport):
         notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
-        """See `Transport.cleanup`: jobs that were asked for here."""
+        """See `Transport.cleanup`: jobs that were asked for."""
         import shutil  # it imports compression
 
         if hosts or not shutil.which("squeue"):
             return ()
         from launcher.transports.slurm.batch import cleanup
 
-        return cleanup(notice, dry_run)
+        return cleanup(notice, dry_run, args.cleaning)
 
     @contextmanager
     def inventory(self, launch: Launch) -> Iterator[Inventory]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
+from launcher.agent.identity import owner_text, this_process
 from launcher.agent.node import job_variables
 from launcher.errors import Fault, JobError, TransportError
 from launcher.transports.slurm import MOST_NODES, in_step, is_inside
@@ -311,9 +312,14 @@ def expanded(text: str) -> list[int]:
 # ---------------------------------------------------------------------- an allocation of our own
 
 
-def asked_on() -> str:
-    """The comment of a job that is asked for on this machine."""
-    return f"launch@{os.uname().nodename}"
+def asked_by() -> str:
+    """The comment of a job that this process asks for."""
+    return f"launch@{os.uname().nodename}:{owner_text(this_process())}"
+
+
+def owner_of(comment: str) -> str:
+    """The `owner_text` in the comment of a job; empty: there is none, or an earlier version wrote it."""
+    return comment.partition(":")[2]
 
 
 @contextmanager
@@ -336,7 +342,7 @@ def allocated(
         return
     label = f"launch-{name}"
     # Lost nodes do not end the job: launch decides.
-    ours = (f"--job-name={label}", f"--comment={asked_on()}", "--no-kill")
+    ours = (f"--job-name={label}", f"--comment={asked_by()}", "--no-kill")
     loud = [word for word in words if word not in ("-Q", "--quiet")]  # what salloc says is read here
     argv = ["/bin/sh", "-c", _HOLDER, "launch", label, *loud, *ours]
     with tempfile.TemporaryFile() as stderr:

@@ -15,10 +15,11 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
+from launcher.transports.cleaning import Cleaning, is_dead
 from launcher.transports.launch import Launch
 from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
 from launcher.transports.slurm import in_step, is_inside
-from launcher.transports.slurm.allocation import ENDS, Job, ask, asked_on, environment, outside, pending_text
+from launcher.transports.slurm.allocation import ENDS, Job, ask, environment, outside, owner_of, pending_text
 from launcher.transports.slurm.steps import NO_BINDING, srun
 
 #: The states of a job that waits.
@@ -168,14 +169,15 @@ def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
         thread.join(_END)
 
 
-def cleanup(notice: Callable[[str], None], dry_run: bool) -> Iterator[str]:
-    """End the jobs that launches on this machine have asked for, and that no process looks after.
+def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+    """End the jobs that launches have asked for, and that no process looks after.
 
     Batch jobs are left alone: they end with their launchers.
 
     Args:
         notice: gets lines for the user.
         dry_run: end nothing.
+        cleaning: Decides which ones are ended.
 
     Yields:
         A line for each.
@@ -192,9 +194,10 @@ def cleanup(notice: Callable[[str], None], dry_run: bool) -> Iterator[str]:
         fields = Job(number, {}).fields()
         if fields.get("BatchFlag") != "0":
             continue
-        if fields.get("Comment") != asked_on():
-            notice(f"Slurm's job {number}, {name}, was not asked for on this machine")
-        elif not _lives(fields.get("Sid", "").rpartition(":")[2]):
+        owner = owner_of(fields.get("Comment", ""))
+        if is_dead(owner) and _lives(fields.get("Sid", "").rpartition(":")[2]):
+            continue  # the holder of the job frees it
+        if cleaning.may_remove(name.partition("-")[2], owner, f"Slurm's job {number}"):
             if not dry_run:
                 ask("scancel", "--quiet", number)
             done = "would cancel" if dry_run else "cancelled"

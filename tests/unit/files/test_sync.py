@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent import files
+from launcher.agent.identity import this_process
 from launcher.agent.transfer import SYNC_MARK
 from launcher.errors import JobError, TransportError
 from launcher.files.collect import collect
@@ -110,15 +111,19 @@ def test_several_launches_and_hosts_of_one_home_at_once(hosts: LocalHosts, folde
 def test_a_run_that_was_never_finished_goes_when_nothing_uses_it(
     bring: Sync, hosts: LocalHosts, folder: Path
 ):
-    trees = [bring(folder, job=f"job{number}")[0] for number in range(4)]
-    for run in {tree.parent for tree in trees[:3]}:
-        (mark,) = run.glob(".used-*")
+    trees = [bring(folder, job=f"job{number}")[0] for number in range(6)]
+    marks = [mark for tree in trees for mark in tree.parent.glob(".used-*")]
+    assert len(marks) == 6
+    written = marks[3].read_text()
+    marks[3].write_text(written.replace(this_process().boot_id, "of another machine of the same name"))
+    (trees[2].parent / ".used-another-mark").write_text(marks[3].read_text())
+    marks[4].write_text("")  # by an earlier version
+    for mark in [*marks[:5], trees[2].parent / ".used-another-mark"]:
         os.utime(mark, (time.time() - 7200,) * 2)
-    (trees[2].parent / ".used-another-machine").touch()
     with subprocess.Popen(["sleep", "60"], cwd=trees[1] / "src") as process:
         bring(folder, job="other")
         process.kill()
-    assert [tree.exists() for tree in trees] == [False, True, True, True]
+    assert [tree.exists() for tree in trees] == [False, True, True, True, True, True]
 
 
 def test_the_trees_of_earlier_runs_are_bounded(

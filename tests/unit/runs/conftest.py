@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent.identity import Owner, start_ticks, this_process
 from launcher.job import RunPaths
 from launcher.runs.folder import create
-from launcher.runs.owner import Owner, start_ticks, this_process
 
 Sleeper = Callable[[], "subprocess.Popen[bytes]"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent.identity import this_process
 from launcher.runs import folder
 from launcher.runs.folder import MOST_REMOVED, create, prune
-from launcher.runs.owner import this_process
 from tests.unit.runs.conftest import made
 
 JOB = "20261121-070912-k3f9m"
@@ -20,6 +20,7 @@ def test_the_owner_is_written_down_and_no_secret(state: Path):
     record = json.loads(Path(create(None, JOB).owner).read_text())
     assert set(record) == {
         "schema", "job", "started_at", "pid", "start_ticks", "boot_id", "machine", "pid_namespace",
+        "machine_id",
     }  # fmt: skip
     assert record["pid"] == os.getpid()
     assert record["start_ticks"] == this_process().start_ticks
@@ -43,7 +44,7 @@ def test_the_newest_are_kept_and_all_that_may_still_run(state: Path):
     (state / "notes").mkdir(parents=True)
     (state / name(0)).mkdir()  # just being made
     made(name(1), this_process())
-    made(name(2), this_process()._replace(machine="node7"))
+    made(name(2), this_process()._replace(boot_id="of node7", machine="node7"))
     for number in range(3, 8):
         made(name(number), exit_code=0)
     assert sorted(os.listdir(state)) == [*(name(n) for n in (0, 1, 2, 5, 6, 7)), "notes"]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent.identity import this_process
 from launcher.errors import InputError, LaunchError
 from launcher.regular_file import open_regular
 from launcher.runs.folder import create, unfinished
-from launcher.runs.owner import this_process
 from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
@@ -49,7 +49,7 @@ def test_a_run_by_path(two: None, state: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_states(state: Path, sleeper: Sleeper):
     process = sleeper()
-    running, elsewhere = owner_of(process), this_process()._replace(machine="node7")
+    running, elsewhere = owner_of(process), this_process()._replace(boot_id="of node7", machine="node7")
     made("running", running)
     made("finishing", running, exit_code=0)
     made("elsewhere", elsewhere)

@@ -1,0 +1,78 @@
+"""Decides what ``launch clean`` may remove from engines, queues and clusters.
+
+An object may be removed if its launcher has provably ended, or if the user names its run with ``--foreign``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+
+from launcher.agent.identity import Fate, fate_of, is_alive, read_owner
+from launcher.text import host_text, listed
+
+#: Names of runs and of their objects in a line for the user.
+_MOST_NAMED = 5
+
+
+def is_dead(owner: str) -> bool:
+    """Tell whether a label names a process of this user that has ended beyond doubt."""
+    found = read_owner(owner)
+    return found is not None and found[1] == os.getuid() and fate_of(found[0]) is Fate.DEAD
+
+
+class Cleaning:
+    """Decides about the objects that launches of this user have left; any thread may ask.
+
+    Args:
+        foreign: The runs of which everything is removed unless their launcher is alive here.
+    """
+
+    def __init__(self, foreign: Collection[str] = ()) -> None:
+        self._foreign = frozenset(foreign)
+        self._found: set[str] = set()
+        self._alive: set[str] = set()
+        #: The objects of unknown launchers, by run and machine.
+        self._unknown: dict[tuple[str, str], list[str]] = {}
+
+    def may_remove(self, run: str, owner: str, name: str) -> bool:
+        """Decide about an object.
+
+        Args:
+            run: The name of its run.
+            owner: Its label that names the launcher process; empty if it has none.
+            name: What it is called, for the user.
+        """
+        found = read_owner(owner)
+        if found is not None and found[1] != os.getuid():
+            return False
+        if found is not None and is_alive(found[0]):
+            self._alive.add(run)
+            return False
+        if run in self._foreign:
+            self._found.add(run)
+            return True
+        if found is not None and fate_of(found[0]) is Fate.DEAD:
+            return True
+        machine = "an unknown machine" if found is None else found[0].machine
+        self._unknown.setdefault((run, machine), []).append(name)
+        return False
+
+    def notes(self) -> Iterable[str]:
+        """Yield a line for each run of which something was left alone."""
+        for (run, machine), names in sorted(self._unknown.items()):
+            run, machine = host_text(run), host_text(machine)
+            if machine == os.uname().nodename:
+                machine = f"another {machine}, or on this one before it was restarted"
+            what = listed(sorted(map(host_text, names)), _MOST_NAMED)
+            why = f"left alone, because the launcher of {run}, on {machine}, may still run"
+            yield f"{what}: {why}; `launch clean --foreign {run}` removes what this run has left"
+
+    def faults(self) -> Iterable[str]:
+        """Yield a line for each run of ``--foreign`` of which nothing could be removed."""
+        for run in sorted(self._foreign - self._found):
+            if run in self._alive:
+                yield f"--foreign {run}: its launcher runs on this machine; `launch stop {run}` stops it"
+            else:
+                expected = "expected the whole name of a run of this user"
+                yield f"--foreign {run}: nothing of this run is there; {expected}"

@@ -26,7 +26,8 @@ from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, listed, printable
 from launcher.transports.base import Commands, for_each
 from launcher.transports.dialog import Dialog
-from launcher.transports.machines import is_here, this_machine
+from launcher.transports.here import is_here
+from launcher.transports.machines import this_machine
 
 SUMMARY = "check hosts and the network between them for faults"
 

@@ -17,7 +17,8 @@ from launcher.environments.requirements import Requirements, wanted
 from launcher.errors import Fault, InputError
 from launcher.job_run.notices import print_notice
 from launcher.text import counted, listed
-from launcher.transports.machines import is_here, this_machine
+from launcher.transports.here import is_here
+from launcher.transports.machines import this_machine
 
 SUMMARY = "make the same Python environment on every host"
 

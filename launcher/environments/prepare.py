@@ -14,7 +14,8 @@ from launcher.record import Record
 from launcher.text import counted, listed
 from launcher.transports.base import for_each
 from launcher.transports.dialog import Dialog, read
-from launcher.transports.machines import Programs, is_here
+from launcher.transports.here import is_here
+from launcher.transports.machines import Programs
 from launcher.transports.ssh.hosts import SshConnections
 from launcher.transports.ssh.options import reason_of
 

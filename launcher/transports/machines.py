@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.errors import HostsError, TransportError
-from launcher.job import Host, Placement, is_loopback
+from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Forwarding, Link, RemoteCommand
+from launcher.transports.here import is_here
 from launcher.transports.launch import Inventory, Launch, Reaching
 from launcher.transports.local import fork_agent
 from launcher.transports.transport import Transport
@@ -74,14 +75,6 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
             return read_gpus(output)
     notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
     return ()
-
-
-def is_here(host: Host) -> bool:
-    """Whether a host is this machine, according to its name; nothing connects to it."""
-    if host.user is not None or host.port is not None:
-        return False
-    name = os.uname().nodename
-    return is_loopback(host.name) or host.name in (name, name.partition(".")[0])
 
 
 class Machines:

@@ -24,8 +24,8 @@ from launcher.loop import Loop
 from launcher.text import listed
 from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
+from launcher.transports.here import is_here
 from launcher.transports.launch import Asked, Inventory, Launch
-from launcher.transports.machines import is_here
 from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from launcher.job import Host
 from launcher.record import Record
 from launcher.transports.base import Connected
+from launcher.transports.here import is_here
 from launcher.transports.launch import Asked, Inventory, Launch, Reaching
-from launcher.transports.machines import is_here
 from launcher.transports.transport import Transport
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.transports import bootstrap
@@ -31,6 +32,8 @@ class LocalHosts:
         self._codes = codes
         self.python = sys.executable
         self.environments: dict[str, dict[str, str]] = {}
+        #: What the commands of a host begin with, which makes it another machine.
+        self.before: dict[str, Sequence[str]] = {}
         #: The user of the commands; 0: the one of the tests.
         self.uid = 0
 
@@ -48,6 +51,7 @@ class LocalHosts:
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
         variables = {"HOME": str(self.home(host)), **self.environments.get(host, {})}
         start = ["env", "-u", "XDG_CACHE_HOME", *map("=".join, variables.items()), *as_user(self.uid)]
+        start = [*self.before.get(host, ()), *start]
         if host in self._codes:
             argv = [*start, self.python, "-I", "-c", _READY + self._codes[host]]
             return CommandPipe(host, argv, b"", self.python)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from launcher.agent.identity import owner_text, this_process
+from launcher.agent.processes import children_of
 from launcher.transports.docker.container import OWNER, labels, network_name
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
@@ -228,22 +232,95 @@ def made(docker: Engine) -> Iterator[Made]:
 
 @pytest.mark.usefixtures("alone")
 def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
-    me = labels("x", keep=False)
-    pid, start, boot, uid, machine, namespace = me[OWNER].split(":", 5)
-    here = f"{machine}:{namespace}"
-    made.network("dead", job="x", owner=f"{pid}:1:{boot}:{uid}:{here}")
-    made.network("rebooted", job="x", owner=f"{pid}:{start}:old:{uid}:{here}")
-    made.network("alive", job="x", owner=me[OWNER])
-    made.network("others", job="x", owner=f"{pid}:1:{boot}:{int(uid) + 1}:{here}")
-    made.network("elsewhere", job="x", owner=f"{pid}:1:{boot}:{uid}:not-{here}")
-    made.network("inside", job="x", owner=f"{pid}:1:{boot}:{uid}:{machine}:pid:[1]")
-    made.network("garbled", job="x", owner="no owner")
-    made.network("unmarked", job="x")
+    me = labels("x", keep=False)[OWNER]
+    dead, uid = this_process()._replace(start_ticks=1), os.getuid()
+
+    def network(name: str, **changes: str) -> None:
+        made.network(name, job=name, owner=owner_text(dead._replace(**cast(Any, changes))))
+
+    network("dead")
+    network("renamed", machine="another-name")
+    network("earlier", machine_id="")
+    network("rebooted", boot_id="old")
+    network("clone", machine_id="another")
+    made.network("alive", job="alive", owner=me)
+    made.network("others", job="others", owner=owner_text(dead).replace(f":{uid}:", f":{uid + 1}:"))
+    made.network("garbled", job="garbled", owner="no owner")
+    made.network("unmarked", job="unmarked")
     listed = launch("clean", "--dry-run", timeout=60)
-    assert len(made.left()) == 8
+    assert len(made.left()) == 9
     cleaned = launch("clean", timeout=60)
     assert cleaned.code == 0, cleaned.err
-    assert made.left() == ["alive", "others", "elsewhere", "inside", "garbled", "unmarked"]
-    for name in ("dead", "rebooted"):
+    gone, unknown, others = (
+        ("dead", "renamed", "earlier"),
+        ("rebooted", "clone", "garbled"),
+        ("alive", "others"),
+    )
+    assert sorted(made.left()) == sorted([*unknown, *others, "unmarked"])
+    for name in gone:
         assert f"would remove network launch-test-{os.getpid()}-{name}" in listed.out
         assert f"removed network launch-test-{os.getpid()}-{name}" in cleaned.out
+    for name in unknown:
+        assert f"launch-test-{os.getpid()}-{name}: left alone" in cleaned.err
+        assert f"`launch clean --foreign {name}`" in cleaned.err
+    assert not any(f"--foreign {name}" in cleaned.err for name in (*gone, *others, "unmarked"))
+
+    foreign = [word for name in (*unknown, *others) for word in ("--foreign", name)]
+    ended = launch("clean", *foreign, timeout=60)
+    assert ended.code == 125
+    assert "--foreign alive: its launcher runs on this machine" in ended.err
+    assert "--foreign others: nothing of this run is there" in ended.err
+    assert sorted(made.left()) == sorted([*others, "unmarked"])
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_network_of_a_launcher_that_was_killed_in_a_container(docker: Engine, launch: Launch, made: Made):
+    """Its pid namespace has ended; root of the machine sees that."""
+    if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":
+        pytest.skip("these tests run in a container themselves")
+    with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"]) as container:
+        soon(lambda: children_of(container.pid))
+        namespace = os.readlink(f"/proc/{children_of(container.pid)[0]}/ns/pid")
+        inside = this_process()._replace(pid=1, pid_namespace=namespace, machine="container", machine_id="-")
+        made.network("inside", job="inside", owner=owner_text(inside))
+        assert "--foreign inside" in launch("clean", timeout=60).err
+        assert made.left() == ["inside"]
+        container.kill()
+    soon(lambda: launch("clean", timeout=60).code == 0 and not made.left())
+
+
+#: A ``docker`` that does not come back from a removal.
+STUCK = """#!/bin/sh
+[ "$1" != rm ] || {{ touch {folder}/stuck; exec sleep 300; }}
+exec {docker} "$@"
+"""
+
+
+def test_ctrl_c_while_the_removal_of_a_lost_container_hangs(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path
+):
+    program = tmp_path / "bin/docker"
+    program.parent.mkdir()
+    program.write_text(STUCK.format(folder=tmp_path, docker=shutil.which("docker")))
+    program.chmod(0o755)
+    args = [
+        "--docker",
+        image,
+        "--workers",
+        "2",
+        "--restarts",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo up; exec sleep 600",
+    ]
+    path = f"{program.parent}:{os.environ['PATH']}"
+    started = launch.start(*args, cwd=tmp_path, env={"PATH": path})
+    started.until(lambda it: it.out.count("| up") == 2, 40)
+    docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
+    soon((tmp_path / "stuck").exists, 40)
+    since = time.monotonic()
+    started.send(signal.SIGINT)
+    assert started.wait(60).code == 130
+    assert time.monotonic() - since < 15

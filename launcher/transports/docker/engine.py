@@ -111,6 +111,9 @@ class Engine:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
+        #: The commands that run here now; none starts any more.
+        self._running: set[subprocess.Popen[str]] = set()
+        self._abandoned = False
         #: Follows the names of containers and networks in lines for the user.
         self._where = f" on {host.name}" if host else ""
 
@@ -159,17 +162,33 @@ class Engine:
 
     def _run_here(self, argv: Sequence[str], seconds: float, stdout: int = subprocess.PIPE) -> Result:
         try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, timeout=seconds,
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
                 start_new_session=stdout == subprocess.PIPE, env=self._environ, encoding="utf-8",
                 errors="replace",
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return _late(seconds)
         except OSError as error:
             path = os.environ.get("PATH", "")
             return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
-        return Result(done.returncode, done.stdout or "", done.stderr)
+        self._running.add(process)
+        try:
+            if self._abandoned:
+                process.kill()
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return _late(seconds)
+        finally:
+            self._running.discard(process)
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        return Result(process.returncode, out or "", err)
+
+    def abandon(self) -> None:
+        """End at once the commands that run here in other threads, and all later ones."""
+        self._abandoned = True
+        for process in list(self._running):
+            process.kill()
 
     def is_installed(self) -> bool:
         """Whether there is a ``docker`` command; without one launch has left nothing there."""

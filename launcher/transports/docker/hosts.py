@@ -17,7 +17,7 @@ from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import listed
 from launcher.transports import bootstrap
-from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, outgrown
+from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, outgrown, slow
 from launcher.transports.cleaning import Cleaning
 from launcher.transports.docker.container import (
     HOST_NETWORK,
@@ -166,6 +166,8 @@ class Containers:
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
+        #: Removes containers that others replace; the launch does not wait for it at its end.
+        self._renewing = Engine(self._notice)
         #: Held while a container takes the place of another; the launch ends.
         self._starting = threading.Lock()
         self._over = False
@@ -288,8 +290,13 @@ class Containers:
                 started.first.close()
         if self._machines is not None:
             return
+        self._renewing.abandon()
         with self._starting:
             self._over = True
+        with slow(self._notice, "waiting for the Docker engine to remove the containers of this job"):
+            self._remove_here()
+
+    def _remove_here(self) -> None:
         for link in self._links.values():
             link.hang_up()
         until = time.monotonic() + END
@@ -313,7 +320,7 @@ class Containers:
     def reach(self, host: str) -> None:
         """See `Hosts.reach`: remove a container, which kills its tasks, and start another."""
         name = self._name(host)
-        left = self._engines[_HERE].remove([EngineObject("container", name, name, {})])
+        left = self._renewing.remove([EngineObject("container", name, name, {})])
         if left:
             raise TransportError(left[name])
         with self._starting:

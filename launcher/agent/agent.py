@@ -323,7 +323,7 @@ class Agent:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         suspect = number == SIGKILL and not task.signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
-        now = events.now()
+        now, peak = events.now(), max(peak, task.peak)
         exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
         if number == signal.SIGTERM and not (task.signalled or self._cut_short):
             self._delayed[task] = time.monotonic() + _SIGTERM_DELAY, exited

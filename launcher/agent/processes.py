@@ -175,6 +175,12 @@ def resident(pid: int) -> int:
     return int(fields[1]) * resource.getpagesize() if fields else 0
 
 
+def peak_resident(pid: int) -> int:
+    """Return the largest number of resident bytes that a process has had; 0 if it is gone."""
+    _, _, rest = (_of_process(_read, f"/proc/{pid}/status") or b"").partition(b"\nVmHWM:")
+    return int(rest.split()[0]) * 1024 if rest else 0
+
+
 def send(process: Process, number: int) -> bool:
     """Send a signal to exactly this process, never to a later one with its pid.
 

@@ -12,6 +12,7 @@ from launcher.agent.environments import entered
 from launcher.agent.lookup import find_executable, find_script
 from launcher.errors import LaunchError, NotRunnableError
 from launcher.record import Record
+from launcher.regular_file import open_regular
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT.
@@ -23,10 +24,13 @@ _PROXIES = ("http_proxy", "https_proxy")
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
+_NO_LOADER = "can't be run: the loader that it was built for is missing: was it built for another system?"
+#: Bytes of a script in which the kernel looks for its interpreter; a mark that editors on Windows write.
+_FIRST_LINE, _BYTE_ORDER_MARK = 256, b"\xef\xbb\xbf"
 #: Why a program can't be run, by the error of the kernel.
 _NOT_RUN: Dict[Optional[int], str] = {
-    errno.ENOENT: "can't be run: the interpreter in its first line is missing",
-    errno.ENOTDIR: "can't be run: the interpreter in its first line is missing",
+    errno.ENOENT: _NO_LOADER,
+    errno.ENOTDIR: _NO_LOADER,
     errno.EACCES: "is not executable: chmod +x would make it so",
     errno.ENOEXEC: "can't be run: not a program for this machine, or a script without a #! line",
     errno.E2BIG: "can't be run: arguments and environment are larger than the kernel allows",
@@ -207,7 +211,7 @@ class Spawner:
                     setsigdef=_ALL_SIGNALS,
                 )
         except (OSError, ValueError) as error:
-            raise _explained(error, argv[0]) from error
+            raise _explained(error, argv[0], path) from error
         finally:
             os.dup2(self._nothing, self._inherited, inheritable=False)
         return pid, tag if tagged else 0
@@ -241,11 +245,44 @@ def _name_of_folder(inherited: str, workdir: Optional[str]) -> str:
     return os.getcwd()
 
 
-def _explained(error: Exception, name: str) -> LaunchError:
+def _explained(error: Exception, name: str, path: str) -> LaunchError:
+    """Return the error for a program that can't be started.
+
+    Args:
+        error: Of the kernel.
+        name: The program, as the user named it.
+        path: Its file.
+    """
     code = error.errno if isinstance(error, OSError) else None
     if code in _NOT_RUN:
-        return NotRunnableError(f"{name!r} {_NOT_RUN[code]}")
+        return NotRunnableError(f"{name!r} {_about_first_line(code, path) or _NOT_RUN[code]}")
     return LaunchError(f"{name!r} can't be started: {_reason(error)}")
+
+
+def _about_first_line(code: Optional[int], path: str) -> str:
+    """Return what is wrong with the first line of a script; empty: nothing, or it is no script."""
+    try:
+        with open_regular(path) as file:
+            line = file.read(_FIRST_LINE).partition(b"\n")[0]
+    except OSError:
+        return ""
+    if code == errno.ENOEXEC and line.startswith(_BYTE_ORDER_MARK + b"#!"):
+        return (
+            "can't be run: a byte order mark stands before its #! line:"
+            r" sed -i '1s/^\xEF\xBB\xBF//' FILE removes it"
+        )
+    words = line[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")
+    may_be = code in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+    if not may_be or not line.startswith(b"#!") or not words[0]:
+        return ""
+    interpreter = os.fsdecode(words[0])
+    if interpreter.endswith("\r"):
+        return (
+            f"can't be run: its first line names the interpreter {interpreter!r}, because its lines end as on"
+            r" Windows: sed -i 's/\r$//' FILE makes them end as here"
+        )
+    missing = "can't be executed" if os.path.exists(interpreter) else "is missing"
+    return f"can't be run: the interpreter {interpreter!r} in its first line {missing}"
 
 
 def _reason(error: Exception) -> str:

@@ -150,6 +150,8 @@ class Task:
         self.exited = False
         #: A signal of ours went to it before it was reaped.
         self.signalled = False
+        #: The most resident bytes of one of its other processes, when the stop began.
+        self.peak = 0
         #: No process of the task is left.
         self.empty = False
         self.stop: Optional[StopSequence] = None
@@ -212,6 +214,7 @@ class Stopping:
             for task, stop in self._stops.values()
         ]
         unsure = self._families.may_be_more()
+        _measure(found)
         self._signal_groups(found)
         for task, stop, members in found:
             if task in exhausted and (members or not task.exited):
@@ -259,6 +262,18 @@ class Stopping:
             _leave_no_core(process.pid)
         if processes.send(process, number) and process.pid == task.main:
             task.signalled = True
+
+
+def _measure(found: List[_Found]) -> None:
+    """Measure the memory of processes that a main process has started, before their first signal.
+
+    The kernel adds the memory of a process to that of its parent only if the parent waits for its end. The
+    shell of ``sh -c 'cd data; python train.py'`` does not, if both get SIGTERM.
+    """
+    for task, stop, members in found:
+        if not stop.sent and task.main is not None:
+            peaks = (processes.peak_resident(process.pid) for process in members if process.pid != task.main)
+            task.peak = max(task.peak, *peaks, 0)
 
 
 def _leave_no_core(pid: int) -> None:

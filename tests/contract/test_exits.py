@@ -84,6 +84,17 @@ def test_cpu_time_and_memory(agent: Driver, eyes: Eyes):
     assert small.cpu_s < exited.cpu_s  # and not of all tasks together
 
 
+def test_memory_of_a_program_whose_shell_does_not_wait_for_it(agent: Driver, eyes: Eyes):
+    """The stop ends both at once, and the kernel counts only children that were waited for."""
+    code = "import time; big = bytearray(150 << 20); print('up', flush=True); del big; time.sleep(60)"
+    agent.start("worker/0", ["sh", "-c", '"$0" -c "$1"; true', eyes.site.python, code])
+    agent.until(lambda: b"up" in agent.output("worker/0"))
+    agent.stopped("worker/0", ((15, 5.0), (9, 5.0)))
+    (exited,) = agent.all(events.TaskExited)
+    assert exited.signal == 15
+    assert 150 << 20 < exited.peak_rss < 250 << 20
+
+
 def test_cpu_time_of_children_counts(agent: Driver, eyes: Eyes):
     burn = "import time\nwhile time.process_time() < 0.4: pass\n" + PRINT_CPU
     exited = agent.run("worker/0", ["sh", "-c", '"$0" -c "$1"; true', eyes.site.python, burn], timeout=40)

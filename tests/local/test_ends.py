@@ -71,13 +71,26 @@ def _pids(launch: Launch) -> dict[str, int]:
 # ---------------------------------------------------------------------- what can't be run
 
 
-def test_a_script_without_its_interpreter(launch: Launch, weird_path: Path):
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"#!/no/such/interpreter -x\n", ["'/no/such/interpreter'", "missing"]),
+        (b"#! /bin/sh\r\necho x\r\n", [r"'/bin/sh\r'", "sed -i"]),
+        (b"\xef\xbb\xbf#!/bin/sh\necho x\n", ["byte order mark", "sed -i"]),
+        (b"#!/etc/passwd\n", ["'/etc/passwd'", "can't be executed"]),
+        (b"#!/bin/sh/x\n", ["'/bin/sh/x'", "missing"]),
+        (b"no program\n", ["without a #! line"]),
+    ],
+)
+def test_a_script_that_can_not_be_run_names_its_interpreter(
+    launch: Launch, weird_path: Path, content: bytes, parts: list[str]
+):
     program = weird_path / "foreign"
-    program.write_text("#!/no/such/interpreter\n")
+    program.write_bytes(content)
     program.chmod(0o755)
     ended = launch("--workers", "2", "--", program)
     assert ended.code == 126
-    assert "interpreter" in ended.err
+    assert [part for part in parts if part not in ended.err] == [], ended.err
     assert last_run(launch).report["failure"]["reason"] == "not runnable"
 
 

@@ -208,6 +208,8 @@ class StopAsked(Record):
     at: float
     signal: int
     who: str
+    #: Tasks are killed without their grace: ``launch stop --now``.
+    at_once: bool = False
 
 
 class RestartAsked(Record):

@@ -15,8 +15,8 @@ sys.path.append(sys.argv.pop(1))
 import signal
 signal.pthread_sigmask(signal.SIG_SETMASK, [])
 signal.signal(signal.SIGINT, signal.default_int_handler)
-for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
-    signal.signal(number, signal.SIG_DFL)
+for name in ("HUP", "QUIT", "USR1", "USR2", "TERM", "CHLD", "XCPU", "PWR"):
+    signal.signal(getattr(signal, "SIG" + name), signal.SIG_DFL)
 from launcher.__main__ import main
 main()
 """

@@ -358,6 +358,10 @@ class Plan(Record):
     tensorboard: str | None = None
 
 
+#: See `RunPaths.stop_asked`.
+STOP_NOW = b"now"
+
+
 class RunPaths(Record):
     """The files of one run, below ``root`` (a path without a slash at its end)."""
 
@@ -390,7 +394,7 @@ class RunPaths(Record):
 
     @property
     def stop_asked(self) -> str:
-        """The file that ``launch stop`` makes before it sends SIGTERM."""
+        """The file that ``launch stop`` makes before it sends SIGTERM; with ``--now`` it has `STOP_NOW`."""
         return f"{self.root}/stop-asked"
 
     @property

@@ -35,6 +35,9 @@ FAREWELL = 5.0
 #: scancel of a step, may signal the tasks first. If the agent is signalled in this time, it reports only its
 #: own end.
 _SIGTERM_DELAY = 0.5
+#: Seconds in which a connected launcher may stop the tasks after this agent was sent SIGTERM. systemd, Slurm
+#: and ``kill 0`` signal launcher and agent in the same moment: then the tasks have the grace of the launcher.
+_SIGTERM_PATIENCE = 0.3
 
 
 class Agent:
@@ -86,6 +89,9 @@ class Agent:
         self._look_at: Optional[float] = None
         self._closing = self._stays = False
         self._cut_short = False
+        #: Whether the launcher has stopped every task of this agent; when to act on SIGTERM (monotonic).
+        self._is_stopped = False
+        self._sigterm_due: Optional[float] = None
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._try_environment,
@@ -144,6 +150,8 @@ class Agent:
             self._look_at_stopping()
         for part in (self._children, self._templates, self._outputs, self._connection):
             part.on_time(now)
+        if self._sigterm_due is not None and self._sigterm_due <= now:
+            self._act_on_sigterm()
         self._report_delayed(now)
         if self._look_at is not None and self._look_at <= now:
             self._look_at = math.inf
@@ -156,7 +164,10 @@ class Agent:
         parts = (self._stopping, self._outputs, self._children, self._templates, self._connection)
         times = [due for part in parts if (due := part.next_due()) is not None]
         times += [] if self._look_at is None else [self._look_at]
-        times += [until for until, _ in self._delayed.values()]
+        if self._sigterm_due is not None:
+            times.append(self._sigterm_due)
+        else:
+            times += [until for until, _ in self._delayed.values()]
         return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
     def _listen(self) -> None:
@@ -197,10 +208,22 @@ class Agent:
     def _cut(self, why: str, steps: events.StopSteps = ABANDONED) -> None:
         """End the agent early: the launcher gets the reason, and no events of tasks after that."""
         if not self._cut_short:
-            self._cut_short, self._stays = True, False
+            self._cut_short, self._stays, self._sigterm_due = True, False, None
             self._connection.refuse(why)
             self._report_delayed(math.inf)
             self._end_all(steps)
+
+    def _on_sigterm(self) -> None:
+        if not self._connection.is_open:
+            self._act_on_sigterm()
+        elif self._sigterm_due is None:
+            self._sigterm_due = time.monotonic() + _SIGTERM_PATIENCE
+
+    def _act_on_sigterm(self) -> None:
+        """End this agent, unless the launcher ends it or has stopped its tasks."""
+        self._sigterm_due = None
+        if not (self._closing or self._is_stopped):
+            self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
 
     def _on_watchdog(self) -> None:
         self._selector.unregister(self._watchdog)
@@ -270,6 +293,7 @@ class Agent:
         """The process of a task exists."""
         task = Task(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
+        self._is_stopped = False
         self._look_at = self._look_at or time.monotonic() + listening.AFTER
         self._families.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
@@ -283,7 +307,7 @@ class Agent:
     def _look_at_ended(self) -> None:
         with suppress(BlockingIOError):  # no signal has arrived
             if signal.SIGTERM in os.read(self._wake, 65536):
-                self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
+                self._on_sigterm()
         exited = self._reap()
         if not (exited or self._stopping):
             return
@@ -331,6 +355,8 @@ class Agent:
             self._send(exited)
 
     def _report_delayed(self, now: float) -> None:
+        if self._sigterm_due is not None:  # this agent may be about to report its own end
+            return
         for task, (until, exited) in list(self._delayed.items()):
             if until <= now:
                 del self._delayed[task]
@@ -362,6 +388,9 @@ class Agent:
         for start in self._templates.cancel(command.tasks):
             self._start_cold(start)  # so that it ends as every other task
         self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
+        self._is_stopped = all(
+            task.stop is not None or task.id in command.tasks for task in self._tasks.values()
+        )
 
     def _end(self, tasks: List[Task], steps: events.StopSteps) -> None:
         self._look_at_ended()  # so that no signal is reported as the end of a process that had ended

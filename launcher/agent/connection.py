@@ -124,6 +124,11 @@ class Connection:
         self._give_up()
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a connection now."""
+        return self._reading >= 0
+
+    @property
     def until(self) -> float:
         """When to give up without a message from the launcher (monotonic)."""
         return self._received_at + self._lease if self._reading >= 0 else self._until

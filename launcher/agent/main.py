@@ -106,8 +106,7 @@ def start(arguments: Mapping[str, Any]) -> int:
     try:
         os.setsid()
         processes.nothing_on(0, 1, 2)
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         run(arguments, listener)
     finally:
         os._exit(0)
@@ -126,6 +125,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     listener = listen(str(arguments["token"]))
     if os.fork() == 0:
         listener.close()
+        processes.leave_to_launcher()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to a step: the agent reports that
         os._exit(connect(arguments))
     processes.nothing_on(0, 1)

@@ -57,14 +57,28 @@ def show_as(command: str) -> None:
             memory.write(command.encode()[: end - start - 1].ljust(end - start, b"\0"))
 
 
+def leave_to_launcher() -> None:
+    """Ignore the signals that ask a launch to end, other than SIGTERM: the launcher stops the tasks in order.
+
+    A terminal, a batch system or a service manager may send them to every process of a launch. Processes that
+    this one starts with ``setsigdef`` do not ignore them.
+    """
+    for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "XCPU", "PWR"):
+        signal.signal(getattr(signal, "SIG" + name), signal.SIG_IGN)
+
+
 def wake_on(*numbers: int) -> int:
-    """A non-blocking descriptor from which the numbers of these signals can be read, a byte each."""
+    """A non-blocking descriptor from which the numbers of these signals can be read, a byte each.
+
+    They are unblocked.
+    """
     reading, writing = os.pipe()
     for fd in (reading, writing):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in numbers:
         signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     return reading
 
 

@@ -77,8 +77,8 @@ def watch(
         deadline: of an agent that listens; ``None``: it has a pipe, our stdin and stdout.
         peer: in the main process of a pod, a socket that only the agent keeps open.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    processes.leave_to_launcher()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is an agent, and it listens
     processes.become_subreaper("launch-watchdog")  # before the fork, so that ctypes is imported once
     reading, writing = os.pipe()
     watchdog = processes.look_at(os.getpid())
@@ -95,8 +95,7 @@ def watch(
     processes.nothing_on(0, 1)
     if peer is not None:
         peer.close()
-    if os.getpid() == 1 or peer is not None:
-        _pass_on_sigterm(pid)
+    _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
     left = processes.kill_descendants(KILLING, _reap)
     os._exit(0 if status == 0 and not left else 1)
@@ -115,10 +114,10 @@ def _run(agent: Callable[[int], int], pipe: int, watchdog: Optional[processes.Pr
 
 
 def _pass_on_sigterm(agent: int) -> None:
-    """Pass SIGTERM on to the agent: the first process of a container ignores it (``docker stop``).
+    """Pass SIGTERM on to the agent, which stops its tasks or leaves that to the launcher.
 
-    In a pod whose containers share a process namespace, the main process is not the first one: SIGTERM would
-    kill it, and its container would end with all tasks.
+    Without a handler it would kill the watchdog, and with it all tasks, or do nothing in the first process of
+    a container (``docker stop``).
     """
 
     def passed_on(*_: object) -> None:
@@ -126,6 +125,7 @@ def _pass_on_sigterm(agent: int) -> None:
             os.kill(agent, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, passed_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]) -> int:

@@ -25,8 +25,10 @@ from launcher.text import printable
 LINES = 20
 #: Seconds that output may take to arrive after the end of the launcher.
 _LATE = 2.0
-#: Seconds between two signals that end it at once, how many of them are SIGTERM, then SIGKILL.
-_PAUSE, _REQUESTS, _KILLS = 0.5, 30, 20
+#: Signals that end it at once, one after another. Ctrl-C twice kills the tasks everywhere; a second SIGTERM
+#: does not within a job of Slurm. Seconds between two of them.
+_AT_ONCE = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
+_PAUSE = 0.5
 
 _drivers: set[Driver] = set()
 
@@ -150,12 +152,12 @@ class Driver:
             self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End it at once: the second SIGTERM kills the tasks. Returns when it has ended.
+        """End it at once, without the grace of its tasks. Returns when it has ended.
 
         Raises:
             LaunchError: the launcher survives SIGKILL.
         """
-        for number in [signal.SIGTERM] * _REQUESTS + [signal.SIGKILL] * _KILLS:
+        for number in _AT_ONCE:
             self.signal(number)
             if self.over.wait(_PAUSE):
                 return

@@ -14,6 +14,7 @@ from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
 from launcher.config.values import duration, option
 from launcher.errors import Fault, InputError, LaunchError
+from launcher.job import STOP_NOW
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
@@ -29,9 +30,9 @@ launch stop --now latest      without waiting for its --grace
 Exit code: 0 the run has ended, now or before; 124 it has not ended within
 --timeout; 2 there is no such run; 125 it can't be stopped from here."""
 
-#: Seconds between the two SIGTERM that mean "at once" (the kernel merges equal pending signals), and between
-#: two looks at whether the launcher has handled the first one.
-_BETWEEN, _LOOK = 0.25, 0.05
+#: Seconds between two SIGTERM, which mean "at once" to a launcher whose folder can't be written (the kernel
+#: merges equal pending signals), and between two looks at whether the launcher has handled the first one.
+_BETWEEN, _LOOK = 1.2, 0.05
 #: Seconds until a message names the tasks that it waits for.
 _NOTICE_AFTER = 2.0
 #: Seconds for the agents of a killed launcher to end its tasks and themselves.
@@ -141,8 +142,12 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
 def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
-    with suppress(OSError):  # only the message of the launcher depends on it
-        os.close(os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with suppress(OSError):  # a full disk: the second SIGTERM says it, too
+        fd = os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(fd, STOP_NOW if args.now else b"")
+        finally:
+            os.close(fd)
     send_sigterm(pidfd)
     if args.now:
         wait = _BETWEEN

@@ -84,6 +84,26 @@ class Detached:
             os.write(self._pipe, os.fsencode(text))
 
 
+class _PassOn:
+    """A handler of signals: passes them on to the launcher, which ignores SIGHUP: it gets SIGTERM instead.
+
+    Args:
+        launcher: Its pid.
+    """
+
+    def __init__(self, launcher: int) -> None:
+        self._launcher = launcher
+        #: SIGHUP and SIGTERM are different requests (`launcher.stop_requests`): only the first is passed on.
+        self._sigterm_is_for: int | None = None
+
+    def __call__(self, number: int, _: object) -> None:
+        if number in (signal.SIGHUP, signal.SIGTERM):
+            self._sigterm_is_for = self._sigterm_is_for or number
+            if self._sigterm_is_for != number:
+                return
+        os.kill(self._launcher, signal.SIGTERM if number == signal.SIGHUP else number)
+
+
 def run_detached(options: Options) -> int:
     """Run a job in a child process that goes on; return when all tasks run.
 
@@ -115,8 +135,8 @@ def run_detached(options: Options) -> int:
         return run_job(options, Detached(writing))
     os.close(writing)
     for number in STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # the child ignores SIGHUP
-            signal.signal(number, lambda n, _: os.kill(pid, signal.SIGTERM if n == signal.SIGHUP else n))
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _PassOn(pid))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     job, runs = _wait(reading)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # too late to pass them on

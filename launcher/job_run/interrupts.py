@@ -1,4 +1,7 @@
-"""Signals that ask a launch to end: Ctrl-C, SIGTERM, SIGHUP of a closed terminal, SIGUSR1 of a time limit."""
+"""Signals that ask a launch to end: Ctrl-C, SIGTERM, SIGHUP of a closed terminal, SIGUSR1 of a time limit.
+
+All other signals have their usual effect: SIGSEGV and SIGABRT, for example, are about the launcher itself.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,26 @@ import fcntl
 import os
 import select
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+from launcher.stop_requests import LIMIT_NOTICES, StopRequest, StopRequests
 
 #: Signals that end a launch, and their names in messages.
 STOP_SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "a hang-up of the terminal",
+    signal.SIGQUIT: "SIGQUIT",
+    signal.SIGPWR: "the notice of a power failure (SIGPWR)",
     signal.SIGUSR1: "the notice of a time limit (SIGUSR1)",
+    signal.SIGUSR2: "the notice of a time limit (SIGUSR2)",
+    signal.SIGXCPU: "the limit of CPU time (SIGXCPU)",
 }
+#: Variables of processes that Slurm or Kubernetes may signal.
+_MANAGERS = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
 #: Exit code of a launch that a time limit ends.
 _TIMED_OUT = 124
 #: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
@@ -28,7 +41,7 @@ class _Mode(enum.Enum):
 
     RAISE = enum.auto()  #: it raises an exception, so that each open context is closed
     QUEUE = enum.auto()  #: it waits in the pipe until `Interrupts.read`
-    LIMIT = enum.auto()  #: the first one sets a time limit, the second one raises an exception
+    LIMIT = enum.auto()  #: the first one sets a time limit, the same one again raises an exception
     IGNORE = enum.auto()  #: none
 
 
@@ -36,20 +49,30 @@ class Interrupts:
     """Handles the stop signals, as a context, from before the first agent starts to the end of the launch.
 
     A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number, 124 for
-    SIGUSR1. While
-    the job runs (`queued`) it raises nothing: Python writes its number to a pipe, so that no signal is lost
-    and none interrupts the code. A signal that the caller ignores (``nohup``) stays ignored.
+    the notice of a limit. Then contexts are closed, which only the same signal again interrupts, see
+    `StopRequests`. While the job runs (`queued`) a signal raises nothing: Python writes its number to a pipe,
+    so that no signal is lost and none interrupts the code. A signal that the caller ignores (``nohup``) stays
+    ignored.
 
     Python drops an exception that is raised in a destructor: the user must then press Ctrl-C again.
+
+    Args:
+        environ: The variables of this process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         #: The names of the signals in messages.
         self.names = dict(STOP_SIGNALS)
+        #: Whether Slurm or Kubernetes may signal this process.
+        self.managed = any(environ.get(name) for name in _MANAGERS)
         self._mode = _Mode.RAISE
         self._work = ""
-        #: The signals that were read.
+        #: The signals that were read, and what they mean together.
         self._read: list[signal.Signals] = []
+        self._requests = StopRequests(self.managed)
+        #: How many of them mean "at once".
+        self._repeats = 0
+        self._has_raised = False
 
     def __enter__(self) -> Interrupts:
         #: Readable when a signal waits.
@@ -80,7 +103,7 @@ class Interrupts:
     @property
     def limit_is_near(self) -> bool:
         """Whether the launch ends because of the notice of a time limit."""
-        return self._read[:1] == [signal.SIGUSR1]
+        return bool(self._read) and self._read[0] in LIMIT_NOTICES
 
     def read(self) -> list[signal.Signals]:
         """The signals that wait, in the order in which they came."""
@@ -89,8 +112,14 @@ class Interrupts:
         except BlockingIOError:
             return []
         found = [signal.Signals(number) for number in numbers if number in STOP_SIGNALS]
-        self._read += found
+        for number in found:
+            self._note(number)
         return found
+
+    def _note(self, number: signal.Signals) -> None:
+        self._read.append(number)
+        if self._requests.add(number, time.monotonic()) is StopRequest.AGAIN:
+            self._repeats += 1
 
     @contextmanager
     def queued(self) -> Iterator[None]:
@@ -100,7 +129,7 @@ class Interrupts:
 
     @contextmanager
     def limited(self, work: str = "") -> Iterator[None]:
-        """During work after the job: it has `TIME_LEFT` after the first signal, and ends at the second one.
+        """During work after the job: it has `TIME_LEFT` after a signal, and ends at the same one again.
 
         Signals that came before, during the job for example, count too.
 
@@ -117,12 +146,17 @@ class Interrupts:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _limit(self) -> None:
-        if len(self._read) == 1 and self._work:
-            left = f"{TIME_LEFT:g}s for {self._work}; another signal stops it at once"
+        if not self._read:
+            return
+        first = self._read[0]
+        if self._work and not self._repeats:
+            again = (
+                f"; {self.names[first]} again stops it at once" if self._requests.can_repeat(first) else ""
+            )
             with suppress(OSError):  # the signal may have interrupted a print()
-                os.write(2, f"launch: {self.names[self._read[0]]}: {left}\n".encode())
-        if self._read:
-            signal.setitimer(signal.ITIMER_REAL, TIME_LEFT if len(self._read) == 1 else HURRIED)
+                left = f"{TIME_LEFT:g}s for {self._work}"
+                os.write(2, f"launch: {self.names[first]}: {left}{again}\n".encode())
+        signal.setitimer(signal.ITIMER_REAL, HURRIED if self._repeats else TIME_LEFT)
 
     def ignore(self) -> None:
         """From now on no signal interrupts the launch, so that all is removed that must not stay."""
@@ -140,26 +174,39 @@ class Interrupts:
     def _on_signal(self, number: int, _: object) -> None:
         if self._mode in (_Mode.QUEUE, _Mode.IGNORE):
             return
-        if self._mode is _Mode.LIMIT and number != signal.SIGALRM and self.read() and len(self._read) == 1:
-            self._limit()
-            return
-        first = self._read[0] if self._read else number
+        is_first, repeats = not self._read, self._repeats
+        self.read()
+        if number in STOP_SIGNALS and number not in self._read:  # another thread took it, and writes it now
+            self._note(signal.Signals(number))
+        if number == signal.SIGALRM or self._repeats > repeats:
+            self._raise()
+        elif self._mode is _Mode.LIMIT:
+            if is_first:
+                self._limit()
+        elif not self._has_raised:
+            self._raise()
+
+    def _raise(self) -> NoReturn:
+        self._has_raised = True
+        first = self._read[0] if self._read else signal.SIGALRM
         if first == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(_TIMED_OUT if first == signal.SIGUSR1 else 128 + first)
+        raise SystemExit(_TIMED_OUT if first in LIMIT_NOTICES else 128 + first)
 
 
 def stop_at_end_of_file(fd: int) -> None:
-    """Let the kernel send this process SIGTERM when the program at the other end of a pipe has ended.
+    """Let the kernel send this process SIGHUP when the program at the other end of a pipe has ended.
+
+    That program may have sent SIGTERM before. SIGHUP is another request, so tasks keep their grace.
 
     Args:
         fd: the reading end of the pipe, to which nothing is written.
     """
     os.set_inheritable(fd, False)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGHUP)
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     if poll.poll(0):  # the pipe had ended before
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)

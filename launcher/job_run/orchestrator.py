@@ -13,7 +13,7 @@ from typing import Any
 from launcher import events
 from launcher.errors import LaunchError, Preempted, ProtocolError, TransportError
 from launcher.fields import FieldReader
-from launcher.job import Host, JobSpec, Placement, Plan
+from launcher.job import STOP_NOW, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
 from launcher.job_run.followers import Followers
@@ -25,6 +25,7 @@ from launcher.loop import Loop, Timer
 from launcher.output.base import Opening, Shown
 from launcher.output.files import write_json
 from launcher.record import Record
+from launcher.regular_file import read_regular
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
@@ -136,7 +137,8 @@ class Orchestrator:
         self._board = board
         self._grow_memory = grow
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
-        self._machine = Machine(opening.job, JobState(job, planned, check, tasks_end=tasks_end))
+        state = JobState(job, planned, check, tasks_end=tasks_end, managed=interrupts.managed)
+        self._machine = Machine(opening.job, state)
         followers = Followers(loop, display.recent)
         self._control = Control(loop, self._machine, followers, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
@@ -283,9 +285,9 @@ class Orchestrator:
 
     def _on_signals(self) -> None:
         for number in self._interrupts.read():
-            by_command = number == signal.SIGTERM and os.path.lexists(self._opening.paths.stop_asked)
-            name = "launch stop" if by_command else self._interrupts.names[number]
-            self._handle(events.StopAsked(events.now(), number, name))
+            asked = _stop_command(self._opening.paths) if number == signal.SIGTERM else None
+            name = self._interrupts.names[number] if asked is None else "launch stop"
+            self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW))
 
     def _on_notices(self) -> None:
         for message in self._notices.take():
@@ -525,6 +527,18 @@ class Orchestrator:
 
     def _finish(self, _: events.Finish) -> None:
         self._finished = True
+
+
+def _stop_command(paths: RunPaths) -> bytes | None:
+    """Return what ``launch stop`` has written for this launcher, see `RunPaths.stop_asked`.
+
+    Returns:
+        None if SIGTERM is not from this command.
+    """
+    try:
+        return read_regular(paths.stop_asked, len(STOP_NOW))
+    except OSError:
+        return None
 
 
 def joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -58,6 +59,8 @@ def run_job(options: Options, detached: Background | None = None) -> int:
     """
     unstarted = Unstarted(options)
     with Interrupts() as interrupts, Notices() as notices:
+        if options.events_fd is not None:  # see `stop_at_end_of_file`
+            interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
         try:
             return _with_inventory(options, unstarted, interrupts, notices, detached)
         except (LaunchError, KeyboardInterrupt, SystemExit) as error:

@@ -77,6 +77,8 @@ def take(run: Run, agents: Sequence[int], batch: Batch | None) -> RunPaths:
         os.makedirs(run.paths.logs, 0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.replace(run.paths.report, run.paths.earlier)
+        with contextlib.suppress(FileNotFoundError):  # it was for the launcher before this one
+            os.unlink(run.paths.stop_asked)
         _own(run.paths, run.job, agents, batch)
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error

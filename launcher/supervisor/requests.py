@@ -4,62 +4,88 @@ from __future__ import annotations
 
 from launcher import events
 from launcher.report import Failure, Reason
+from launcher.stop_requests import LIMIT_NOTICES, StopRequest
 from launcher.supervisor import stalls
 from launcher.supervisor.ending import finish_if_closed, send_stops, stop
 from launcher.supervisor.hosts import ACTIVE, HostState
 from launcher.supervisor.state import TIMED_OUT, JobState, Phase, limit_text
-from launcher.supervisor.steps import AT_ONCE, SIGINT, SIGTERM, SIGUSR1, longest
+from launcher.supervisor.steps import AT_ONCE, longest
 from launcher.supervisor.waiting import waiting_for
 from launcher.text import counted, duration, listed
 
 #: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
 _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
-#: Seconds within which a second signal is an echo of the first: ``timeout`` signals its command and then the
-#: command's process group, a shell passes on a hang-up.
-_ECHO = 0.02
-#: Signals that a user can send again; a terminal or a pipe is closed only once.
-_REPEATABLE = (SIGINT, SIGTERM)
 
 
 def stop_asked(job: JobState, event: events.StopAsked) -> None:
-    """The user asks for the end of the job: the first time in order, then at once.
+    """The user, or what runs this launch, asks for the end of the job.
 
-    SIGUSR1 is the notice of a time limit, see `launcher.job_run.interrupts`.
+    The job is stopped in order once, whatever asks for it. A person who sends the same signal again kills the
+    tasks, see `StopRequests`.
     """
-    if event.signal == SIGUSR1 and job.phase in (Phase.STOPPING, Phase.CLOSING):
-        return  # the job is being stopped; a notice does not ask to kill it
-    before, job.last_stop_at = job.last_stop_at, event.at
-    if before is not None and abs(event.at - before) < _ECHO:
-        job.last_stop_at = before
+    request = job.stop_requests.add(event.signal, event.at)
+    again = request is StopRequest.AGAIN
+    if request is StopRequest.SAME and not event.at_once:
         return
-    name = event.who if before is None else f"{event.who} again"
-    if job.phase is Phase.STOPPING:
-        _kill(job, name)
-    elif job.phase is Phase.CLOSING:  # every task is gone
-        job.immediate = True
-        agents = job.hosts.names(*ACTIVE)
-        job.notify(f"{name}: not waiting for the agent on {listed(agents)} to close")
-        for host in agents:
-            job.hosts[host].move(HostState.LOST, event)
-            job.do(events.HangUp(host))
-        finish_if_closed(job)
-    elif job.phase is Phase.DRAINING:
+    if job.phase in (Phase.STOPPING, Phase.CLOSING):
+        if event.signal in LIMIT_NOTICES:
+            return
+        if event.at_once or again:
+            _hurry(job, event, f"{event.who} again" if again else event.who)
+        else:
+            _continue_to_stop(job, event)
+        return
+    if job.phase is Phase.DRAINING:
         _stop_in_order(job, f"{event.who}: the job is done; ", event)
     else:
-        limit = event.signal == SIGUSR1
+        limit = event.signal in LIMIT_NOTICES
         reason, code = (Reason.TIMEOUT, TIMED_OUT) if limit else (Reason.INTERRUPTED, 128 + event.signal)
         job.fail(Failure(reason, None, None, event.at, f"stopped by {event.who}"), code)
         _stop_in_order(job, f"{event.who}: ", event)
+    if event.at_once and job.tasks.open:
+        _kill(job, event.who)
 
 
 def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
     grace = job.policy.grace
     how_long = ""
-    if job.phase is not Phase.STARTUP and job.tasks.alive and grace > 0:
-        again = f"{event.who} again" if event.signal in _REPEATABLE else "Ctrl-C"
-        how_long = f", up to {limit_text(grace)}; {again} kills them at once"
+    if job.phase is not Phase.STARTUP and job.tasks.alive and grace > 0 and not event.at_once:
+        how_long = f", up to {limit_text(grace)}; {_how_to_kill(job, event)}"
     job.notify(f"{why}{_stop_text(job)}{how_long}")
     _stop_and_expect_answers(job)
+
+
+def _how_to_kill(job: JobState, event: events.StopAsked) -> str:
+    can_repeat = job.stop_requests.can_repeat(event.signal)
+    return f"{f'{event.who} again' if can_repeat else '`launch stop --now`'} kills them at once"
+
+
+def _continue_to_stop(job: JobState, event: events.StopAsked) -> None:
+    """The job is stopped already, because of a failure or another request: it takes its time."""
+    if job.phase is Phase.STOPPING and not job.answer_limit:
+        _expect_answers(job, max(0.0, job.policy.grace) + _LATE_ANSWER_LIMIT)
+    if job.stop_requests.can_repeat(event.signal) and not job.immediate:
+        if job.phase is Phase.CLOSING:
+            agents = listed(job.hosts.names(*ACTIVE))
+            text = f"waiting for the agent on {agents} to close; {event.who} again ends the wait"
+        else:
+            tasks = counted(len(job.tasks.open), "task")
+            text = f"waiting for {tasks} to end; {_how_to_kill(job, event)}"
+        job.notify(f"{event.who}: {text}")
+
+
+def _hurry(job: JobState, event: events.StopAsked, name: str) -> None:
+    """Do not wait any longer: for tasks that save their state, or for agents that close."""
+    if job.phase is Phase.STOPPING:
+        _kill(job, name)
+        return
+    job.immediate = True
+    agents = job.hosts.names(*ACTIVE)
+    job.notify(f"{name}: not waiting for the agent on {listed(agents)} to close")
+    for host in agents:
+        job.hosts[host].move(HostState.LOST, event)
+        job.do(events.HangUp(host))
+    finish_if_closed(job)
 
 
 def _stop_and_expect_answers(job: JobState) -> None:

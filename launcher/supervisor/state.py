@@ -12,6 +12,7 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.report import Failure, Reason
+from launcher.stop_requests import StopRequests
 from launcher.supervisor.hosts import HostRecord, Hosts, HostState
 from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.steps import orderly
@@ -65,6 +66,7 @@ class JobState:
         restarts: the policy of restarts; ``None``: a new one.
         tasks_end: seconds from the loss of a host until its tasks have ended; 0: a new host (container) takes
             its place; ``None``: tasks do not move.
+        managed: see `StopRequests`.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class JobState:
         check: bool = False,
         restarts: Restarts | None = None,
         tasks_end: float | None = None,
+        managed: bool = False,
     ) -> None:
         self.policy, self.preload, self.prepare = job.policy, job.preload, job.prepare
         self.placement, self.tasks_end = placement, tasks_end
@@ -101,8 +104,8 @@ class JobState:
         self.ignored_sigterm = 0
         #: The user has asked to end the job at once: hosts get little time to answer.
         self.immediate = False
-        #: When the user last asked for the end; seconds that agents have to answer.
-        self.last_stop_at: float | None = None
+        #: What the user has asked for so far; seconds that agents have to answer.
+        self.stop_requests = StopRequests(managed)
         self.answer_limit = 0.0
         #: The last notice about a wait, and the number of restarts that had begun then.
         self.shown: tuple[str, int] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.events import StopSteps
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
-SIGINT, SIGABRT, SIGKILL, SIGUSR1, SIGTERM = 2, 6, 9, 10, 15
+SIGABRT, SIGKILL, SIGTERM = 6, 9, 15
 #: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts
 #: as unkillable; that an agent may be late until it counts as lost.
 STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0

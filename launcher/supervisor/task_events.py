@@ -8,7 +8,7 @@ from launcher.supervisor import restarting, stalls
 from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
 from launcher.supervisor.host_events import stopped_without_command
 from launcher.supervisor.state import START_REASONS, JobState, Phase
-from launcher.supervisor.steps import SIGABRT, SIGKILL
+from launcher.supervisor.steps import SIGABRT, SIGKILL, SIGTERM
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 from launcher.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
@@ -85,6 +85,8 @@ def exited(job: JobState, event: events.TaskExited) -> None:
     """The task's own process has ended."""
     record = job.tasks[event.task]
     too_late = job.done_before(event.at) and not may_finish(job, record)
+    # SIGTERM to all processes of a service or a step reaches the task before the agent does.
+    stopped = record.signalled or (record.state is TaskState.STOPPING and event.signal == SIGTERM)
     record.move(TaskState.ENDED, event)
     record.status = ExitStatus(event.code, event.signal)
     record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
@@ -95,7 +97,7 @@ def exited(job: JobState, event: events.TaskExited) -> None:
     if record.stalled and record.signalled:
         record.outcome, record.reason = TaskState.FAILED, Reason.STALLED
         record.detail = f"stalled, {record.detail}"
-    elif record.signalled or (too_late and not record.status.ok):
+    elif stopped or (too_late and not record.status.ok):
         record.outcome, record.reason = TaskState.STOPPED, Reason.STOPPED
     else:
         _exited_by_itself(job, record, event)

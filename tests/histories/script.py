@@ -13,7 +13,7 @@
     worker/0 gets 15            a signal of ours
     worker/0 ends               as commanded: gets 15, dies of it, is gone
     worker/0,worker/1 ends      each of them
-    Ctrl-C | SIGTERM | SIGHUP
+    Ctrl-C | SIGTERM | SIGHUP | SIGQUIT | SIGUSR2 | closed pipe | stop --now
     restart worker/0 | says worker/0 TEXT
     time up end                 a timer
     silence 11                  so many looks for silent tasks
@@ -56,7 +56,10 @@ from tests.histories.invariants import validate
 CommandKind = TypeVar("CommandKind", bound=Command)
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
-SIGNALS = {"Ctrl-C": 2, "SIGTERM": 15, "SIGHUP": 1}
+SIGNALS = {
+    "Ctrl-C": 2, "SIGTERM": 15, "SIGHUP": 1, "SIGQUIT": 3, "SIGPWR": 30, "SIGUSR1": 10, "SIGUSR2": 12,
+    "SIGXCPU": 24, "closed pipe": 13, "stop --now": 15,
+}  # fmt: skip
 #: Events that are several.
 _PARTS = {"ends": ("gets 15", "dies 15", "gone"), "finishes": ("exits {}", "gone")}
 #: When a script's first event happened.
@@ -152,16 +155,22 @@ class SimulatedJob:
         placement: the host of each task.
         check: the hosts try whether they reach each other.
         tasks_end: seconds from the loss of a host until its tasks have ended; ``None``: tasks do not move.
+        managed: see `StopRequests`.
     """
 
     def __init__(
-        self, job: JobSpec, placement: Placement, check: bool = False, tasks_end: float | None = None
+        self,
+        job: JobSpec,
+        placement: Placement,
+        check: bool = False,
+        tasks_end: float | None = None,
+        managed: bool = False,
     ) -> None:
         self.job = job
         self.placement = placement
         self.tasks_end = tasks_end
         policy = Restarts(job, placement, lambda: 0.0)
-        self.machine = Machine("job", JobState(job, placement, check, policy, tasks_end))
+        self.machine = Machine("job", JobState(job, placement, check, policy, tasks_end, managed))
         self.plan: Plan | None = None
         #: Timers that are set, with their seconds.
         self.timers: dict[str, float] = {}
@@ -209,7 +218,7 @@ class Script:
         job: what is run.
         where: on which hosts; default: one.
         check: the hosts try whether they reach each other.
-        tasks_end: see `SimulatedJob`.
+        tasks_end, managed: see `SimulatedJob`.
     """
 
     def __init__(
@@ -218,8 +227,9 @@ class Script:
         where: Sequence[Host] = (),
         check: bool = False,
         tasks_end: float | None = None,
+        managed: bool = False,
     ) -> None:
-        self._check, self._tasks_end = check, tasks_end
+        self._check, self._tasks_end, self._managed = check, tasks_end, managed
         self.job = job
         self.placement: Placement = place(job, tuple(where) or hosts(1))
         self._clock = _clock(START)
@@ -239,7 +249,7 @@ class Script:
             ValueError: a timer runs out that is not set.
             launcher.supervisor.InvalidTransition: the events contradict each other.
         """
-        simulated = SimulatedJob(self.job, self.placement, self._check, self._tasks_end)
+        simulated = SimulatedJob(self.job, self.placement, self._check, self._tasks_end, self._managed)
         steps, moves = [Step(None, simulated.begin())], []
         for event in self.events_of(text):
             found = simulated.take(event)
@@ -264,7 +274,7 @@ class Script:
             agents = [host for host in self._hosts() if host not in self._lost | self._back]
             yield from (events.AgentClosed(host, now()) for host in [*agents, *sorted(self._back)])
         elif text in SIGNALS:
-            yield events.StopAsked(now(), SIGNALS[text], text)
+            yield events.StopAsked(now(), SIGNALS[text], text, at_once=text == "stop --now")
         elif first == "restart":
             yield events.RestartAsked(now(), tuple(map(TaskId, rest.split(","))))
         elif first == "says":
@@ -384,7 +394,7 @@ def cases(table: str) -> list[Any]:
 
     ::
 
-        worker 2, ps 1, hosts 2, containers, continue, grace 0, timeout 5: HISTORY; with indented
+        worker 2, ps 1, hosts 2, containers, managed, continue, grace 0, timeout 5: HISTORY; with indented
             lines of more
             -> EXIT CODE | state of each task | texts of notices or of the failure
 
@@ -407,6 +417,7 @@ def check(case: Case) -> None:
     done_when = options.pop("done-when", "")
     spares, slots = options.pop("spares", ""), options.pop("slots", "")
     tasks_end = 80.0 if options.pop("containers", None) is None else 0.0
+    managed = options.pop("managed", None) is not None
     on_failure = "stop" if options.pop("continue", None) is None else "continue"
     spec = job(
         *map(" ".join, options.items()),
@@ -421,7 +432,7 @@ def check(case: Case) -> None:
     inventory = hosts(int(count or 1), int(slots) if slots else None) + tuple(
         Host(name, spare=True) for name in spares.split()
     )
-    replay = Script(spec, inventory, tasks_end=tasks_end).play(case.history)
+    replay = Script(spec, inventory, tasks_end=tasks_end, managed=managed).play(case.history)
     failure = replay.report.failure
     assert replay.report.exit_code == case.code
     assert (failure is None) == (case.code == 0)

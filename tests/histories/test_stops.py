@@ -22,28 +22,64 @@ def failure(replay: Replay) -> Failure:
 
 
 STOPS = """
-# Once: in order; twice: at once; more often: nothing new. `timeout` signals its command twice.
+# Once: in order; the same again: at once; more often: nothing new. `timeout` signals its command twice.
 worker 1, grace 0: up; Ctrl-C
     -> 130 | KILL | Ctrl-C: stopping 1 task
-worker 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.3
+worker 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.4
     -> 130 | TERM KILL | Ctrl-C again: killing what is left of 2 tasks at once
 worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
     -> 130 | TERM KILL | Ctrl-C again: the tasks were killed; waiting for worker/0, worker/1 to end
-worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01
+worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01; SIGTERM @ 5.9
     -> 143 | TERM
+worker 1: up; Ctrl-C @ 5.0; Ctrl-C @ 5.1; Ctrl-C @ 5.2; Ctrl-C @ 5.29
+    -> 130 | TERM
+worker 1: up; SIGTERM @ 5.0; SIGTERM @ 6
+    -> 143 | TERM KILL | SIGTERM again: killing what is left of 1 task at once
+worker 1: up; SIGQUIT @ 5.0; SIGQUIT @ 6
+    -> 131 | TERM KILL
 worker 2: up; SIGTERM; worker/0,worker/1 ends; closed
     -> 143 | stopped, stopped | SIGTERM: stopping 2 tasks, up to 10s; SIGTERM again kills them at once |
        stopped by SIGTERM
-worker 1: up; SIGHUP; worker/0 ends; closed
-    -> 129 | stopped | SIGHUP: stopping 1 task, up to 10s; Ctrl-C kills them at once
+# Another kind of request, and one that nobody repeats, never kill.
+worker 1: up; Ctrl-C @ 5; SIGTERM @ 7; SIGHUP @ 8; closed pipe @ 9; SIGQUIT @ 10; SIGPWR @ 11; SIGUSR1 @ 12
+    -> 130 | TERM | SIGTERM: waiting for 1 task to end; SIGTERM again kills them at once
+worker 1: up; SIGHUP @ 5; SIGHUP @ 7; closed pipe @ 8; closed pipe @ 9; SIGPWR @ 10; SIGPWR @ 13
+    -> 129 | TERM | SIGHUP: stopping 1 task, up to 10s; `launch stop --now` kills them at once
+worker 1: up; SIGTERM @ 5; Ctrl-C @ 5.5; SIGTERM @ 6.1
+    -> 143 | TERM KILL
+worker 1: up; SIGHUP @ 5; Ctrl-C @ 6; Ctrl-C @ 6.4
+    -> 129 | TERM KILL
+worker 1: up; SIGTERM @ 5; stop --now @ 5.1
+    -> 143 | TERM KILL | stop --now: killing what is left of 1 task at once
+worker 2: up; stop --now
+    -> 143 | TERM KILL | stop --now: stopping 2 tasks
+# Slurm and Kubernetes send SIGTERM several times for one request.
+worker 1, managed: up; SIGTERM @ 5.0; SIGTERM @ 7; SIGTERM @ 9
+    -> 143 | TERM | SIGTERM: stopping 1 task, up to 10s; `launch stop --now` kills them at once
+worker 1, managed: up; Ctrl-C @ 5.0; SIGTERM @ 7; SIGTERM @ 9; Ctrl-C @ 9
+    -> 130 | TERM KILL
+# A limit is near.
+worker 1: up; SIGUSR1; SIGUSR2; SIGXCPU; worker/0 ends; closed
+    -> 124 | stopped | stopped by SIGUSR1
+worker 1: up; SIGXCPU @ 5; SIGXCPU @ 6; SIGXCPU @ 7
+    -> 124 | TERM
+worker 1: up; SIGPWR; worker/0 ends; closed
+    -> 158 | stopped | stopped by SIGPWR
+# SIGTERM to every process of a service reaches tasks before the agent does.
+worker 2: up; SIGTERM; worker/0 dies 15; worker/0 gone; worker/1 ends; closed
+    -> 143 | stopped, stopped | stopped by SIGTERM
 # The reachable host has its grace; the lease of the other one is not waited for.
 worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 ends; time up answer @ 18.0; closed node1
     -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 13s
-worker 2, hosts 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.3; worker/0 ends; time up answer @ 6.3; closed node1
+worker 2, hosts 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.4; worker/0 ends; time up answer @ 6.4; closed node1
     -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 1s
 # A failure before it is the cause.
-worker 2: up; worker/0 exits 7; Ctrl-C; worker/0 gone; worker/1 dies 9
-    -> 7 | TERM KILL | Ctrl-C: killing what is left of 2 tasks at once
+worker 2: up; worker/0 exits 7; Ctrl-C @ 8; worker/0 gone; worker/1 gets 9
+    -> 7 | TERM | Ctrl-C: waiting for 2 tasks to end; Ctrl-C again kills them at once
+worker 2: up; worker/0 exits 7; Ctrl-C @ 8; Ctrl-C @ 8.4; worker/0 gone; worker/1 dies 9
+    -> 7 | TERM KILL | Ctrl-C again: killing what is left of 2 tasks at once
+worker 2, hosts 2: up; worker/0 exits 7; Ctrl-C @ 8; time up answer @ 21; closed node1
+    -> 7 | failed, lost | host node2 is lost: its agent did not answer in 13s
 worker 2, continue, timeout 5: up; worker/0 exits 7; Ctrl-C
     -> 7 | TERM
 worker 2, continue, timeout 5: up; worker/0 exits 7; time up job
@@ -52,7 +88,8 @@ worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 exits 7 @ 4.99
     -> 7 | TERM TERM
 worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 exits 7 @ 5.01
     -> 130 | TERM TERM
-worker 1, ps 1: up; worker/0 exits 0; Ctrl-C; worker/0 gone; ps/0 gets 9; ps/0 dies 9; ps/0 gone; closed
+worker 1, ps 1: up; worker/0 exits 0; Ctrl-C @ 8; Ctrl-C @ 9; worker/0 gone; ps/0 gets 9; ps/0 dies 9;
+    ps/0 gone; closed
     -> 0 | TERM KILL
 # Before anything runs.
 worker 2, hosts 2: ready node1; held node1; Ctrl-C; closed
@@ -85,7 +122,7 @@ def test_stops(case: Case):
 
 
 def test_a_second_signal_kills_also_what_ended_tasks_left_behind():
-    replay = Script(TWO).play("up; worker/0 exits 0; Ctrl-C @ 5.0; Ctrl-C @ 5.3")
+    replay = Script(TWO).play("up; worker/0 exits 0; Ctrl-C @ 5.0; Ctrl-C @ 5.4")
     tasks = [stop.tasks for stop in replay.all(events.StopTasks)]
     assert tasks == [("worker/1",), ("worker/0", "worker/1")]
     assert replay.timers["end"] == 15.0
@@ -98,7 +135,9 @@ def test_an_agent_that_comes_up_after_the_end_is_closed():
 
 
 def test_ctrl_c_while_agents_close_waits_no_longer():
-    replay = Script(TWO, hosts(2)).play("up; Ctrl-C @ 5; worker/0,worker/1 ends; closed node1; Ctrl-C @ 6")
+    history = "up; Ctrl-C @ 5; worker/0,worker/1 ends; closed node1; SIGTERM @ 5.5; SIGHUP @ 5.6"
+    assert Script(TWO, hosts(2)).play(history).exit_code is None
+    replay = Script(TWO, hosts(2)).play(f"{history}; Ctrl-C @ 6")
     notice, hang_up, finish = after(replay)
     assert notice.text == "Ctrl-C again: not waiting for the agent on node2 to close"
     assert (hang_up, finish) == (events.HangUp("node2"), events.Finish(130))

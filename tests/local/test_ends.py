@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.local.seeing import (
     stopped,
     stub,
 )
+from tests.local.stops import ask_each
 
 
 @pytest.mark.parametrize("code", [0, 2, 125, 255])
@@ -150,10 +152,14 @@ def test_timeout(launch: Launch, family: Family):
     family.gone(0.5)
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int, code: int):
+ENDS = {
+    signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131, signal.SIGPWR: 158,
+    signal.SIGUSR1: 124, signal.SIGUSR2: 124, signal.SIGXCPU: 124,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int):
     # The shell's child would take SIGTERM for the shell's own as long as it is no sleep yet.
     child = "until read -r name </proc/$!/comm && test $name = sleep; do :; done"
     script = f"trap 'echo saved; exit 0' TERM; sleep 60 & {child}; echo up; wait"
@@ -161,11 +167,39 @@ def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int, c
     started.until(lambda it: it.out.count("| up\n") == 3)
     started.send(number)
     ended = started.wait()
-    assert ended.code == code
+    assert ended.code == ENDS[signal.Signals(number)]
     assert ended.out.count("saved") == 3
     assert set(last_run(launch).states().values()) == {"stopped"}
-    assert last_run(launch).report["failure"]["reason"] == "interrupted"
+    reason = last_run(launch).report["failure"]["reason"]
+    assert reason == ("timeout" if ended.code == 124 else "interrupted")
     family.gone(0.5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_other_signals_kill_it(launch: Launch, family: Family, number: int):
+    started = launch.start("--grace", "1", "--", "sh", "-c", "ulimit -c 0; echo up; sleep 300")
+    started.until(lambda it: "| up\n" in it.out)
+    resource.prlimit(started.pid, resource.RLIMIT_CORE, (0, 0))
+    started.send(number)
+    assert started.wait().code == -number
+    family.gone(4.0)
+
+
+#: Ways to stop a launch, one shortly after the other. All of them: ``tests/soak/test_signals.py``.
+TWO_WAYS = [
+    ("Ctrl-C", "pipe"), ("Ctrl-C", "SIGTERM"), ("SIGTERM", "terminal"), ("SIGTERM", "SIGTERM"),
+    ("SIGHUP", "Ctrl-C"), ("pipe", "SIGHUP"), ("group", "SIGHUP"), ("terminal", "group"),
+    ("SIGTERM", "service"), ("service", "Ctrl-C"),
+]  # fmt: skip
+
+
+def test_a_stop_is_one_stop(launch: Launch, tmp_path: Path):
+    """Tasks keep their time to save their state, whatever else asks for the end."""
+    assert ask_each(launch, tmp_path, TWO_WAYS, 0.05, 1.5) == []
+
+
+def test_forks_of_a_preloaded_process_keep_their_grace(launch: Launch, tmp_path: Path):
+    assert ask_each(launch, tmp_path, [("service", "Ctrl-C")], 0.05, 1.0, "--preload", "json") == []
 
 
 def test_nohup_is_respected(launch: Launch, family: Family):
@@ -177,7 +211,7 @@ def test_nohup_is_respected(launch: Launch, family: Family):
     assert started.wait().code == 0
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.3])
+@pytest.mark.parametrize("seconds", [0.3, 0.5])
 def test_ctrl_c_twice_kills_at_once(launch: Launch, family: Family, seconds: float):
     words = ["--workers", "3", "--grace", "300"]
     started = launch.start(*words, "--", *stub("family", "ignore", "child", "daemon", "sleep"))

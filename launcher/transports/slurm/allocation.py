@@ -123,7 +123,9 @@ def asked(
     """
     pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environ or environment())
+        process = subprocess.Popen(
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environ or environment(), start_new_session=True
+        )
     except FileNotFoundError:
         raise _missing(argv[0]) from None
 

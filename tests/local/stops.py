@@ -1,0 +1,183 @@
+"""Launches that are asked to stop in several ways at once, as terminals, shells and service managers do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Launch, stat_field
+from tests.local.seeing import alive
+
+#: What a launch exits with after each kind of request. A closed pipe is noticed at the next line of a task.
+CODES = {
+    "Ctrl-C": {130}, "SIGTERM": {143}, "SIGHUP": {129}, "pipe": {141}, "terminal": {129}, "group": {143},
+    "service": {143},
+}  # fmt: skip
+#: Prints all the time, so that a closed pipe is noticed; on SIGTERM it saves its state, which takes its time.
+_TASK = """\
+save() {
+    for turn in $(seq $1); do echo saving; sleep 0.5; done
+    echo saved
+    exit 0
+}
+trap "save $1" TERM
+echo up
+while :; do echo tick; sleep 0.5; done
+"""
+
+
+class Stoppable:
+    """A launch at a terminal of its own, whose output goes through a pipe.
+
+    Args:
+        launch: Whose home to use.
+        folder: For its run.
+        seconds: How long its tasks need to save their state.
+        words: More options.
+    """
+
+    def __init__(self, launch: Launch, folder: Path, seconds: float, *words: str) -> None:
+        self._folder = folder
+        self.out = b""
+        self._master, slave = os.openpty()
+        self._reading, writing = os.pipe()
+        for fd in (self._master, self._reading):
+            os.set_blocking(fd, False)
+        options = ["--run-dir", str(folder), "--workers", "2", "--grace", "20", *words]
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", sys.executable, "-m", "launcher", *options, "--", "sh", "-c", _TASK, "sh"]
+            + [f"{seconds / 0.5:.0f}"],
+            stdin=slave, stdout=writing, stderr=slave, env={**os.environ, **launch.environment()},
+        )  # fmt: skip
+        os.close(slave)
+        os.close(writing)
+        #: Why the launch did not end as it should.
+        self.faults: list[str] = []
+
+    def pump(self) -> None:
+        """Read what it prints."""
+        for fd in (self._reading, self._master):
+            with suppress(OSError):
+                data = os.read(fd, 65536) if fd >= 0 else b""
+                self.out += data if fd == self._reading else b""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its tasks run."""
+        return self.out.count(b"| up") == 2
+
+    def ask(self, kind: str) -> None:
+        """Ask it to stop, in one of the ways of `CODES`."""
+        if kind == "Ctrl-C" and self._master < 0:  # nobody can press it
+            os.kill(self.process.pid, signal.SIGINT)
+        elif kind == "Ctrl-C":
+            os.write(self._master, b"\x03")
+        elif kind == "pipe":
+            self._reading = _closed(self._reading)
+        elif kind == "terminal":
+            self._master = _closed(self._master)
+        elif kind in ("group", "service"):
+            for pid in [*self._tree(kind == "service")]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, getattr(signal, kind))
+
+    def _tree(self, with_tasks: bool) -> Iterable[int]:
+        """The launcher, its watchdog and its agent; the tasks and what they started, too."""
+        depth, level = 0, [self.process.pid]
+        while level and (with_tasks or depth < 3):
+            yield from level
+            depth, level = depth + 1, [child for pid in level for child in _children(pid)]
+
+    def report(self) -> Mapping[str, Any]:
+        """Its report; empty: it has written none."""
+        try:
+            return dict(json.loads((self._folder / "report.json").read_bytes()))
+        except FileNotFoundError:
+            return {}
+
+    def saved(self) -> int:
+        """How many of its tasks have saved their state."""
+        return sum(b"saved\n" in log.read_bytes() for log in self._folder.glob("logs/worker-*.log"))
+
+    def close(self) -> None:
+        """Kill what is left."""
+        self._reading, self._master = _closed(self._reading), _closed(self._master)
+        self.process.kill()
+        self.process.wait()
+
+
+def _closed(fd: int) -> int:
+    if fd >= 0:
+        os.close(fd)
+    return -1
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [child for child in map(int, text.split()) if alive(child) and stat_field(child, 4)]
+    return []
+
+
+def until(jobs: Iterable[Stoppable], condition: Callable[[Stoppable], object], seconds: float) -> None:
+    """Wait until something is true of all of these, or one has ended; read what they print meanwhile."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for job in jobs:
+            job.pump()
+        if all(condition(job) or job.process.poll() is not None for job in jobs):
+            return
+        assert time.monotonic() < deadline, [job.out[-500:] for job in jobs if not condition(job)]
+        time.sleep(0.02)
+
+
+def ask_each(
+    launch: Launch, folder: Path, pairs: Iterable[tuple[str, str]], apart: float, seconds: float, *words: str
+) -> list[str]:
+    """Ask launches to stop, each in two ways one shortly after the other; all side by side.
+
+    Args:
+        launch: Whose home to use.
+        folder: For their runs.
+        pairs: The two ways of each.
+        apart: Seconds between the two.
+        seconds: How long the tasks need to save their state.
+        words: More options.
+
+    Returns:
+        A line for each launch that did not let its tasks save their state, or that reported another end.
+    """
+    jobs = {
+        Stoppable(launch, folder / str(number), seconds, *words): pair for number, pair in enumerate(pairs)
+    }
+    faults = []
+    try:
+        until(jobs, lambda job: job.is_up, 120)
+        for job, (first, second) in jobs.items():
+            job.ask(first)
+            time.sleep(apart)
+            job.ask(second)
+        until(jobs, lambda job: False, 120)
+        for job, (first, second) in jobs.items():
+            code, report, saved = job.process.returncode, job.report(), job.saved()
+            expected = CODES[first] | (CODES[second] if first == "pipe" else set())
+            reason = (report.get("failure") or {}).get("reason")
+            reported = report.get("exit_code")
+            if code not in expected or reported != code or reason != "interrupted" or saved != 2:
+                text = f"exit code {code}, reported {reported} ({reason}), {saved} of 2 tasks saved"
+                faults.append(f"{first}, then {second}: {text}")
+    finally:
+        for job in jobs:
+            job.close()
+    return faults

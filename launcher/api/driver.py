@@ -28,7 +28,7 @@ _LATE = 2.0
 #: Signals that end it at once, one after another. Ctrl-C twice kills the tasks everywhere; a second SIGTERM
 #: does not within a job of Slurm. Seconds between two of them.
 _AT_ONCE = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
-_PAUSE = 0.5
+_PAUSE = 0.4
 
 _drivers: set[Driver] = set()
 

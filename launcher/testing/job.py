@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import time
@@ -29,6 +30,8 @@ _T = TypeVar("_T")
 _LOOK = 0.01
 #: Seconds for all processes of a task to be suspended or resumed; for an agent to answer.
 _SUSPEND, _ANSWER = 20.0, 10.0
+#: Seconds between two Ctrl-C that mean "at once": more than `launcher.stop_requests` wants, if one is late.
+_STOPS_APART = 0.5
 #: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
 _LINES, _TASKS = 10, 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
@@ -122,6 +125,8 @@ class Job(_Waits):
         self.tasks: tuple[Task, ...] = ()
         #: The attempt of each task when `Task.kill` or `Task.signal` was last called.
         self.attempts: dict[str, int] = {}
+        #: When `stop` was last called (monotonic).
+        self._stopped_at = -math.inf
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {'running' if self.running else f'exited with {self.exit_code}'}>"
@@ -239,6 +244,8 @@ class Job(_Waits):
 
     def stop(self) -> None:
         """Ctrl-C: the job ends in order; a second time: at once. Use `wait` to wait for that."""
+        time.sleep(max(0.0, self._stopped_at + _STOPS_APART - time.monotonic()))
+        self._stopped_at = time.monotonic()
         self.driver.signal(signal.SIGINT)
 
     def _ended(self) -> str:

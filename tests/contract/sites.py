@@ -38,7 +38,6 @@ class Site(Protocol):
     #: The end of the link when the watchdog is killed, when agent and watchdog are, and when it gets SIGTERM.
     watchdog_killed: str
     both_killed: str
-    watchdog_asked: str
 
     def open(self, loop: Loop) -> Link:
         """Start an agent there."""
@@ -58,7 +57,6 @@ class LocalSite:
     python = sys.executable
     kernel_pids = True
     watchdog_killed = both_killed = "its watchdog was killed by SIGKILL"
-    watchdog_asked = "its watchdog was killed by SIGTERM"
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -76,7 +74,7 @@ class SshSite:
     """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
 
     kernel_pids = False
-    watchdog_killed = watchdog_asked = "its watchdog was killed"
+    watchdog_killed = "its watchdog was killed"
     both_killed = "the agent was killed"
 
     def __init__(self, hosts: Connections, notices: list[str], host: LabHost) -> None:
@@ -147,7 +145,7 @@ def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
 class RoomSite(LocalSite):
     """A room of `tests.stubs.rooms`, which exists while its launch runs."""
 
-    watchdog_killed = watchdog_asked = "its watchdog was killed"
+    watchdog_killed = "its watchdog was killed"
     both_killed = "the agent was killed"
 
     def __init__(self, folder: Path, host: Host, hosts: Connections, notices: list[str]) -> None:

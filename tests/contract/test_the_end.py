@@ -124,7 +124,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes, s
         (["agent"], 9, ["the agent was killed", "its agent exited while the connection was down"]),
         (["agent"], 15, [_ASKED]),
         (["watchdog"], 9, ["watchdog_killed"]),
-        (["watchdog"], 15, ["watchdog_asked"]),
+        (["watchdog"], 15, [_ASKED]),
         (["watchdog", "agent"], 9, ["both_killed", "watchdog_killed"]),
     ],
     ids=["agent killed", "agent SIGTERM", "watchdog killed", "watchdog SIGTERM", "both killed"],

@@ -49,7 +49,6 @@ class DockerSite:
     python = "python3"
     kernel_pids = False
     watchdog_killed = both_killed = "its container was killed by SIGKILL"
-    watchdog_asked = "the agent exited: it was sent SIGTERM"
     entered = _ENTERED
 
     def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:

@@ -24,7 +24,6 @@ class KubernetesSite(DockerSite):
     """A pod, which is there before its agent."""
 
     watchdog_killed = both_killed = "its container was killed by SIGKILL"
-    watchdog_asked = "the agent exited: it was sent SIGTERM"
     folder = "/tmp/test"
     entered = (*DockerSite.entered, "--setuid", "1000", "--setgid", "1000")
 

@@ -389,7 +389,7 @@ def test_a_job_that_has_ended_or_ends(launch: Launch, tmp_path: Path):
     assert ended.code == 125
     assert "or the job is ending" in ended.err
     assert " stopping " in launch.here("ps", "latest").out
-    started.send(signal.SIGINT)
+    assert launch.here("stop", "--now", "latest").code == 0
     assert started.wait().code == 130
     ended = launch("restart", "latest", "worker/0")
     assert ended.code == 125

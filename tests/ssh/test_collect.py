@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,7 @@ def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp
     until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
     started.send(signal.SIGINT)
     started.until(lambda run: "Ctrl-C: 30s for" in run.err)
+    time.sleep(0.4)  # sooner it would be one request with the first
     started.send(signal.SIGINT)
     ended = started.wait(15)
     hosts[0].mend()

@@ -135,14 +135,28 @@ def test_it_is_withdrawn_while_it_is_pending(start: Start, slurm: Cluster, submi
         assert not job(slurm, name)
 
 
-def test_scancel(start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str]):
-    name = submit("-N", "2", "--workers", "2", "--restarts", "1", "--", *STAYS)
+#: Saves its state for a second and a half, whatever signals come meanwhile.
+SAVES = """\
+trap 'for turn in 1 2 3; do sleep 0.5; done; echo saved; exit 0' TERM
+echo up
+while :; do sleep 0.2; done
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--full", "--signal=TERM"), ("--batch", "--signal=TERM")])
+def test_scancel(
+    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], options: tuple[str, ...]
+):
+    """Slurm signals the launcher, the agents and the tasks, in any order: tasks have time to save their state."""
+    words = ("-N", "2", "--workers", "2", "--restarts", "1", "--grace", "20")
+    name = submit(*words, "--", "sh", "-c", SAVES)
     assert soon(logged(launch, "up", 2), 60)
-    slurm.run("scancel", job(slurm, name))
+    slurm.run("scancel", *options, job(slurm, name))
     ended = attached(start, name)
     report = json.loads((last_run(launch).path / "report.json").read_text())
-    # Slurm signals the launcher and the agents: it hears of one of them first.
-    assert ended.code == report["exit_code"] and ended.code in (125, 143), ended
+    assert ended.code == report["exit_code"] == 143, ended
+    assert report["failure"]["reason"] == "interrupted"
+    assert logged(launch, "saved", 2)(), ended.out
     assert "scancel" in ended.out, ended
     assert "network" not in ended.out
 

@@ -12,7 +12,7 @@ SIDE_BY_SIDE := -p no:cacheprovider -n 8
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
 # Kills at random moments, floods, and the matrix of trainings: make soak runs them.
-LONG := test_floods.py test_kills.py test_kubernetes.py test_survival.py
+LONG := test_floods.py test_kills.py test_kubernetes.py test_signals.py test_survival.py
 # Tests whose examples are random: make test tries a quarter of them.
 EXAMPLES := tests/histories/test_any_history.py $(addprefix tests/unit/,config feed files/test_walk.py output scheduler test_manifest.py \
 	test_pods.py test_protocol.py)

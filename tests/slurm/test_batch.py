@@ -147,7 +147,7 @@ while :; do sleep 0.2; done
 def test_scancel(
     start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], options: tuple[str, ...]
 ):
-    """Slurm signals the launcher, the agents and the tasks, in any order: tasks have time to save their state."""
+    """Slurm signals the launcher, the agents and the tasks, in any order: tasks have time to save."""
     words = ("-N", "2", "--workers", "2", "--restarts", "1", "--grace", "20")
     name = submit(*words, "--", "sh", "-c", SAVES)
     assert soon(logged(launch, "up", 2), 60)

@@ -12,6 +12,7 @@ If something fails, it exits, and the last line of its standard error is the rea
 standard input it ends itself and all processes that it has started.
 """
 
+import ast
 import fcntl
 import glob
 import json
@@ -26,7 +27,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from launcher.agent.environments import prepared
 from launcher.text import byte_size, counted
@@ -43,6 +44,15 @@ CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
 VERSION, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
 #: pip and uv try an index that does not answer twice, 15 s each, unless the user has set other numbers.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
+#: Settings of pip, and the variables of uv that mean the same. uv itself does not read those of pip.
+INDEX_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+}
+ACCESS_VARIABLES = {"trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE"}
+#: Other variables by which a user tells uv where packages are.
+OLD_INDEX_VARIABLES = ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
 #: TensorFlow among exact versions.
 TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
 
@@ -66,20 +76,91 @@ def ask(**fields: Any) -> Any:
     return ANSWERS.get()
 
 
-def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
+class IndexSettings:
+    """Where uv shall look for packages if the user has told only pip.
+
+    Args:
+        python: A Python whose pip is asked for its settings. Without pip there are none.
+        folder: The folder in which uv runs: it may have settings of a project.
+    """
+
+    def __init__(self, python: str, folder: str) -> None:
+        #: For the environment of uv, because an address may have a password.
+        self.variables: Dict[str, str] = {}
+        #: Whether pip uses no index at all.
+        self.no_index = False
+        self._from_pip: List[str] = []
+        self._uv_has_own = uv_names_indexes(folder)
+        printed = subprocess.run(
+            [python, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=LIMIT,
+            encoding="utf-8", errors="replace", cwd=folder,
+        ).stdout  # fmt: skip
+        # Lines such as global.cert='/etc/ca.crt'. Those of variables begin with :env:, and pip prefers them.
+        for line in sorted(printed.splitlines()):
+            name, _, value = line.partition("=")
+            with suppress(SyntaxError, ValueError):
+                self._add(name.rpartition(".")[2], str(ast.literal_eval(value)))
+
+    def _add(self, name: str, value: str) -> None:
+        """Take over a setting of pip, unless uv has one of its own."""
+        variable = ACCESS_VARIABLES.get(name)
+        if variable is not None and variable not in os.environ:
+            self.variables.setdefault(variable, " ".join(value.split()))
+        variable = INDEX_VARIABLES.get(name)
+        if self._uv_has_own or (variable is None and name != "no-index"):
+            return
+        if variable is None:
+            self.no_index = self.no_index or value.lower() in ("1", "true", "yes", "on")
+        elif variable not in self.variables:
+            self.variables[variable] = ("," if name == "find-links" else " ").join(value.split())
+            if name == "extra-index-url":  # pip takes the best version of all its indexes
+                self.variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+        self._from_pip.append(name)
+
+    def described(self) -> str:
+        """Return which settings uv has used, for a message about packages that were not found."""
+        if self._uv_has_own:
+            return "uv's own settings of package indexes were used, not those of pip"
+        if self._from_pip:
+            names = ", ".join(dict.fromkeys(self._from_pip))
+            return f"uv has no settings of package indexes, so those of pip were used: {names}"
+        return "neither uv nor pip has settings of package indexes, so PyPI was asked"
+
+
+def uv_names_indexes(folder: str) -> bool:
+    """Return whether the user has told uv where packages are, by a variable or a file."""
+    variables = (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES)
+    settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    files = [os.environ.get("UV_CONFIG_FILE", ""), f"{settings}/uv/uv.toml", "/etc/uv/uv.toml"]
+    files += [os.path.join(folder, "uv.toml")]
+    named = any(re.search(r"index|find-links", content(path)) for path in files)
+    project = content(os.path.join(folder, "pyproject.toml"))
+    return (
+        named
+        or any(map(os.environ.get, variables))
+        or "[tool.uv.pip]" in project
+        or "tool.uv.index" in project
+    )
+
+
+def run(
+    argv: List[str], text: str = "", cwd: str = "/", variables: Mapping[str, str] = {}
+) -> Tuple[int, str]:
     """Run a program, which inherits the lock.
 
     Args:
         argv: its command line.
         text: its standard input: it may have passwords, and is in no file.
         cwd: its working folder.
+        variables: for its environment.
 
     Returns:
         Its exit code, and what it printed on one line: at most 400 characters.
     """
     done = subprocess.run(
         argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd=cwd,
-        env={**PATIENCE, **os.environ}, encoding="utf-8", errors="replace", close_fds=False,
+        env={**PATIENCE, **os.environ, **variables}, encoding="utf-8", errors="replace", close_fds=False,
     )  # fmt: skip
     # Addresses of indexes are shown as https://****@index/simple.
     printed = re.sub(r"(?<=://)\S+@", "****@", " ".join(done.stdout.split()))[:400]
@@ -89,7 +170,14 @@ def run(argv: List[str], text: str = "", cwd: str = "/") -> Tuple[int, str]:
 def run_here(asked: Dict[str, Any]) -> None:
     """On the machine of the user: run a program (``argv``, ``text``), and send why it failed, or nothing."""
     threading.Thread(target=read_answers, daemon=True).start()
-    code, printed = run(asked["argv"], asked["text"], ".")
+    argv, text = list(asked["argv"]), asked["text"]
+    if "uv" not in argv[:4]:
+        code, printed = run(argv, text, ".")
+    else:
+        settings = IndexSettings(argv[0], ".")
+        code, printed = run([*argv, *["--no-index"] * settings.no_index], text, ".", settings.variables)
+        if code and "index" not in text:
+            printed += f" ({settings.described()})"
     send(fault=printed if code else "")
 
 
@@ -215,7 +303,10 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     if uv:
         add = [uv, "pip", "install", "--compile-bytecode", "--python", python]
     add += ["--quiet", "--no-deps", "--only-binary", ":all:", "-r", "/dev/stdin"]
-    failed, reason = run(add, "{options}\n{packages}".format(**wanted))
+    settings = IndexSettings(path, "/") if uv else None
+    variables = settings.variables if settings else {}
+    no_index = "--no-index\n" if settings and settings.no_index else ""
+    failed, reason = run(add, "{}{options}\n{packages}".format(no_index, **wanted), variables=variables)
     if failed and not re.search("No space left on device|Disk quota exceeded", reason):
         os.mkdir(wheels)
         why = f"no package index, so wheels are sent ({reason})"

@@ -148,6 +148,40 @@ def test_no_password_is_on_a_command_line(
     assert not holding
 
 
+def test_the_package_indexes_of_pip(
+    ssh_launch: Launch, quick: list[LabHost], index: PackageIndex, tmp_path: Path
+):
+    """Whoever has set a mirror for pip alone gets packages from there, also by uv, which reads none of it."""
+    (tmp_path / "requirements.txt").write_text("tiny\n")
+    settings = index.options.replace("--", "").replace("url ", "url = ").replace("host ", "host = ")
+    (quick[0].home / ".config/pip").mkdir(parents=True)
+    (quick[0].home / ".config/pip/pip.conf").write_text(f"[global]\n{settings}")
+    (tmp_path / "pip.conf").write_text(f"[global]\n{settings}")
+    here = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    quick[0].expected.append(".config")
+
+    own = {**here, "UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple"}
+    ended = ssh_launch("prepare", "--hosts", "node1", cwd=tmp_path, env=own, timeout=120)
+    assert ended.code == 1
+    assert "uv's own settings" in ended.err and "pip" in ended.err
+    assert not index.requests
+
+    ended = ssh_launch("prepare", "--hosts", "node1", cwd=tmp_path, env=here, timeout=120)
+    assert ended.code == 0, ended.err
+    assert version(quick[0]) == "1.0"
+    assert {host for host, _ in index.requests} >= {quick[0].address}, "the host has them from the index"
+    assert "sending" not in ended.err
+    assert PASSWORD not in ended.err + ended.out
+
+
+def test_no_index_of_pip(launch: Launch, tmp_path: Path):
+    (tmp_path / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /no/such/folder\n")
+    env = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    ended = launch("prepare", "six", cwd=tmp_path, env=env, timeout=120)
+    assert ended.code == 1
+    assert "those of pip were used: " in ended.err and "no-index" in ended.err
+
+
 def test_changes_are_seen_and_mended(ssh_launch: Launch, quick: list[LabHost], index: PackageIndex):
     host = quick[0]
     looked = quick[1].home / "looked"

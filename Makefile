@@ -11,6 +11,10 @@ SIDE_BY_SIDE := -p no:cacheprovider -n 8
 # Set, it has each launch compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
+FAST_MARKS := not tensorflow and not slow and not tmux
+# What depends on the user who runs it.
+BY_USER := tests/unit/files tests/unit/agent tests/unit/runs tests/unit/test_ssh.py \
+	$(addprefix tests/local/test_,control.py defaults.py files.py nothing_left.py)
 # Kills at random moments, floods, and the matrix of trainings: make soak runs them.
 LONG := test_floods.py test_kills.py test_kubernetes.py test_signals.py test_survival.py
 # Tests whose examples are random: make test tries a quarter of them.
@@ -25,8 +29,8 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast newest soak lint types docs picture forks collected bench man packages oldest constraints wheel \
-	install uninstall clean python-ok
+.PHONY: help venv dev demo test test-fast newest soak lint types docs picture forks as-user data collected bench man packages oldest \
+	constraints wheel install uninstall clean python-ok
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,15 +45,15 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
-test: packages oldest  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
+test: packages oldest data  ## install what is missing; ruff, codespell, mypy, import-linter, the site and all tests
 	$(MAKE) --no-print-directory --jobs=4 --output-sync=target collected lint types docs
-	@echo "the tests that fork run beside the others, and write to $(VENV)/forks.log"
-	@$(MAKE) --no-print-directory forks >$(VENV)/forks.log 2>&1 & \
+	@echo "beside the others run the tests that fork, and some as an ordinary user; they write to $(VENV)/beside.log"
+	@$(MAKE) --no-print-directory forks as-user >$(VENV)/beside.log 2>&1 & \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS); \
-	code=$$?; wait $$! || { cat $(VENV)/forks.log; code=1; }; exit $$code
+	code=$$?; wait $$! || { cat $(VENV)/beside.log; code=1; }; exit $$code
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (two minutes)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST_MARKS)" $(FAST) $(PYTEST_ARGS)
 
 # Hosts may have it. Where it can't be had, a line says so.
 oldest: $(VENV)/.dev
@@ -59,11 +63,21 @@ oldest: $(VENV)/.dev
 forks: $(VENV)/.dev
 	$(BIN)/python -m pytest -p no:cacheprovider -m forks tests/contract
 
+# Root runs them as another user without rights, who has root's files: only numbers change.
+as-user: $(VENV)/.dev
+	@if [ "$$(id -u)" -eq 0 ]; then \
+	    HOME=/nonexistent unshare --user --map-user=65534 --map-group=65534 \
+	    $(BIN)/python -m pytest -p no:cacheprovider -n 2 -m "$(FAST_MARKS)" $(BY_USER); fi
+
+# Trainings read it, also in places without a network.
+data: $(VENV)/.dev
+	@$(BIN)/python examples/mnist_dist/data.py
+
 # Compiles all test modules once (pytest rewrites them): else each process of the next run would.
 collected: $(VENV)/.dev
 	$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq -m forks
 
-soak: packages $(VENV)/.dev  ## random kills, many times, on every transport; trainings that survive kills
+soak: packages data  ## random kills, many times, on every transport; trainings that survive kills
 	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(EXAMPLES) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, codespell and import-linter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,7 +30,9 @@ _LINK = re.compile(r"\]\(([^()\s]+)\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Link to the repository that this clone came from, and name the version."""
     git = ["git", "-C", str(ROOT), "config", "remote.origin.url"]
-    origin = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    origin = ""
+    if shutil.which("git"):
+        origin = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     web = re.fullmatch(r"(?:https://(?:[^/@]*@)?|git@)([\w.-]+)[/:]([\w./-]+?)(?:\.git)?", origin)
     if web:
         config.repo_url = f"https://{web[1]}/{web[2]}"

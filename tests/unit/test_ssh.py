@@ -17,6 +17,8 @@ from paramiko import PKey
 from launcher.transports.ssh.keys import KnownHosts
 from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, Queries, host_options, parse_hop
 
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
+
 
 class Key(PKey):
     """A host key."""
@@ -149,6 +151,7 @@ def test_without_a_file(folder: Path):
     assert f"{folder}/id_ed25519" in found.identity_files
 
 
+@needs_ssh
 def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
     (folder / "config").write_text(
         "User general\nHost node1\n  Port 2222\n  ProxyCommand relay %h %p %r\n"
@@ -161,6 +164,7 @@ def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
         host_options(Hop("node1", "*"))
 
 
+@needs_ssh
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -198,7 +202,7 @@ SHARED = [
 ]
 
 
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
+@needs_ssh
 @pytest.mark.parametrize(("text", "hosts", "queries"), SHARED)
 def test_hosts_of_the_same_lines_share_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hosts: list[str], queries: int

@@ -220,8 +220,8 @@ def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path):
         tree = Path(sync(copying, ("a",), trees, f"job{number}")["a"][0])
         assert synced(tree) == {**snapshot(folder), b"closed": ("folder", 0o755, None)}
         assert (copying.moved == 0) == (number > 0)
-        for made in (tree / "made", tree / "made/closed"):
-            made.mkdir()
+        (tree / "made/closed").mkdir(parents=True)
+        for made in (tree / "made/closed", tree / "made"):
             os.chown(made, open_hosts.uid or -1, -1)
             made.chmod(0o555)
         assert finish(Copying(open_hosts, 8), ("a",), f"job{number}") == {}

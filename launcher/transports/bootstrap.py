@@ -38,8 +38,8 @@ READY, TOO_OLD, MISSING = "ready", "too old", "missing"
 #: The login shell had read the first line.
 EATEN = "eaten"
 #: A start-up file of the login shell has replaced it (``exec zsh``). The new shell does not know the command
-#: line, and reads its commands from the pipe: the first line makes it exit with this status. After an ``exit``
-#: csh would execute the other lines. fish reads to the end of the pipe before it executes any line.
+#: line, and reads its commands from the pipe: the first line makes it exit with this status. After an
+#: ``exit`` csh would execute the other lines. fish reads to the end of the pipe before it executes any line.
 REPLACED = 97
 _LEAVE = f'exec /bin/sh -c "exit {REPLACED}" #python:'
 

@@ -124,6 +124,11 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
 
 
+def task_range(role: str, count: int) -> str:
+    """The names of all tasks of a role: ``worker/0 to worker/3``."""
+    return f"{role}/0 to {role}/{count - 1}" if count > 1 else f"{role}/0"
+
+
 def nothing_started(seconds: float) -> str:
     """The fault of a host that is connected, but where the agent does not answer."""
     return (

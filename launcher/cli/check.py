@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where", metavar="FILE_OR_LIST", nargs="?",
         help="a hostfile, or host[:slots],... (default: this machine)",
     )  # fmt: skip
-    option(lists, "--hosts X", "the same")
+    option(lists, "--hosts X", "the hosts, in place of FILE_OR_LIST")
     option(parser, "--json", "print JSON instead of tables")
     option(parser, "--python PATH", "the Python of .py files (default: the hostfile's)", program_path)
     option(parser, "--venv NAME", "the environment of the tasks, or its folder", environment)

@@ -21,7 +21,8 @@ def man_page() -> str:
     for name in COMMANDS:
         if name != "run":
             lines += _command(name)
-    lines += [".SH EXIT STATUS", *_rows(EXIT_CODES.rows), ".SH DOCUMENTATION", _text(DOCUMENTATION)]
+    where = f"{DOCUMENTATION} below the prefix of its Python"
+    lines += [".SH EXIT STATUS", *_rows(EXIT_CODES.rows), ".SH DOCUMENTATION", _text(where)]
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,8 @@ import functools
 import importlib
 import os
 import re
+import site
+import sys
 from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
@@ -35,8 +37,8 @@ COMMANDS = {
 }
 #: The largest number of attempts to parse a command line; each finds at least one fault.
 _MOST_ATTEMPTS = 50
-#: Where the documentation is.
-DOCUMENTATION = "docs/ of the source; `make docs` builds the site"
+#: Where an installed launch has the documentation, below the prefix of its Python.
+DOCUMENTATION = "share/doc/tf-launcher/docs"
 
 SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] -m MODULE [ARGS...]
@@ -62,6 +64,14 @@ EXIT_CODES = Section(
         Row("130, 143", "Ctrl-C, or SIGTERM to launch"),
     ],
 )
+
+
+def _documentation() -> str:
+    """The folder of the documentation: in the source that launch runs from, or where pip has installed it."""
+    source = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "docs")
+    installed = [os.path.join(prefix, DOCUMENTATION) for prefix in (sys.prefix, site.getuserbase())]
+    folders = [folder for folder in (source, *installed) if os.path.isfile(os.path.join(folder, "start.md"))]
+    return folders[0] if folders else "docs/ of the source; `make docs` builds the site"
 
 
 def command_module(name: str) -> ModuleType:
@@ -133,7 +143,7 @@ class Parser(argparse.ArgumentParser):
         )
         if self.usage is not None:
             parts.append(section_text(EXIT_CODES))
-            parts.append(f"documentation: {DOCUMENTATION}")
+            parts.append(f"documentation: {_documentation()}")
         return "\n\n".join(parts) + "\n"
 
     # ------------------------------------------------------------------ faults

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from launcher.errors import Fault, JobError
 from launcher.record import Record
 from launcher.task_id import TaskId
+from launcher.text import task_range
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
@@ -160,7 +161,7 @@ def parse_collects(
             expected = f"expected one of {known}, or ./{text} for a path with '=' in it"
             faults.append(Fault(where, f"{text!r}: no task of this job is a {role!r}", expected))
         elif index is not None and index >= count:
-            expected = f"expected {role}/0" + (f" to {role}/{count - 1}" if count > 1 else "")
+            expected = f"expected {task_range(role, count)}"
             faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
         requests.append(CollectRequest(role, index, path, into))
     if faults:

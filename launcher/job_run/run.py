@@ -285,7 +285,7 @@ def _launch(
         display = JobDisplay(options, show, paths, tmux)
         if detached is not None:
             display.renderers = [*display.renderers, detached]
-        for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
+        for note in (_announcement(job, placement), *options.notes, *placement.notes, *display.notes):
             notices.add(note)
         swept = _sweep(job)
         if swept:
@@ -408,8 +408,9 @@ def _sweep(job: str) -> str:
     return sweep_died(runs).text
 
 
-def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
+def _announcement(job: str, placement: Placement) -> str:
+    """The first line about a job; the last ones have the folder of its logs."""
     tasks = counted_roles(Counter(placed.role.name for placed in placement.tasks))
     hosts = placement.hosts()
     where = hosts[0].name if len(hosts) == 1 else counted(len(hosts), "host")
-    return f"job {job}: {tasks} on {where}; logs in {paths.logs}"
+    return f"job {job}: {tasks} on {where}"

@@ -19,7 +19,7 @@ from launcher.record import Record
 from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.report import TaskState
 from launcher.task_id import TaskId
-from launcher.text import did_you_mean, duration, printable
+from launcher.text import did_you_mean, duration, printable, task_range
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS = "agents"
@@ -279,7 +279,7 @@ def selected(known: Collection[TaskId], names: Collection[str], where: str = "")
             near = [*by_role, *(task for tasks in by_role.values() for task in tasks[:100])]
             expected = did_you_mean(name.replace(":", "/"), near, f"expected one of {', '.join(by_role)}")
             if role in by_role:
-                expected = f"expected {role}/0 to {by_role[role][-1]}"
+                expected = f"expected {task_range(role, by_role[role][-1].index + 1)}"
             faults.append(Fault(where, f"there is no task {name!r}", expected))
     if faults:
         raise InputError(faults)

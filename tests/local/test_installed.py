@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy.mkdir()
     for name in ("LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, copy)
-    for name in (".ci", "launcher"):
+    for name in (".ci", "launcher", "docs", "hostfiles"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     _run("make", "--no-print-directory", "wheel", f"PYTHON={sys.executable}", cwd=copy)
     (built,) = (copy / "dist").glob("tf_launcher-*.whl")
@@ -76,6 +76,9 @@ def _run_a_job(commands: Path, version: str, launch: Launch, folder: Path) -> No
     assert len(report["tasks"]) == 3
     shown = launch("--version", command=[str(commands / "launch")], cwd=folder)
     assert shown.out.startswith(f"launch {launcher.__version__}, Python {version}.")
+    text = launch("--help", command=[str(commands / "launch")], cwd=folder).out
+    documentation = Path(text.splitlines()[-1].removeprefix("documentation: "))
+    assert documentation.is_relative_to(commands.parent) and (documentation / "hangs.md").is_file()
 
 
 def test_the_wheel_runs_a_job_in_an_empty_environment(wheel: Path, launch: Launch, tmp_path: Path):

@@ -93,7 +93,8 @@ COMMAND_LINE = [
     ("scancel 12", "type `launch stop`"),
     ("squeue", "type `launch ps`"),
     # Commands of other launchers.
-    ("init", "no command 'init': type `launch JOB.yaml`; a program of that name: `launch run init`"),
+    ("init", "no command 'init': type `launch PROGRAM`; a program of that name: `launch run init`"),
+    ("apply", "no command 'apply': type `launch JOB.yaml`; a program of that name: `launch run apply`"),
     ("status", "no command 'status': type `launch ps`; a program of that name: `launch run status`"),
     ("submit train.py", "type `launch --detach PROGRAM`"),
     ("top", "type `launch ps`; a program of that name: `launch run top`"),

@@ -93,7 +93,7 @@ def test_a_dry_run_acquires_nothing(launch: Launch, ledger: Callable[[], list[st
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize(("landlord", "line"), [("is slow", "the rooms are made"), ("", "; logs in ")])
+@pytest.mark.parametrize(("landlord", "line"), [("is slow", "the rooms are made"), ("", "launch: job ")])
 def test_a_signal(
     launch: Launch,
     ledger: Callable[[], list[str]],

@@ -17,11 +17,10 @@ from launcher.text import listed
 TFJOB = "TFJob"
 #: Kinds that have a TFJob somewhere in them -> where.
 _TFJOB_INSIDE = {"Experiment": "spec.trialTemplate.trialSpec, its placeholders filled in"}
-#: What Katib and Helm fill in.
+#: What Katib and Helm fill in; in a file that is not YAML, what no YAML has.
 _OF_KATIB = r"\$\{trialParameters\.[^}\n]*\}"
-_OF_HELM = r"\{\{(?:-|[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b)[^}\n]*\}\}"
-#: The first of them that is not in a comment.
-_UNFILLED = rf"(?m)^(?![ \t]*#).*?({_OF_KATIB}|{_OF_HELM})"
+_OF_HELM = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b[^}\n]*\}\}"
+_OF_TEMPLATES = r"\{\{-[^}\n]*\}\}"
 
 
 class _Document(Record):
@@ -94,21 +93,29 @@ def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node
 
 def _documents(text: str, faults: Faults) -> list[_Document] | None:
     """The documents of a file that have content, those of lists one by one; ``None``: it has faults."""
-    unfilled = re.search(_UNFILLED, text)
-    attempt = Faults(faults.source) if unfilled else faults
-    before = len(attempt)
+    attempt = Faults(faults.source)
     documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
-    if len(attempt) == before and not (unfilled and (any(each.kind == TFJOB for each in documents))):
-        return documents
-    if unfilled:
-        tool = "Katib" if unfilled[1].startswith("$") else "Helm"
-        expected = {
-            "Katib": "expected a value, as Katib writes it into the TFJob of each trial",
-            "Helm": "expected the output of `helm template CHART`",
-        }
-        line = text.count("\n", 0, unfilled.start(1)) + 1
-        faults.add(line, f"{quoted(unfilled[1])} is a placeholder that {tool} fills in", expected[tool])
-    return None
+    is_yaml = not len(attempt)
+    if not is_yaml or any(each.kind == TFJOB for each in documents):
+        patterns = (_OF_KATIB, _OF_HELM) if is_yaml else (_OF_KATIB, _OF_HELM, _OF_TEMPLATES)
+        unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)
+        if unfilled:
+            line = text.count("\n", 0, unfilled.start(1)) + 1
+            faults.add(
+                line, f"the placeholder {quoted(unfilled[1])} is not filled in", _filled_by(unfilled[1])
+            )
+            return None
+    if not is_yaml:
+        parse_yaml(text, faults)
+        return None
+    return documents
+
+
+def _filled_by(placeholder: str) -> str:
+    """What to use in place of a file with a placeholder."""
+    if placeholder.startswith("$"):
+        return "expected a value, as Katib writes it into the TFJob of each trial"
+    return "expected the output of `helm template CHART`"
 
 
 def _objects(node: Node) -> Iterator[_Document]:

@@ -274,10 +274,10 @@ def kinds(text: str) -> str:
         ("apiVersion: kubeflow.org/v1beta1\nkind: Experiment\nspec: {a: '${trialParameters.b}'}", f"j:1: {kinds('Experiment')}; Experiment has a TFJob at spec.trialTemplate.trialSpec, its placeholders filled in"),
         (f"{FULL}---\n{FULL}", f"j:{len(FULL.splitlines()) + 2}: the file has 2 TFJobs, the first at line 1; expected one: launch starts one job"),
         # placeholders
-        (FULL.replace("--serve", "'--lr=${trialParameters.lr}'"), 'j:32: "${trialParameters.lr}" is a placeholder that Katib fills in; expected a value, as Katib writes it into the TFJob of each trial'),
-        (FULL.replace("replicas: 3", "replicas: {{ .Values.workers }}"), 'j:9: "{{ .Values.workers }}" is a placeholder that Helm fills in; expected the output of `helm template CHART`'),
-        (FULL.replace("image: tf:1", 'image: "{{ .Values.image }}"'), 'j:18: "{{ .Values.image }}" is a placeholder that Helm fills in; expected the output of `helm template CHART`'),
-        (f"{{{{- if .Values.on }}}}\n{FULL}\n{{{{- end }}}}", 'j:1: "{{- if .Values.on }}" is a placeholder that Helm fills in; expected the output of `helm template CHART`'),
+        (FULL.replace("--serve", "'--lr=${trialParameters.lr}'"), 'j:32: the placeholder "${trialParameters.lr}" is not filled in; expected a value, as Katib writes it into the TFJob of each trial'),
+        (FULL.replace("replicas: 3", "replicas: {{ .Values.workers }}"), 'j:9: the placeholder "{{ .Values.workers }}" is not filled in; expected the output of `helm template CHART`'),
+        (FULL.replace("image: tf:1", 'image: "{{ .Values.image }}"'), 'j:18: the placeholder "{{ .Values.image }}" is not filled in; expected the output of `helm template CHART`'),
+        (f"{{{{- if .Values.on }}}}\n{FULL}\n{{{{- end }}}}", 'j:1: the placeholder "{{- if .Values.on }}" is not filled in; expected the output of `helm template CHART`'),
     ],
 )  # fmt: skip
 def test_what_a_file_of_kubernetes_is_instead(text: str, expected: str):
@@ -285,8 +285,9 @@ def test_what_a_file_of_kubernetes_is_instead(text: str, expected: str):
     assert [str(fault) for fault in found.faults] == [expected]
 
 
-def test_placeholders_in_comments_do_not_matter():
-    assert parse_job(f"# {{{{ .Values.a }}}}\n{FULL}", "j", {}, sections(), "/proj", HERE).faults == ()
+def test_placeholders_of_programs_and_in_comments_do_not_matter():
+    for text in (f"# {{{{ .Values.a }}}}\n{FULL}", FULL.replace("--serve", "'{{- name }} {{ x }} ${A}'")):
+        assert parse_job(text, "j", {}, sections(), "/proj", HERE).faults == ()
 
 
 @pytest.mark.parametrize("engine", ["", "kubernetes"])

@@ -141,7 +141,13 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
 
 def _place(options: Options) -> Place:
     """What is known about where the tasks run."""
-    transport, venv = options.transport, options.job.venv or ""
+    transport, job, venv = options.transport, options.job, options.job.venv or ""
+    variables = [
+        job.env,
+        job.option_env,
+        *(role.env for role in job.roles),
+        *(host.env for host in options.hosts),
+    ]
     over_ssh = options.transport_name == "ssh" and options.other_machines
     return Place(
         options.other_machines,
@@ -149,6 +155,7 @@ def _place(options: Options) -> Place:
         transport.in_containers,
         bool(options.sync),
         transport.missing_hint,
-        options.job.prepare if options.other_machines else "launch prepare",
+        job.prepare if options.other_machines else "launch prepare",
         "" if "/" in venv else venv,
+        frozenset(name for pairs in variables for name, _ in pairs),
     )

@@ -36,6 +36,8 @@ class Place(Record):
     #: The command that makes environments there, and the name of the one that is used.
     prepare: str = "launch prepare"
     venv: str = ""
+    #: Names of variables that the user sets for tasks; those of ``-x NAME`` are not in the plan.
+    passed: frozenset[str] = frozenset()
 
 
 class Renderer(Protocol):

@@ -178,6 +178,7 @@ def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
     """What is known about the task that failed, for hints."""
     plan = _plan_of_task(failure, paths)
     argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
+    passed = env.keys() | place.passed
     elsewhere = place.other_machines and not is_loopback(failure.host or "")
     here = not (elsewhere or place.in_containers)
     runs_python = os.path.basename(argv[0]).startswith("python")
@@ -195,8 +196,8 @@ def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
         prepare=place.prepare if elsewhere else "launch prepare",
         files=place.files,
         modules_here=frozenset(_modules_in(".", *(os.path.dirname(word) for word in argv[1:2]))),
-        not_passed=frozenset() if here else frozenset(os.environ.keys() - env.keys()),
-        passed=frozenset(env.keys() | (os.environ.keys() if here else set())),
+        not_passed=frozenset() if here else frozenset(os.environ.keys() - passed),
+        passed=frozenset(passed | (os.environ.keys() if here else set())),
     )
 
 

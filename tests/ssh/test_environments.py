@@ -63,3 +63,21 @@ def test_a_module_that_is_not_there(ssh_launch: Launch, prepared: list[Path]):
     ended = ssh_launch("--hosts", "node1", "--venv", "lab", "-c", "import no_such_module", cwd="/")
     hint = "  hint: `launch prepare --hosts node1 --name lab PACKAGE...` makes the environment lab again"
     assert ended.code == 1 and hint in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("-c", "import no_such_module"), 1, "-x PYTHONPATH"),
+        (("-x", "PYTHONPATH", "-c", "import no_such_module"), 1, "prepare --hosts node1"),
+        (("--", "conda", "run", "python", "train.py"), 127, "only login shells have conda"),
+        (("--", "/no/such/program"), 127, "--sync DIR"),
+    ],
+)
+def test_a_hint_names_what_is_missing_on_a_host(
+    ssh_launch: Launch, words: tuple[str, ...], code: int, part: str
+):
+    ended = ssh_launch("--hosts", "node1", *words, env={"PYTHONPATH": "/lib/of/mine"}, cwd="/")
+    assert ended.code == code
+    (hint,) = [line for line in ended.err.splitlines() if line.startswith("  hint: ")]
+    assert part in hint

@@ -51,6 +51,8 @@ class Call:
         self.reading = self.exhausted = False
         #: When it began, a task took rows, or gave results.
         self.moved = 0.0
+        #: Whether the user was told that results are missing.
+        self.told_missing = False
         #: Tasks that had some partition; whether rows were dropped, because tasks take no more.
         self.served: set[str] = set()
         self.dropped = False

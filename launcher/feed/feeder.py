@@ -273,6 +273,8 @@ class Feeder:
         while call.error is None and not feed.state.is_ready():
             with feed.event() as now:
                 feed.state.check(now)
+            if text := feed.state.results_missing(now):
+                self._warn(text)
             missing = feed.state.missing(now)
             if missing and (begun := feed.waiting.due()):
                 hint = "importing TensorFlow takes seconds"

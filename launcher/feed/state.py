@@ -20,6 +20,8 @@ from launcher.text import listed
 IN_STEP = "equal batches are for all tasks or for none"
 #: Seconds for all tasks to open their feeds; until then each gets one partition.
 GATHERING = 10.0
+#: Seconds without any result of tasks that ask for more rows, after which the user is told.
+SILENT = 10.0
 #: Seconds without any task: in this time the job should have failed, for a more precise reason.
 LONELY = 1.0
 #: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
@@ -402,7 +404,7 @@ class FeedState:
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
         if call.inference and alive and not self.takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
-        late = [task for task in tasks if task.late]
+        late = self._late()
         if not late and (call.in_step or not any(task.connected for task in self.takers)):
             late = [task for task in self.takers if task.ended is None and not task.connected]
         if not late:  # only the source of the rows, or a restart, is awaited
@@ -413,10 +415,30 @@ class FeedState:
             if stuck or not call.inference:
                 lines = [line for task in stuck for line in self._last_lines(task)]
                 raise FeedTimeout(", ".join(stuck or names), call.timeout, lines)
-            raise FeedError(
-                f"{feed}: {', '.join(names)} asked for more rows, and for {call.timeout:g}s results are "
-                "missing: batch_results() must be given one result for each row"
-            )
+            raise FeedError(self._results_missing(late, call.timeout))
+
+    def _late(self) -> list[Task]:
+        """Tasks that have rows, or whose results are not all there."""
+        return [task for task in self.tasks.values() if task.late]
+
+    def _results_missing(self, late: Sequence[Task], seconds: float) -> str:
+        return (
+            f"feed {self.name!r}: {', '.join([task.name for task in late])} asked for more rows, and for "
+            f"{seconds:g}s results are missing: batch_results() must be given one result for each row"
+        )
+
+    def results_missing(self, now: float) -> str:
+        """The warning, once in a call, that a function gives no results, long before `check` raises that.
+
+        Returns:
+            The text; empty if none is due.
+        """
+        call, late = self.call, self._late()
+        waits_for_results = late and all(task.link is not None and task.link.hungry for task in late)
+        if not call.inference or call.told_missing or not waits_for_results or now - call.moved < SILENT:
+            return ""
+        call.told_missing = True
+        return self._results_missing(late, SILENT)
 
     def _check_steps(self, call: Call, now: float) -> None:
         """Look for tasks that have missed batches, and do not start again together with all others."""

@@ -181,6 +181,21 @@ def test_a_task_that_owes_results():
         world.passes(5.1)
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_task_that_owes_results_is_named_once_before_the_time_is_up(answers: bool):
+    world = World(1, [range(10)], inference=True, timeout=600.0).begins()
+    world.tasks[0].answers = answers
+    while world.tasks[0].coming:
+        world.tasks[0].takes()
+    told = []
+    for _ in range(6):
+        world.passes(5.0)
+        told.append(world.state.results_missing(world.now))
+    text = "feed 'input': worker/0 asked for more rows, and for 10s results are missing: batch_results() must"
+    assert [bool(each) for each in told] == ([False] * 6 if answers else [False, True, *[False] * 4])
+    assert answers or told[1].startswith(text)
+
+
 def test_waits_that_have_no_limit():
     """For the source of the rows, and for a task that starts again until it has started."""
     world = World(1, [range(10)], timeout=5.0)

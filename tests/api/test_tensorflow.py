@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -46,6 +48,38 @@ def test_a_dataset_a_model_and_tensorboard(tmp_path: Path):
         cluster.train([([float(row), 1.0], 0.5) for row in range(100)])
     assert (tmp_path / "rows").read_text() == "100"
     assert Path(cluster.run_dir, "output", "worker-0", "model", "saved_model.pb").exists()
+
+
+def test_functions_for_autograph(tmp_path: Path):
+    """A ``tf.function`` that was called here; names that only annotations have."""
+    (tmp_path / "program.py").write_text(
+        """
+from __future__ import annotations
+from collections.abc import Sequence
+import tensorflow as tf
+from launcher import TFParallel
+
+@tf.function
+def halve(number: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    while number > 1.0:
+        number = number / 2.0
+    return number
+
+def work(args, ctx):
+    return float(halve(tf.constant(args)))
+
+print("found", float(halve(tf.constant(3.0))), TFParallel.run(work, [5.0, 6.0], at_once=1))
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "found 0.75 [0.625, 0.75]" in ended.stdout, ended.stderr
+    assert "AutoGraph could not" not in ended.stdout + ended.stderr
 
 
 def answers(url: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import io
 import linecache
 import pickle
 from types import CodeType
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import cloudpickle
 
@@ -40,10 +42,40 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
     def __init__(self, file: io.BytesIO, protocol: int | None, keep: Any, sources: bool) -> None:
         self._sources: dict[str, str] | None = {} if sources else None
+        #: Whether values that only annotations name can be pickled, by their `id`.
+        self._tried: dict[int, bool] = {}
         table = cloudpickle.Pickler.dispatch_table
         self._reduce = table[CodeType]
         self.dispatch_table = table.new_child({CodeType: self._code})  # before __init__, which reads it
         super().__init__(file, protocol, keep)
+
+    def reducer_override(self, thing: Any) -> Any:
+        """See `pickle.Pickler`. A traced ``tf.function`` travels as one that was not called yet."""
+        is_tensorflow = type(thing).__module__.startswith("tensorflow.")
+        if is_tensorflow and hasattr(thing, "python_function") and hasattr(thing, "_clone"):
+            return thing._clone(None).__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # its graphs can't be pickled
+        return super().reducer_override(thing)
+
+    def _dynamic_function_reduce(self, function: Any) -> Any:
+        """Add the globals that only annotations name: AutoGraph compiles the source of a function again."""
+        reduced = super()._dynamic_function_reduce(function)
+        found, known = reduced[2][1]["__globals__"], function.__globals__
+        for name in _annotation_names(function.__code__):
+            if name in known and name not in found and self._can_travel(known[name]):
+                found[name] = known[name]
+        return reduced
+
+    def _can_travel(self, value: Any) -> bool:
+        """Whether a value can be pickled; a class that is being pickled can."""
+        if id(value) not in self._tried:
+            self._tried[id(value)] = True
+            pickler = _Pickler(io.BytesIO(), None, None, False)
+            pickler._tried = self._tried
+            try:
+                pickler.dump(value)
+            except Exception:  # noqa: BLE001 - whatever an object of the program raises
+                self._tried[id(value)] = False
+        return self._tried[id(value)]
 
     def _code(self, code: CodeType) -> Any:
         name = code.co_filename
@@ -57,6 +89,52 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             source = "".join(linecache.getlines(name))
             self._sources[name] = source if len(source) <= _LONGEST else ""
         return self._sources[name]
+
+
+def _annotation_names(code: CodeType) -> frozenset[str]:
+    """The names in the annotations of a function, and of those in it."""
+    lines = linecache.getlines(code.co_filename)
+    source = "".join(lines)
+    return (
+        _names_by_line(source).get(code.co_firstlineno, frozenset())
+        if len(source) <= _LONGEST
+        else frozenset()
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _names_by_line(source: str) -> dict[int, frozenset[str]]:
+    """The names in annotations, by the first line of the function; none if the source is not Python."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    found = {}
+    for function in functions:
+        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        found[first] = frozenset(_names_of(function))
+    return found
+
+
+def _names_of(function: ast.AST) -> Iterator[str]:
+    for node in ast.walk(function):
+        for name in ("annotation", "returns"):
+            annotation = getattr(node, name, None)
+            for part in () if annotation is None else ast.walk(annotation):
+                if isinstance(part, ast.Name):
+                    yield part.id
+                elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield from _names_in_text(part.value)
+
+
+def _names_in_text(text: str) -> list[str]:
+    """The names in an annotation that is a text."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return [part.id for part in ast.walk(tree) if isinstance(part, ast.Name)]
 
 
 def _restore(kind: Callable[..., CodeType], values: Any, name: str, source: str) -> CodeType:

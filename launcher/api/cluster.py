@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from launcher import arguments
 from launcher.api.remote.node import TRAINING, InputMode
-from launcher.api.run import AnyPath, Options, count_faults, list_faults, option_faults
+from launcher.api.run import AnyPath, Options, context_fault, function_fault, read_options
 from launcher.api.tasks import TaskHandle, Tasks, dumps
+from launcher.arguments import Arguments, named_arguments
 from launcher.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Peer
-from launcher.job import RunPaths
+from launcher.feed.sources import FILLS
+from launcher.job import MOST_TASKS, RunPaths
 from launcher.job_run.notices import print_notice
 from launcher.runs.run import json_of
 
@@ -49,7 +54,7 @@ class _Nodes(Tasks):
         self,
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
-        job: AnyPath | None,
+        job: str | None,
         work: Mapping[str, Any],
         feeds: Sequence[str],
         exactly_once: bool,
@@ -112,6 +117,7 @@ class TFCluster:
         return f"<TFCluster {self._nodes.driver.job} {state}: {', '.join(self._nodes.handles)}{more}>"
 
     @staticmethod
+    @named_arguments(_RUN, Options.__annotations__, context_fault)
     def run(
         map_fun: Callable[[Any, Any], Any],
         tf_args: Any,
@@ -166,25 +172,36 @@ class TFCluster:
             TaskFailed: a node failed before all were there.
             JobFailed: the nodes do not start, or not in time.
         """
-        faults = [*list_faults(_RUN, "queues", queues), *option_faults(_RUN, options)]
+        found = Arguments(_RUN)
+        read_function(found, map_fun, tf_args)
+        tensorboard, eval_node, exactly_once, driver_ps_nodes = (
+            found.optional(name, value, arguments.flag, False)
+            for name, value in {
+                "tensorboard": tensorboard,
+                "eval_node": eval_node,
+                "exactly_once": exactly_once,
+                "driver_ps_nodes": driver_ps_nodes,
+            }.items()
+        )
         if driver_ps_nodes:
             text = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
-            expected = "expected False; roles: [ps] in a hostfile reserves hosts for them"
-            faults.append(Fault(_RUN, text, expected))
-        if input_mode not in tuple(InputMode):
-            expected = "expected InputMode.TENSORFLOW or InputMode.SPARK"
-            faults.append(Fault(_RUN, f"input_mode={input_mode!r}", expected))
-        roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, faults)
-        check_function(_RUN, map_fun, tf_args, faults)
+            found.add(text, "expected False; roles: [ps] in a hostfile reserves hosts for them")
+        input_mode = found.read("input_mode", input_mode, _input_mode)
+        reservation_timeout = found.read("reservation_timeout", reservation_timeout, arguments.number(0))
+        log_dir = found.optional("log_dir", log_dir, arguments.path, "")
+        queues = found.read("queues", queues, arguments.several(arguments.text))
+        job_file: str | None = found.optional("job", job, arguments.path)
+        roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, found)
+        read = read_options(found, options)
+        found.check()
         if tensorboard:
-            more = [*(options.get("options") or ()), f"--tensorboard={log_dir or ''}"]
-            options = {**options, "options": more}
-        function, arguments = dumps(_RUN, {"map_fun": map_fun, "tf_args": tf_args})
-        work = {"function": function, "arguments": arguments}
+            read["options"] = [*read.get("options", ()), f"--tensorboard={log_dir}"]
+        function, pickled = dumps(_RUN, {"map_fun": map_fun, "tf_args": tf_args})
+        work = {"function": function, "arguments": pickled}
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
             feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
-        nodes = _Nodes(roles, options, job, work, feeds, exactly_once)
+        nodes = _Nodes(roles, read, job_file, work, feeds, exactly_once)
         nodes.start()
         cluster = TFCluster(nodes)
         try:
@@ -196,6 +213,7 @@ class TFCluster:
 
     # ------------------------------------------------------------------ feeding
 
+    @named_arguments("TFCluster.train")
     def train(
         self,
         data: Any,
@@ -225,13 +243,17 @@ class TFCluster:
                 with ``input_mode=InputMode.FEED``.
             JobFailed: the job has failed, or the cluster has been shut down.
         """
-        feeder = self._usable_feeder("TFCluster.train")
-        if num_epochs < 1:
-            expected = "expected 1 or more (TensorFlowOnSpark made 10 of 0)"
-            raise InputError([Fault("TFCluster.train", f"num_epochs={num_epochs}", expected)])
-        feeder.train(
+        found = Arguments("TFCluster.train")
+        epochs = found.read("num_epochs", num_epochs, arguments.whole())
+        if epochs == 0:
+            found.add("num_epochs=0", "expected 1 or more (TensorFlowOnSpark made 10 of 0)")
+        feed_timeout, qname = _read_feed(found, feed_timeout, qname)
+        equal = found.optional("equal", equal, arguments.choice(*FILLS))
+        batch_size = found.optional("batch_size", batch_size, arguments.whole(1))
+        found.check()
+        self._usable_feeder("TFCluster.train").train(
             data,
-            epochs=num_epochs,
+            epochs=epochs,
             feed_timeout=feed_timeout,
             qname=qname,
             equal=equal,
@@ -239,6 +261,7 @@ class TFCluster:
         )
         self._nodes.check()
 
+    @named_arguments("TFCluster.inference")
     def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
         """Feed rows, and get a result for each, in their order.
 
@@ -259,6 +282,9 @@ class TFCluster:
                 ``input_mode=InputMode.FEED``.
             JobFailed: the job has failed, or the cluster has been shut down.
         """
+        found = Arguments("TFCluster.inference")
+        feed_timeout, qname = _read_feed(found, feed_timeout, qname)
+        found.check()
         feeder = self._usable_feeder("TFCluster.inference")
         return iter(feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
 
@@ -306,6 +332,7 @@ class TFCluster:
 
     # ------------------------------------------------------------------ its end
 
+    @named_arguments("TFCluster.shutdown")
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = _THREE_DAYS) -> None:
         """End the feeds, and wait until the function has returned in all nodes.
 
@@ -315,12 +342,16 @@ class TFCluster:
             timeout: seconds, after which the nodes are ended; -1: no limit.
 
         Raises:
+            InputError: ``timeout`` is not a number; the cluster goes on.
             TaskFailed: a node has failed; the first one.
             JobFailed: the job has failed in another way, or took too long.
         """
+        found = Arguments("TFCluster.shutdown")
+        timeout = found.optional("timeout", timeout, arguments.number(), _THREE_DAYS)
+        found.check()
         if self not in _open:
             return
-        limit, began = None if timeout < 0 else timeout, time.monotonic()
+        limit, began = timeout if 0 <= timeout < threading.TIMEOUT_MAX else None, time.monotonic()
         try:
             self._nodes.feeder.finish(limit)
             if not self._nodes.driver.wait(limit and max(0.0, began + limit - time.monotonic())):
@@ -362,49 +393,53 @@ class TFCluster:
         return self._nodes.feeder
 
 
-def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fault]) -> None:
-    """Raise all faults in the arguments of ``caller``.
-
-    Args:
-        map_fun, tf_args: its first two arguments.
-        faults: those of the others.
+def read_function(found: Arguments, map_fun: Any, tf_args: Any) -> None:
+    """Add the fault that the first argument of a call is no function.
 
     Raises:
-        InputError: there are faults.
+        InputError: the second one is: each argument is one place off, so faults of the others would mislead.
     """
-    found = list(faults)
     if not callable(map_fun):
-        text = f"map_fun is a {type(map_fun).__name__}"
-        first = Fault(caller, text, "expected the function first, without a SparkContext before it")
-        found = [first] if callable(tf_args) else [first, *found]  # else all that follows is one place off
-    if found:
-        raise InputError(found)
+        found.add(*function_fault(map_fun))
+        if callable(tf_args):
+            found.check()
+
+
+def _input_mode(value: Any) -> InputMode:
+    with suppress(ValueError):
+        return InputMode(arguments.whole()(value))
+    raise ValueError("expected InputMode.TENSORFLOW or InputMode.SPARK")
+
+
+def _read_feed(found: Arguments, feed_timeout: Any, qname: Any) -> tuple[float, str]:
+    """Read what calls that feed rows have in common."""
+    limit = found.read("feed_timeout", feed_timeout, arguments.number(0))
+    return limit, found.read("qname", qname, arguments.text)
 
 
 def _roles(
-    num_executors: Any, num_ps: Any, master_node: Any, eval_node: Any, drains: bool, faults: list[Fault]
+    num_executors: Any, num_ps: Any, master_node: Any, eval_node: bool, drains: bool, found: Arguments
 ) -> dict[str, dict[str, Any]]:
     """By name, what a job file would say of each role, in the order of the numbers of their nodes.
 
     Args:
         drains: workers have time to finish after the chief; else the job file says how much.
-        faults: the faults of the other arguments are appended here.
+        found: gets the faults.
     """
-    wrong = [*count_faults(_RUN, "num_executors", num_executors, 1), *count_faults(_RUN, "num_ps", num_ps)]
-    if master_node not in (None, "", "chief", "master"):
-        wrong.append(Fault(_RUN, f"master_node={master_node!r}", "expected 'chief'"))
-    faults += wrong
-    if wrong:
+    num_executors = found.read("num_executors", num_executors, arguments.whole(1, MOST_TASKS))
+    num_ps = found.optional("num_ps", num_ps, arguments.whole(0, MOST_TASKS), 0)
+    master_node = found.optional("master_node", master_node, arguments.choice("", "chief", "master"), "")
+    if None in (num_executors, num_ps, master_node):
         return {}
-    counts = {"ps": int(num_ps), master_node or "chief": int(bool(master_node))}
+    counts = {"ps": num_ps, master_node or "chief": int(bool(master_node))}
     counts["evaluator"] = int(bool(eval_node))
     others = sum(counts.values())
-    counts["worker"] = int(num_executors) - others
+    counts["worker"] = num_executors - others
     least = others + (0 if master_node else 1)
     if num_executors < least:
         names = ", ".join(f"{count} {name}" for name, count in counts.items() if count > 0)
         text = f"num_executors={num_executors} leaves no worker beside {names}"
-        faults.append(Fault(_RUN, text, f"expected {least} or more: it counts all nodes"))
+        found.add(text, f"expected {least} or more: it counts all nodes")
     roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
     roles["evaluator"]["drain"] = _EVALUATOR
     if master_node == "chief" and drains:

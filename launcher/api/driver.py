@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -41,7 +41,7 @@ class Driver:
     process does not own it: there, all methods do nothing.
 
     Args:
-        argv: the arguments of `launch`.
+        argv: options of `launch`.
         environ: the environment of `launch`.
         roles: see `launcher.config.jobfile.parse_job`.
         quiet: do not show the output of `launch`.
@@ -49,6 +49,7 @@ class Driver:
         keep_events: whether `events` keeps all of them, for tests. A long job would fill the memory.
         on_event: is called with each event, in a thread.
         on_end: is called when the launcher has ended and its report is complete, in the same thread.
+        program: the program and its arguments, which follow the options; empty: the roles have it.
     """
 
     argv: Sequence[str]
@@ -59,6 +60,7 @@ class Driver:
     keep_events: bool = False
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
     on_end: Callable[[], None] = lambda: None
+    program: Sequence[str] = ()
     #: All events so far if `keep_events` is set. The last ``TaskMoved`` of each task is always kept.
     events: list[Mapping[str, Any]] = field(default_factory=list, init=False)
     moved: dict[str, Mapping[str, Any]] = field(default_factory=dict, init=False)
@@ -84,36 +86,36 @@ class Driver:
         Raises:
             LaunchError: it can't be started.
         """
-        events, events_in = os.pipe()
-        lifeline, lifeline_in = os.pipe()
-        commands, commands_in = os.pipe()
-        self._ours = [commands_in, lifeline_in]
-        theirs = {"--events-fd": events_in, "--until-eof-fd": lifeline, "--commands-fd": commands}
-        if self.roles:
-            theirs["--roles-fd"] = os.memfd_create("launch")
-            os.write(theirs["--roles-fd"], json.dumps(self.roles).encode())
-            os.lseek(theirs["--roles-fd"], 0, os.SEEK_SET)
-        _drivers.add(self)
-        options = [text for name, fd in theirs.items() for text in (name, str(fd))]
+        roles = json.dumps(self.roles).encode() if self.roles else b""
         output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
         output = output if self.output is None else self.output
-        try:
-            self.process = subprocess.Popen(
-                launch_command(*options, *self.argv),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self.environ,
-                pass_fds=list(theirs.values()),
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            os.close(events)
-            self._release()
-            raise LaunchError(f"the job can't be started: {error}") from error
-        finally:
-            for fd in theirs.values():
-                os.close(fd)
+        with ExitStack() as theirs, ExitStack() as ours:
+            events, events_in = _pipe(ours, theirs)
+            lifeline, lifeline_in = _pipe(theirs, ours)
+            commands, commands_in = _pipe(theirs, ours)
+            options = ["--events-fd", str(events_in), "--until-eof-fd", str(lifeline)]
+            passed = [events_in, lifeline, commands]
+            if roles:
+                passed.append(_in_memory(roles, theirs))
+                options += ["--roles-fd", str(passed[-1])]
+            # The last option: `launch` has not read it if a word before it is the program.
+            last = ["--commands-fd", str(commands)]
+            self._ours = [commands_in, lifeline_in]
+            _drivers.add(self)
+            try:
+                self.process = subprocess.Popen(
+                    launch_command(*options, *self.argv, *last, *self.program),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self.environ,
+                    pass_fds=passed,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                _drivers.discard(self)
+                raise LaunchError(f"the job can't be started: {error}") from error
+            ours.pop_all()
         pipes = {"stdout": self.process.stdout, "stderr": self.process.stderr}
         self._pumps = [_thread(self._show, pipe, name) for name, pipe in pipes.items() if pipe is not None]
         _thread(self._run, events)
@@ -231,6 +233,24 @@ class Driver:
         _drivers.discard(self)
         while self._ours:
             os.close(self._ours.pop())
+
+
+def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:
+    """A pipe, each end of which is closed at the end of a context."""
+    reader, writer = os.pipe()
+    of_reader.callback(os.close, reader)
+    of_writer.callback(os.close, writer)
+    return reader, writer
+
+
+def _in_memory(content: bytes, until: ExitStack) -> int:
+    """A descriptor from which this can be read, closed at the end of a context."""
+    descriptor = os.memfd_create("launch")
+    until.callback(os.close, descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _thread(function: Callable[..., None], *args: Any) -> threading.Thread:

@@ -6,29 +6,39 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.cluster import check_function
+from launcher import arguments
+from launcher.api.cluster import read_function
 from launcher.api.remote.worker import Message
-from launcher.api.run import Options, count_faults, option_faults
+from launcher.api.run import Options, context_fault, read_options
 from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
+from launcher.arguments import Arguments, named_arguments
 from launcher.config.hostfile import read_hosts
-from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
+from launcher.errors import JobFailed, LaunchError, TaskFailed
+from launcher.job import MOST_TASKS
 from launcher.record import Record
 from launcher.supervisor.restarts import cannot_import
+from launcher.text import Waiting
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _RUN = "TFParallel.run"
+#: So many arguments a program may make of a list; more are an iterator without an end.
+_MOST_INSTANCES = 1_000_000
+#: For a slot to exit after it was told to, and between two looks at it.
+_SLOT_EXIT_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 
 
 class TFParallel:
     """Runs independent instances of a function; see `run`."""
 
     @staticmethod
+    @named_arguments(_RUN, Options.__annotations__, context_fault)
     def run(
         map_fun: Any,
         tf_args: Any,
@@ -69,23 +79,37 @@ class TFParallel:
             TaskFailed: an instance has failed.
             JobFailed: the job has failed, or a result can't be read here.
         """
-        faults = [] if num_executors is None else count_faults(_RUN, "num_executors", num_executors)
-        faults += [] if at_once is None else count_faults(_RUN, "at_once", at_once, 1)
-        faults += count_faults(_RUN, "restarts", options.get("restarts") or 0)
-        if num_executors is None and not isinstance(tf_args, Iterable):
-            text = f"tf_args is a {type(tf_args).__name__}"
-            faults.append(Fault(_RUN, text, "expected a list of arguments, or num_executors="))
-        check_function(_RUN, map_fun, tf_args, [*faults, *option_faults(_RUN, options)])
-        every = list(tf_args) if num_executors is None else [tf_args] * num_executors
+        found = Arguments(_RUN)
+        read_function(found, map_fun, tf_args)
+        num_executors = found.optional("num_executors", num_executors, arguments.whole(0, _MOST_INSTANCES))
+        at_once = found.optional("at_once", at_once, arguments.whole(1, MOST_TASKS))
+        return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
+        every = [tf_args] * (num_executors or 0)
+        if num_executors is None:
+            every = found.read("tf_args", tf_args, _items)
+        read = read_options(found, options)
+        found.check()
         if not every:
             return []
-        slots, hosts = at_once or len(os.sched_getaffinity(0)), options.get("hosts")
+        slots, hosts = at_once or len(os.sched_getaffinity(0)), read.get("hosts")
         if at_once is None and hosts is not None:  # a host without a number of slots has one
             slots = sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
         named = {f"the arguments of instance {number}": value for number, value in enumerate(every)}
-        function, *arguments = dumps(_RUN, {"map_fun": map_fun, **named})
-        instances = _Instances(function, arguments, options, min(slots, len(every)), return_exceptions)
+        function, *pickled = dumps(_RUN, {"map_fun": map_fun, **named})
+        instances = _Instances(function, pickled, read, min(slots, len(every)), return_exceptions)
         return instances.results()
+
+
+def _items(value: Any) -> list[Any]:
+    """The arguments of all instances."""
+    expected = f"expected a list of at most {_MOST_INSTANCES:,} arguments, or num_executors="
+    try:
+        items = list(islice(value, _MOST_INSTANCES + 1))
+    except TypeError:  # it is not iterable
+        raise ValueError(expected) from None
+    if len(items) > _MOST_INSTANCES:
+        raise ValueError(expected)
+    return items
 
 
 class _Reported(Record):
@@ -124,6 +148,8 @@ class _Instances(Tasks):
         self._attempts = [0] * len(arguments)
         #: The last report of each slot, and the instance that it was given then.
         self._given: dict[str, tuple[_Reported, int | None]] = {}
+        #: The slot of the instance whose failure ends the job, and its exit code.
+        self._failed: tuple[TaskHandle, int] | None = None
 
     def results(self) -> list[Any]:
         """Run all of them; what they returned.
@@ -137,8 +163,18 @@ class _Instances(Tasks):
                 future.result()  # raises the failure
             self.driver.wait(60.0)
         finally:
-            self.close()
+            self.close(ends_itself=self._ends_itself())
         return [future.result() for future in self._futures]
+
+    def _ends_itself(self) -> bool:
+        """Whether a slot has failed with its instance, so that `launch` stops the job, and reports why."""
+        if self._failed is None:
+            return False
+        waiting = Waiting()
+        while not self._failed[0].ending and waiting.seconds < _SLOT_EXIT_SECONDS:
+            if self.driver.over.wait(_LOOK_SECONDS):
+                break
+        return bool(self._failed[0].ending)
 
     def job_ended(self) -> None:
         """See `Tasks`."""
@@ -155,21 +191,22 @@ class _Instances(Tasks):
         with self._lock:
             last, given = self._given.get(task.name, (_Reported(0, None, 0), None))
             if attempt < last.slot_attempt:  # the report of a slot that has died
-                return {"number": None, "attempt": 0}
+                return {"number": None, "attempt": 0, "code": 0}
             if reported != last:  # else the same message has come again
                 if attempt > last.slot_attempt and given is not None:  # the slot died with this instance
                     self._waiting.appendleft(given)
                 if reported.number is not None:
-                    self._take_result(reported.number, result, message)
+                    self._take_result(task, reported.number, result, message)
                 given = self._waiting.popleft() if self._waiting else None
                 self._given[task.name] = reported, given
                 if given is not None:
                     self._attempts[given] += 1
             if given is None:
-                return {"number": None, "attempt": 0}
+                code = self._failed[1] if self._failed is not None and self._failed[0] is task else 0
+                return {"number": None, "attempt": 0, "code": code}
             return {"number": given, "attempt": self._attempts[given], "arguments": self._arguments[given]}
 
-    def _take_result(self, number: int, result: Any, message: Message) -> None:
+    def _take_result(self, task: TaskHandle, number: int, result: Any, message: Message) -> None:
         """An instance has ended: run it again if it has failed, else keep its result."""
         if self._futures[number].done():
             return
@@ -182,6 +219,12 @@ class _Instances(Tasks):
             self.explain(f"{failure}; it runs again ({of_limit})")
         elif isinstance(result, LaunchError) and not self._failures_are_results:
             self._waiting.clear()
+            code = message["code"]
+            if code and not self._limit:  # with a limit `launch` would start the slot again
+                self._failed = task, code if code > 0 else 128 - code
+            elif code:
+                failure = str(result).partition("\n")[0]
+                self.explain(f"{failure}; it runs no more (restart {self._limit} of {self._limit} is used)")
             self._futures[number].set_exception(result)
         else:
             self._futures[number].set_result(result)

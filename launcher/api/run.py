@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from launcher import arguments
 from launcher.api.driver import Driver
-from launcher.config.values import names_job_file
-from launcher.errors import Fault, InputError
+from launcher.arguments import Arguments, named_arguments
+from launcher.config import values
+from launcher.job import MOST_TASKS, RESTART_CHOICES, OnFailure
 from launcher.report import Report
-from launcher.text import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 AnyPath = str | os.PathLike[str]
-Arguments = Sequence[str | os.PathLike[str]]
+Words = Sequence[str | os.PathLike[str]]
 
 _RUN = "launcher.run"
 
@@ -69,21 +70,71 @@ class Options(TypedDict, total=False):
     restarts: int | None
     restart: str | None
     preload: str | None
-    sync: AnyPath | Arguments | None
-    collect: AnyPath | Arguments | None
+    sync: AnyPath | Words | None
+    collect: AnyPath | Words | None
     run_dir: AnyPath | None
     quiet: bool
-    options: Arguments
+    options: Words
 
 
 #: Those that are not options of ``launch`` with a value.
 _OTHERS = ("env", "flags", "quiet", "options")
-#: Those that may be lists: the option is repeated.
-_LISTS = ("sync", "collect")
 
 
+def seconds(value: Any) -> float:
+    """Seconds as a number, or as a text with a unit, which ``launch`` takes: ``"5m"``."""
+    if isinstance(value, str):
+        return values.duration(value)
+    found: float = arguments.number(0, values.MOST_DAYS * 86400)(value)
+    return found
+
+
+def _variable(name: Any) -> str:
+    return values.env_name(arguments.text(name))
+
+
+#: How each of `Options` is read.
+_READERS: Mapping[str, arguments.Reader] = {
+    "hosts": arguments.path,
+    "docker": arguments.text,
+    "env": arguments.mapping(_variable, arguments.text, "expected a dict of names and values"),
+    "flags": arguments.flag,
+    "gpus": arguments.whole(),
+    "workdir": arguments.path,
+    "python": arguments.path,
+    "venv": arguments.path,
+    "on_failure": arguments.choice(*(each.value for each in OnFailure)),
+    "grace": seconds,
+    "timeout": seconds,
+    "stall": seconds,
+    "restarts": arguments.whole(),
+    "restart": arguments.choice(*RESTART_CHOICES),
+    "preload": arguments.text,
+    "sync": arguments.one_or_several(arguments.path, "paths"),
+    "collect": arguments.one_or_several(arguments.path, "paths"),
+    "run_dir": arguments.path,
+    "quiet": arguments.flag,
+    "options": arguments.several(arguments.path),
+}
+
+
+def context_fault(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The fault that a call for TensorFlowOnSpark has, where the function is not the first argument."""
+    functions = [*given[1:2], named.get("map_fun")]
+    if given and not callable(given[0]) and any(map(callable, functions)):
+        return function_fault(given[0])
+    return None
+
+
+def function_fault(given: object) -> tuple[str, str]:
+    """The fault that this is given instead of a function."""
+    expected = "expected the function first, without a SparkContext before it"
+    return f"map_fun is a {type(given).__name__}", expected
+
+
+@named_arguments(_RUN, Options.__annotations__)
 def run(
-    program: Arguments | AnyPath,
+    program: Words | AnyPath,
     *,
     ps: int | None = None,
     workers: int | None = None,
@@ -145,12 +196,11 @@ def run(
 
 def program_driver(
     caller: str,
-    program: Arguments | AnyPath,
+    program: Words | AnyPath,
     counts: tuple[int | None, int | None, bool, bool],
     roles: Mapping[str, int | Mapping[str, Any]] | None,
     options: Options,
     environ: Mapping[str, str] | None = None,
-    output: int | None = None,
     defaults: bool = True,
 ) -> Driver:
     """The launch of a program, not started yet.
@@ -162,43 +212,70 @@ def program_driver(
         options: see `run`.
         counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`.
         environ: more variables for the launcher.
-        output: see `Driver`.
         defaults: read the defaults of the project, as the command does.
 
     Raises:
         InputError: an argument is wrong.
     """
-    argv: Any = [program] if isinstance(program, (str, os.PathLike)) else program
-    faults = list_faults(caller, "program", argv) + option_faults(caller, options)
-    ps, workers, chief, evaluator = counts
-    given = {"chief": int(chief) or None, "worker": workers, "ps": ps, "evaluator": int(evaluator) or None}
-    tasks = {name: role for name, role in {**given, **(roles or {})}.items() if role is not None}
-    for name, role in tasks.items():
-        if not isinstance(role, Mapping):
-            faults += count_faults(caller, "workers" if name == "worker" else name, role)
-    if not faults and not argv:
-        faults.append(Fault(caller, "program is empty", "expected a file, or a list: ['train.py', ...]"))
-    if faults:
-        raise InputError(faults)
-    command = [os.fspath(text) for text in argv]
+    found = Arguments(caller)
+    command = found.read("program", program, arguments.one_or_several(arguments.path))
+    if command == []:
+        found.add("program is empty", "expected a file, or a list: ['train.py', ...]")
+    options = read_options(found, options)
+    count = arguments.whole(0, MOST_TASKS)
+    numbers = dict(zip(("ps", "workers"), counts[:2], strict=True))
+    ps, workers = (found.optional(name, value, count) for name, value in numbers.items())
+    flags = dict(zip(("chief", "evaluator"), counts[2:], strict=True))
+    chief, evaluator = (found.optional(name, value, arguments.flag) for name, value in flags.items())
+    role = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
+    of_roles: dict[str, Any] = found.optional("roles", roles, role, {})
+    found.check()
     argv = option_arguments(options) + ([] if defaults else ["--no-defaults"])
-    is_job_file = names_job_file(command[0])
+    is_job_file = values.names_job_file(command[0])
     overlay: dict[str, Mapping[str, Any]] = {}
-    if roles or is_job_file:
-        overlay = {
-            name: role if isinstance(role, Mapping) else {"count": int(role)} for name, role in tasks.items()
-        }
+    if of_roles or is_job_file:
+        given = {"chief": int(chief or 0) or None, "worker": workers, "ps": ps}
+        given["evaluator"] = int(evaluator or 0) or None
+        overlay = {name: {"count": number} for name, number in given.items() if number is not None}
+        overlay |= of_roles
     if is_job_file:
-        argv += ["--", *command]
-    elif roles:
+        words = ["--", *command]
+    elif of_roles:
         overlay = {name: {"command": command, **role} for name, role in overlay.items()}
+        words = []
     else:  # the words of the command, so that its defaults are those of the command
         argv += [*["--chief"] * bool(chief), *["--evaluator"] * bool(evaluator)]
-        argv += [] if ps is None else ["--ps", str(int(ps))]
-        argv += [] if workers is None else ["--workers", str(int(workers))]
-        argv += command if command[0] in ("-m", "-c") else ["--", *command]
+        argv += [] if ps is None else ["--ps", str(ps)]
+        argv += [] if workers is None else ["--workers", str(workers)]
+        words = command if command[0] in ("-m", "-c") else ["--", *command]
     environ = {**option_environ(options), **(environ or {})}
-    return Driver(argv, environ, overlay, bool(options.get("quiet")), output)
+    return Driver(argv, environ, overlay, bool(options.get("quiet")), program=words)
+
+
+def _role(value: Any) -> Mapping[str, Any]:
+    """What a job file would say of a role; a number of tasks is short for it."""
+    if isinstance(value, Mapping):
+        found: Mapping[str, Any] = arguments.plain(value)
+        return found
+    try:
+        return {"count": arguments.whole(0, MOST_TASKS)(value)}
+    except ValueError as error:
+        raise ValueError(f"{error}, or a dict of keys of a job file") from None
+
+
+def read_options(found: Arguments, options: Mapping[str, Any]) -> Options:
+    """Convert the keyword arguments of a call; `launch` itself reports faults in their meaning.
+
+    Args:
+        found: gets their faults.
+        options: those of `Options`, as they were given.
+
+    Returns:
+        Those that are given, without None. Values with a fault are missing.
+    """
+    found.add_unknown(options, list(_READERS))
+    read = {name: found.optional(name, options.get(name), reader) for name, reader in _READERS.items()}
+    return cast(Options, {name: value for name, value in read.items() if value is not None})
 
 
 def option_environ(options: Options) -> dict[str, str]:
@@ -207,56 +284,23 @@ def option_environ(options: Options) -> dict[str, str]:
 
 
 def option_arguments(options: Options) -> list[str]:
-    """The options of ``launch``; it finds the values of ``env`` in its environment."""
+    """The options of ``launch``; it finds the values of ``env`` in its environment.
+
+    Args:
+        options: returned by `read_options`.
+    """
     argv = [os.fspath(text) for text in options.get("options") or ()]
     argv += ["--flags"] if options.get("flags") else []
     argv += ["-q"] if options.get("quiet") else []
     for name in options.get("env") or {}:
         argv += ["-x", name]
     given: Mapping[str, Any] = options
-    for name in Options.__annotations__:
-        if name not in _OTHERS and given.get(name) is not None:
-            for value in _as_list(given[name]) if name in _LISTS else [given[name]]:
-                argv += [f"--{name.replace('_', '-')}", str(value)]
+    for name in _READERS:
+        found = given.get(name)
+        if name not in _OTHERS and found is not None:
+            for value in found if isinstance(found, list) else [found]:
+                text = f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+                option = f"--{name.replace('_', '-')}"
+                # A word that begins with a dash would be the next option.
+                argv += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return argv
-
-
-def _as_list(value: AnyPath | Arguments) -> Arguments:
-    """A list of one value, or the list."""
-    return [value] if isinstance(value, (str, os.PathLike)) else value
-
-
-def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:
-    """The faults in the keyword arguments of ``caller``; `launch` itself reports faults in their values."""
-    known = Options.__annotations__
-    faults = []
-    for name in sorted(options.keys() - known.keys()):
-        faults.append(Fault(caller, f"there is no argument {name!r}", did_you_mean(name, [*known])))
-    env = options.get("env") or {}
-    if not isinstance(env, Mapping):
-        faults.append(Fault(caller, f"env={env!r}", "expected a dict of names and values"))
-        env = {}
-    for name, value in env.items():
-        if not (isinstance(name, str) and isinstance(value, str)):
-            expected = f"expected texts: {str(name)!r}: {str(value)!r}"
-            faults.append(Fault(caller, f"env: {name!r} is {value!r}", expected))
-    for name in _LISTS:
-        faults += list_faults(caller, name, _as_list(options.get(name) or ()))
-    return faults + list_faults(caller, "options", options.get("options") or ())
-
-
-def count_faults(caller: str, name: str, value: Any, least: int = 0) -> list[Fault]:
-    """The fault in a number of things, if it has one."""
-    is_number = hasattr(value, "__index__") and not isinstance(value, bool)  # NumPy's integers, too
-    if is_number and value.__index__() >= least:
-        return []
-    return [Fault(caller, f"{name}={value!r}", f"expected a whole number, {least} or more")]
-
-
-def list_faults(caller: str, name: str, value: Any) -> list[Fault]:
-    """The fault in a list of texts, if it has one. (A text would be taken for a list of its letters.)"""
-    is_list = isinstance(value, (list, tuple, set, frozenset))
-    if is_list and all(isinstance(text, (str, os.PathLike)) for text in value):
-        return []
-    example = f"[{value!r}]" if isinstance(value, str) else "['...', '...']"
-    return [Fault(caller, f"{name}={value!r}", f"expected a list of texts: {name}={example}")]

@@ -29,7 +29,7 @@ from launcher import unix_socket
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
-from launcher.api.run import AnyPath, Options, option_arguments, option_environ
+from launcher.api.run import Options, option_arguments, option_environ
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
 from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed
@@ -49,12 +49,21 @@ _LOOK = 0.02
 #: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
 _GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
+#: Seconds after the start of containers here until they may connect over the network.
+_NETWORK_AFTER = 5.0
 _PREFIX = "tf-launcher-api-"
 #: Seconds in which a socket may have been made, and not be listened on yet.
 _NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
-    *("launcher.__init__", "launcher.errors", "launcher.fields", "launcher.record", "launcher.report"),
+    *(
+        "launcher.__init__",
+        "launcher.arguments",
+        "launcher.errors",
+        "launcher.fields",
+        "launcher.record",
+        "launcher.report",
+    ),
     *("launcher.task_id", "launcher.text", "launcher.unix_socket"),
     *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
 )
@@ -96,7 +105,7 @@ class Tasks:
     Args:
         roles: by name, the keys of a role in a job file, with its ``count``; those without ``command`` run
             the function.
-        options: where and how they run.
+        options: where and how they run; read by `launcher.api.run.read_options`.
         job: a job file; ``None``: there is none.
         work: of each task (`launcher.api.remote.worker`); more is added here.
 
@@ -108,7 +117,7 @@ class Tasks:
         self,
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
-        job: AnyPath | None,
+        job: str | None,
         work: Message,
     ) -> None:
         self._options, self._job = options, job
@@ -116,7 +125,7 @@ class Tasks:
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
         self._roles = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
-        file = JobFile() if job is None else read_job_file(os.fspath(job), self._roles, sections())
+        file = JobFile() if job is None else read_job_file(job, self._roles, sections())
         if file.faults:
             raise JobError(file.faults)
         on_failure = options.get("on_failure") or file.settings.get("on_failure", "stop")
@@ -135,6 +144,9 @@ class Tasks:
         numbers = {name: number for number, name in enumerate(names)}
         path = [] if self._elsewhere or self._in_containers else list(sys.path)
         self._work = {**work, "numbers": numbers, "path": path}
+        #: Containers here that do not connect in time do not reach the socket in its folder.
+        self._late = threading.Timer(_NETWORK_AFTER, self._open_network_for_late)
+        self._late.daemon = True
 
     def start(self) -> None:
         """Start the launch; `close` must be called then.
@@ -147,9 +159,10 @@ class Tasks:
         key, variables = os.urandom(_KEY_SIZE), {"LAUNCH_START": start_text()}
         self._resources = ExitStack()
         try:
-            folder = _private_folder()
+            self._folder = folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
             listener = Listener(key, folder, self._elsewhere or self._in_containers, print_notice)
+            self._listener = listener
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
             argv = option_arguments(self._options)
@@ -162,9 +175,12 @@ class Tasks:
                 argv += ["--relay", listener.path]
             elif self._in_containers and engine_here:
                 argv += ["--mount", folder]
-            argv += [] if self._job is None else ["--", os.fspath(self._job)]
+                self._resources.callback(self._late.cancel)
+            elif self._in_containers:
+                self._open_network("the containers of another machine")
+            program = [] if self._job is None else ["--", self._job]
             environ = {**option_environ(self._options), **variables}
-            self.driver = Driver(argv, environ, self._roles, self._quiet)
+            self.driver = Driver(argv, environ, self._roles, self._quiet, program=program)
             self.driver.on_event, self.driver.on_end = self._take, self._end
             self.driver.start()
         except BaseException as error:
@@ -246,15 +262,16 @@ class Tasks:
                 self.explain(f"{begun} {listed(missing)} to connect ({limit})")
         self.check()
 
-    def close(self, at_once: bool = False) -> None:
+    def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
         """End the job and all its tasks; they have their grace, and their files are fetched.
 
         Args:
             at_once: tasks are killed, and their files on other machines are not fetched.
+            ends_itself: a task has failed, so that `launch` ends the job.
         """
         over, grace = self.driver.over, self._options.get("grace")
         try:
-            if not (at_once or over.is_set() or self.driver.asked):
+            if not (at_once or ends_itself or over.is_set() or self.driver.asked):
                 self.driver.signal(signal.SIGTERM)
             if not (at_once or over.wait(Waiting.FIRST)):
                 seconds = (_GRACE if grace is None else grace) + _FETCHING
@@ -290,7 +307,20 @@ class Tasks:
 
     # ------------------------------------------------------------------ events, in a thread
 
+    def _open_network(self, who: str) -> None:
+        """Let tasks connect that have no other way, and say so."""
+        if self._listener.listen_on_network():
+            what = f"port {self._listener.port} of all network interfaces, for {who}"
+            self.explain(f"the program listens on {what}: rows are not encrypted")
+
+    def _open_network_for_late(self) -> None:
+        late = [task.name for task in self.handles.values() if task.pid is not None and not task.arrived]
+        if late:
+            self._open_network(f"{listed(late)}, which did not connect by the socket in {self._folder}")
+
     def _take(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "Opened" and event["without_relay"]:
+            self._open_network(f"{listed(event['without_relay'])}, where no port is forwarded")
         if event["event"] == "Restarting":
             self.tasks_restart({name: at for name, at in event["attempts"].items() if name in self.handles})
         elif event["event"] == "TaskMoved" and event["task"] in self.handles:
@@ -305,6 +335,8 @@ class Tasks:
         handle.host, handle.pid = event["host"], event["pid"]
         if started:
             self.task_started(handle)
+            if not self._late.ident and self._in_containers and not self._elsewhere:
+                self._late.start()
         if ended:
             raised = handle.outcome.get("raised")
             handle.ending = f"raised {raised}".partition("\n")[0] if raised else ended

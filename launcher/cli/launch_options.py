@@ -128,6 +128,7 @@ def read_options(
     faults += check_placeholders(job, hosts, where.get("env", ""))
     faults += check_descriptors(job, hosts, where.get("env", ""))
     faults += _path_faults(args)
+    faults += _api_faults(args, command)
     faults += _host_as_program(args, command)
     faults += () if own_roles else _job_file_as_program(command)
     sections = {**defaults.file.sections, **file.sections}
@@ -465,6 +466,14 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
         yield Fault("--report", f"{report!r} is not the name of a file")
     elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
         yield Fault("--report", f"{report!r}: its folder does not exist", "expected a folder that exists")
+
+
+def _api_faults(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:
+    """The fault that ``options=`` of the Python API have a program in them, which would be run instead."""
+    if args.events_fd is not None and args.commands_fd is None:  # the last option that the Python API gives
+        word = "--" if not command or command[0] == "--commands-fd" else command[0]
+        expected = "expected options of launch only: the program is an argument of its own"
+        yield Fault("options", f"{word!r} ends the options", expected)
 
 
 def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:

@@ -7,12 +7,14 @@ it: for file systems that all hosts share.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+from launcher.arguments import Arguments, flag, named_arguments, one_or_several, path, several, text
 from launcher.errors import Fault, InputError
 from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
 from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, Piece, Source, groups, piece_of
@@ -25,10 +27,10 @@ Reader = TextReader | CsvReader | RecordReader
 class DataFiles(Source):
     """Some files, and how to read them: the base of the three kinds."""
 
-    def __init__(self, names: Names, reader: Reader, remote: bool) -> None:
+    def __init__(self, names: Sequence[str], reader: Reader, remote: bool) -> None:
         super().__init__(once=False, pieces=self._pieces)
         self.paths = found(names)
-        self._readers: list[Any] = [reader._replace(path=path) for path in self.paths]
+        self._readers: list[Any] = [reader._replace(path=file) for file in self.paths]
         self._remote = remote
 
     def _pieces(self, workers: int) -> Iterator[Piece]:
@@ -51,8 +53,12 @@ class TextFiles(DataFiles):
         InputError: no file has such a name, or it cannot be read.
     """
 
+    @named_arguments("TextFiles")
     def __init__(self, names: Names, *, encoding: str = "utf-8", read_on_worker: bool = False) -> None:
-        super().__init__(names, TextReader(encoding), read_on_worker)
+        read = Arguments("TextFiles")
+        encoding = read.read("encoding", encoding, _encoding)
+        files, remote = _read_files(read, names, read_on_worker)
+        super().__init__(files, TextReader(encoding), remote)
 
 
 class CsvFiles(DataFiles):
@@ -73,6 +79,7 @@ class CsvFiles(DataFiles):
         InputError: no file has such a name, it cannot be read, or has no such columns.
     """
 
+    @named_arguments("CsvFiles")
     def __init__(
         self,
         names: Names,
@@ -83,15 +90,21 @@ class CsvFiles(DataFiles):
         encoding: str = "utf-8",
         read_on_worker: bool = False,
     ) -> None:
+        read = Arguments("CsvFiles")
+        encoding = read.read("encoding", encoding, _encoding)
+        delimiter = read.read("delimiter", delimiter, _delimiter)
+        header = read.optional("header", header, flag, True)
+        columns = read.optional("columns", columns, several(text), [])
+        files, remote = _read_files(read, names, read_on_worker)
         reader = CsvReader(encoding, delimiter, header, tuple(columns))
-        super().__init__(names, reader, read_on_worker)
+        super().__init__(files, reader, remote)
         faults = []
-        for path in self.paths if columns else ():
-            known = reader._replace(path=path).names() if header else []
+        for file in self.paths if columns else ():
+            known = reader._replace(path=file).names() if header else []
             if missing := [name for name in columns if name not in known]:
                 no_names = "the file is empty" if header else "columns have names only with header=True"
                 has = f"it has {', '.join(known)}" if known else no_names
-                faults.append(Fault(path, f"no column {', '.join(missing)}", has))
+                faults.append(Fault(file, f"no column {', '.join(missing)}", has))
         if faults:
             raise InputError(faults)
 
@@ -111,31 +124,60 @@ class TFRecordFiles(DataFiles):
         InputError: no file has such a name, or it cannot be read.
     """
 
+    @named_arguments("TFRecordFiles")
     def __init__(self, names: Names, *, check: bool = True, read_on_worker: bool = False) -> None:
-        super().__init__(names, RecordReader(check), read_on_worker)
+        read = Arguments("TFRecordFiles")
+        check = read.optional("check", check, flag, True)
+        files, remote = _read_files(read, names, read_on_worker)
+        super().__init__(files, RecordReader(check), remote)
 
 
-def found(names: Names) -> list[str]:
+def _read_files(read: Arguments, names: Any, read_on_worker: Any) -> tuple[list[str], bool]:
+    """Read what all kinds of files have in common.
+
+    Raises:
+        InputError: with the faults of all arguments.
+    """
+    files: list[str] = read.read("names", names, one_or_several(path, "paths"))
+    remote: bool = read.optional("read_on_worker", read_on_worker, flag, False)
+    read.check()
+    return files, remote
+
+
+def _encoding(value: Any) -> str:
+    try:
+        codecs.lookup(text(value))
+    except LookupError:
+        raise ValueError("expected the name of an encoding, as in 'utf-8'") from None
+    return text(value)
+
+
+def _delimiter(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 1 and value not in '\r\n"':
+        return value
+    raise ValueError("expected one character")
+
+
+def found(names: Sequence[str]) -> list[str]:
     """The files of these names and patterns, each once; those of one pattern in order of their names.
 
     Raises:
         InputError: a pattern without a file, a folder, a file that cannot be read; all of them at once.
     """
-    given = [names] if isinstance(names, str | os.PathLike) else names
-    patterns = [os.path.expanduser(os.fspath(name)) for name in given]
+    patterns = [os.path.expanduser(name) for name in names]
     faults = [] if patterns else [Fault("data", "no files", "expected names or patterns")]
     paths: dict[str, None] = {}
     for pattern in patterns:
-        files = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+        files = sorted(file for file in glob.glob(pattern, recursive=True) if not os.path.isdir(file))
         files = [pattern] if os.path.exists(pattern) else files
         if not files:
             faults.append(Fault("data", f"no file {pattern!r}", f"looked from {os.getcwd()}"))
-        for path in files:
-            if os.path.isdir(path):
-                text = f"expected its files, as in {os.path.join(path, '*')!r}"
-                faults.append(Fault("data", f"{path!r} is a folder", text))
-            elif not os.access(path, os.R_OK):
-                faults.append(Fault("data", f"{path!r} can't be read", "may this user read it?"))
+        for file in files:
+            if os.path.isdir(file):
+                expected = f"expected its files, as in {os.path.join(file, '*')!r}"
+                faults.append(Fault("data", f"{file!r} is a folder", expected))
+            elif not os.access(file, os.R_OK):
+                faults.append(Fault("data", f"{file!r} can't be read", "may this user read it?"))
         paths.update(dict.fromkeys(files))
     if faults:
         raise InputError(faults)

@@ -34,6 +34,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from launcher.arguments import Arguments, named_arguments, shown, whole
 from launcher.errors import FeedError
 from launcher.feed.remote.codec import Block, blocks_of, columnar, is_array, join, part, refused, size
 from launcher.record import Record
@@ -45,7 +46,7 @@ PIECES_PER_WORKER = 4
 #: Bytes and rows of a group of rows that come singly; rows of which only the first is measured.
 GROUP_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
 #: How to treat the rows that make no whole round of equal batches.
-_FILLS = ("drop", "pad", "repeat")
+FILLS = ("drop", "pad", "repeat")
 #: Seconds after which rows that come slowly are a group, however few.
 _SECONDS = 1.0
 
@@ -74,6 +75,7 @@ class Source:
         self.pieces = pieces
 
 
+@named_arguments("rows")
 def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
     """Each item is one row, of any type.
 
@@ -90,11 +92,13 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
         InputError: ``data`` is not iterable, or ``per_partition`` is less than 1.
     """
     _check(data, "rows")
-    if per_partition is not None and per_partition < 1:
-        raise refused(f"per_partition={per_partition}", "a whole number from 1")
+    found = Arguments("rows")
+    per_partition = found.optional("per_partition", per_partition, whole(1))
+    found.check()
     return Source(isinstance(data, Iterator), partial(_row_pieces, data, per_partition))
 
 
+@named_arguments("partitions")
 def partitions(data: Iterable[Any]) -> Source:
     """Each item is a partition: an iterable of rows, arrays, or a callable that returns them.
 
@@ -239,8 +243,7 @@ def _check(data: Any, name: str) -> None:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"{type(value).__name__} {shown(value, 60)}"
 
 
 # Rows that come singly.
@@ -334,7 +337,7 @@ def _weight(row: Any) -> int:
     """The bytes of a row as a pickle; an estimate if it cannot be pickled plainly."""
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
-    except (pickle.PicklingError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
         return GROUP_BYTES // _STEP
 
 
@@ -358,8 +361,8 @@ def rounds(
     Raises:
         InputError: another ``equal``, or no batch size; later: fewer rows than ``drop`` needs for a round.
     """
-    if equal not in _FILLS:
-        raise refused(f"equal={equal!r}", ", ".join(map(repr, _FILLS)))
+    if equal not in FILLS:
+        raise refused(f"equal={equal!r}", ", ".join(map(repr, FILLS)))
     if not isinstance(batch_size, int) or batch_size < 1:
         raise refused(f"equal={equal!r} with batch_size={batch_size!r}", "a batch size from 1")
     return _rounds(pieces, workers, batch_size, equal)

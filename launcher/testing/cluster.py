@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.run import AnyPath, Arguments, Options, option_environ, program_driver
+from launcher.api.run import (
+    AnyPath,
+    Options,
+    Words,
+    option_environ,
+    program_driver,
+    read_options,
+)
+from launcher.arguments import Arguments, named_arguments, number
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import load
 from launcher.testing.job import ClusterError, Job
@@ -41,9 +49,10 @@ class Cluster:
         #: Whether the test function has passed.
         self.passed = False
 
+    @named_arguments("cluster.start", Options.__annotations__)
     def start(
         self,
-        program: Arguments | AnyPath,
+        program: Words | AnyPath,
         *,
         ps: int | None = None,
         workers: int | None = None,
@@ -86,20 +95,23 @@ class Cluster:
         __tracebackhide__ = True
         image = self._image if backend is None else _image(backend)
         folder = self._folder / f"job-{len(self.jobs)}"
+        found = Arguments("cluster.start")
+        within = found.read("within", within, number(0))
+        read = read_options(found, {**options, "run_dir": folder / "run", "docker": image})
+        found.check()
+        counts = (ps, workers, chief, evaluator)
+        more = {FIXED_ADDRESSES: "1"}
+        driver = program_driver("cluster.start", program, counts, roles, read, more, defaults=False)
+        driver.keep_events = True
         folder.mkdir()
-        options = {**options, "run_dir": folder / "run", "docker": image}
-        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        driver.output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
-            more = {FIXED_ADDRESSES: "1"}
-            counts = (ps, workers, chief, evaluator)
-            driver = program_driver("cluster.start", program, counts, roles, options, more, output, False)
-            driver.keep_events = True
             driver.start()
         finally:
-            os.close(output)
-        timeout, grace = options.get("timeout"), options.get("grace")
+            os.close(driver.output)
+        timeout, grace = read.get("timeout"), read.get("grace")
         bound = _BOUND + (timeout or 0) + (_GRACE if grace is None else grace)
-        job = Job(driver, folder, option_environ(options) if image else None, bound, left_running)
+        job = Job(driver, folder, option_environ(read) if image else None, bound, left_running)
         self.jobs.append(job)
         job.begin(within)
         return job

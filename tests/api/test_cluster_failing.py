@@ -105,6 +105,11 @@ def test_nodes_that_do_not_end_are_ended_after_the_timeout():
     [
         ({"num_executors": 1, "num_ps": 1}, "leaves no worker beside 1 ps; expected 2 or more"),
         ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
+        (
+            {"num_executors": 2, "reservation_timeout": "600", "queues": "x"},
+            "(?s)reservation_time.*queues='x'",
+        ),
+        ({"num_executors": 2, "num_executor": 3}, 'num_executor\'; did you mean "num_executors"'),
         ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
         ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
         ({"num_executors": 2, "job": "no/such.yaml"}, "can't read the job file"),
@@ -121,6 +126,13 @@ def test_bad_input(given: dict[str, Any], message: str):
 def test_a_spark_context_is_one_argument_too_many():
     with pytest.raises(InputError, match="without a SparkContext"):
         TFCluster.run(object(), lambda args, ctx: None, {}, 2)  # type: ignore[arg-type]
+    named: dict[str, Any] = {"tf_args": {}, "num_executors": 2}
+    with pytest.raises(InputError, match="without a SparkContext"):
+        TFCluster.run(object(), lambda args, ctx: None, **named)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="without a SparkContext"):
+        TFCluster.run(object(), map_fun=lambda args, ctx: None, **named)  # type: ignore[misc, arg-type]
+    with pytest.raises(InputError, match="missing a required argument: 'num_executors'"):
+        TFCluster.run(lambda args, ctx: None, {})  # type: ignore[call-arg]
 
 
 def test_nodes_have_their_grace_when_the_program_fails(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 import signal
@@ -130,10 +131,30 @@ def test_a_folder_for_each_instance(tmp_path: Path):
     assert [(out / str(number) / "model").read_text() for number in (0, 1)] == ["7", "8"]
 
 
+def test_the_report_of_a_search_names_the_instance_that_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    def fun(args: int, ctx: Any) -> None:
+        if args == 2:
+            raise ValueError("no such rate: 2")
+        time.sleep(60)
+
+    with pytest.raises(TaskFailed, match="instance 1 .*raised ValueError: no such rate: 2"):
+        TFParallel.run(fun, [1, 2, 3], at_once=2, run_dir=tmp_path / "run")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["failure"]["reason"] == "exit" and report["exit_code"] == 1
+    assert "SIGTERM" not in report["failure"]["text"]
+    assert "no such rate: 2" in capfd.readouterr().out
+
+
 def test_no_arguments_and_wrong_arguments():
     assert TFParallel.run(lambda args, ctx: None, []) == []
     with pytest.raises(InputError, match="without a SparkContext"):
         TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="without a SparkContext"):
+        TFParallel.run("sc", lambda args, ctx: None, tf_args=[1], num_executors=2)  # type: ignore[misc]
+    with pytest.raises(InputError, match="'instances'; expected one of|no argument 'instances'"):
+        TFParallel.run(lambda args, ctx: None, [1], instances=2)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="the arguments of instance 1 can't be sent to another process"):
         TFParallel.run(lambda args, ctx: None, [1, threading.Lock()])
     with pytest.raises(InputError, match="no such hostfile"):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import launcher
@@ -64,7 +65,18 @@ def test_a_task_that_fails():
     [
         ([], {}, "program is empty"),
         ("true", {"workers": -1, "env": 7}, "(?s)env=7.*workers=-1"),
-        ("true", {"timeout": "soon", "on_failure": "go"}, "(?s)on-failure.*'go'"),
+        ("true", {"timeout": "soon", "on_failure": "go"}, "(?s)on_failure='go'.*timeout='soon'"),
+        ("true", {"timeout": "5m", "done_when": "boss"}, "there is no argument 'done_when'"),
+        ("true", {"worker": 2}, "'worker'; did you mean \"workers\"[?]"),
+        ("true", {"hosts": ["a", "b"], "sync": False, "ps": {}}, "(?s)hosts=.*sync=False.*ps={}"),
+        ("true", {"env": {"A=B": "c"}, "restarts": True}, "(?s)env=.*'A=B': expected a var.*restarts=True"),
+        ("true", {"roles": {"reader": {"workdir": object()}}}, "roles=.*'reader': .*'workdir': <object"),
+        ("true", {"roles": {"reader": {"env": {"A": 10**5000}}}}, "roles=.*'A': "),
+        ("true", {"venv": "--version"}, "--version"),
+        ("true", {"options": ["echo"]}, "'echo' ends the options"),
+        ("true", {"options": ["--"]}, "'--' ends the options"),
+        ("true", {"options": ["-m"]}, "'-m' ends the options"),
+        ("true", {"options": ["--detach"]}, "--detach"),
         ("true", {"hosts": "no/such"}, "no such hostfile"),
         ("no/such.yaml", {}, "no/such.yaml"),
         ("true", {"options": ["--no-such-option"]}, "unrecognized option --no-such-option"),
@@ -76,6 +88,27 @@ def test_bad_input(
     with pytest.raises(InputError, match=message):
         launcher.run(program, **more, check=check)
     assert capfd.readouterr() == ("", ""), "the exception has the text"
+
+
+def test_numbers_of_numpy_and_paths(tmp_path: Path):
+    """In options, in roles, and in the keys of a role."""
+    (tmp_path / "sub").mkdir()
+    two = numpy.int64(2)
+    numbers: dict[str, Any] = {
+        "ps": numpy.int64(0),
+        "timeout": numpy.float32(60),
+        "chief": numpy.bool_(False),
+    }
+    roles: dict[str, Any] = {
+        "reader": {"count": two, "workdir": tmp_path / "sub", "env": {"A": tmp_path}},
+        "worker": two,
+    }
+    report = launcher.run(
+        ["sh", "-c", "pwd > $JOB_NAME-$TASK_INDEX"], roles=roles, workdir=tmp_path, quiet=True, **numbers
+    )
+    assert len(report.tasks) == 4
+    assert {path.name for path in tmp_path.rglob("*-?")} == {"reader-0", "reader-1", "worker-0", "worker-1"}
+    assert (tmp_path / "sub" / "reader-1").exists()
 
 
 def test_a_program_that_is_not_there():

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import InputError, TFNode, TFNodeContext
 from launcher.api.cluster import _roles
-from launcher.errors import Fault
+from launcher.arguments import Arguments
 
 SPEC = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}
 
@@ -57,8 +57,11 @@ def test_is_chief(role: str, index: int, cluster: Any, chief: bool):
 def test_a_node_that_is_not_fed_and_a_wrong_mapping():
     with pytest.raises(InputError, match="nothing feeds this node; start the cluster with input_mode="):
         TFNodeContext().get_data_feed()
-    with pytest.raises(InputError, match="input_mapping is a list; expected a dict"):
+    with pytest.raises(InputError, match=r"input_mapping=\['x'\]; expected a dict"):
         TFNode.DataFeed(object(), input_mapping=["x"])
+    for mapping in ({}, {"a": "x", "b": "x"}, {"a": 1}, {1: "x", "a": "y"}):
+        with pytest.raises(InputError, match="input_mapping="):
+            TFNode.DataFeed(object(), input_mapping=mapping)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,6 @@ def test_a_node_that_is_not_fed_and_a_wrong_mapping():
 def test_roles_of_so_many_nodes(
     asked: tuple[int, int, str | None, bool], roles: dict[str, dict[str, Any]] | None
 ):
-    faults: list[Fault] = []
-    found = _roles(*asked, True, faults)
-    assert found == roles if roles else len(faults) == 1
+    arguments = Arguments("TFCluster.run")
+    found = _roles(*asked, True, arguments)
+    assert found == roles if roles else len(arguments.faults) == 1

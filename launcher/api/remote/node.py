@@ -13,6 +13,8 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
+from launcher import arguments
+from launcher.arguments import Arguments, named_arguments
 from launcher.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class TFNodeContext:
             return self.task_index == 0
         return self.job_name in ("chief", "master")
 
-    def absolute_path(self, path: str) -> str:
+    def absolute_path(self, path: str | os.PathLike[str]) -> str:
         """A path for `open`.
 
         Args:
@@ -89,6 +91,7 @@ class TFNodeContext:
         Returns:
             An absolute path, or the unchanged path if it has a scheme.
         """
+        path = os.fspath(path)
         if _SCHEMES.match(path):
             return path
         return os.path.normpath(os.path.join(self.working_dir, os.path.expanduser(path)))
@@ -132,6 +135,7 @@ class TFNodeContext:
         """
         TFNode.export_saved_model(model, self.absolute_path(export_dir), tag_set, signatures)
 
+    @named_arguments("get_data_feed")
     def get_data_feed(
         self,
         train_mode: bool = True,
@@ -161,12 +165,14 @@ class TFNodeContext:
         if self.mgr is None:
             expected = "start the cluster with input_mode=InputMode.FEED"
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
-        if input_mapping is not None and not isinstance(input_mapping, Mapping):
-            text = f"input_mapping is a {type(input_mapping).__name__}"
-            expected = "expected a dict: the columns of the rows, and their names in a batch"
-            raise InputError([Fault("DataFeed", text, expected)])
+        found = Arguments("DataFeed")
+        train_mode = found.optional("train_mode", train_mode, arguments.flag, True)
+        qname_in = found.read("qname_in", qname_in, arguments.text)
+        input_mapping = found.optional("input_mapping", input_mapping, _input_mapping)
+        found.check()
         return DataFeed(self.mgr.connect_feed, train_mode, qname_in, qname_out, input_mapping)
 
+    @named_arguments("get_dataset")
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
         """The rows that the driver feeds, as a ``tf.data.Dataset`` of batches.
 
@@ -184,10 +190,26 @@ class TFNodeContext:
         """
         from launcher.feed.remote.data_feed import dataset
 
+        found = Arguments("get_dataset")
+        batch_size = found.read("batch_size", batch_size, arguments.whole(1))
+        found.check()
         return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
 
     def release_port(self) -> None:
         """Does nothing: a server can use the node's port while it is held."""
+
+
+def _input_mapping(value: Any) -> Mapping[Any, str]:
+    expected = "expected a dict: the columns of the rows, and their names in a batch, each once"
+    found: Mapping[Any, str] = arguments.mapping(_column, arguments.text, expected)(value)
+    if not found or len(set(found.values())) < len(found) or len(set(map(type, found))) > 1:
+        raise ValueError(expected)
+    return found
+
+
+def _column(value: Any) -> Any:
+    """The name of a column, or its number."""
+    return arguments.text(value) if isinstance(value, str) else arguments.whole()(value)
 
 
 class TFNode:
@@ -198,7 +220,7 @@ class TFNode:
     release_port = staticmethod(TFNodeContext.release_port)
 
     @staticmethod
-    def hdfs_path(ctx: Any, path: str) -> str:
+    def hdfs_path(ctx: Any, path: str | os.PathLike[str]) -> str:
         """A path with a scheme: ``file:///...``, or one of ``ctx.defaultFS``.
 
         Args:
@@ -209,9 +231,9 @@ class TFNode:
         Returns:
             The path with its scheme.
         """
+        path = os.path.expanduser(os.fspath(path))
         if _SCHEMES.match(path):
             return path
-        path = os.path.expanduser(path)
         if not path.startswith("/"):
             hdfs = ctx.defaultFS.startswith(("hdfs://", "viewfs://"))
             path = os.path.join(f"/user/{getpass.getuser()}" if hdfs else ctx.working_dir, path)

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher import arguments
+from launcher.arguments import Arguments
 from launcher.errors import FeedError, InputError, LaunchError
 from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
@@ -79,8 +81,13 @@ class DataFeed:
 
         Raises:
             FeedError: the driver is gone.
+            InputError: ``batch_size`` is not a whole number.
             ValueError: ``batch_size`` is less than 1.
         """
+        if type(batch_size) is not int:  # as it is for each of many batches
+            found = Arguments("next_batch")
+            batch_size = found.read("batch_size", batch_size, arguments.whole(1))
+            found.check()
         if batch_size < 1:
             raise ValueError(f"next_batch({batch_size}): a batch has at least one row")
         blocks = self.next_blocks(batch_size)
@@ -121,9 +128,13 @@ class DataFeed:
             results: an iterable, such as a list or an array with the results in its first dimension.
 
         Raises:
+            InputError: this is not iterable.
             ValueError: there are more than rows were handed out.
             FeedError: the driver is gone, or the results cannot be sent to it.
         """
+        if not isinstance(results, Iterable) or getattr(results, "shape", None) == ():
+            expected = "a list with one result for each row"
+            raise codec.refused(f"batch_results({arguments.shown(results)})", expected)
         self._reader().give(results if isinstance(results, list) else list(results))
 
     def terminate(self) -> None:

@@ -52,12 +52,13 @@ class Rejected(OSError):
 
 
 class Listener:
-    """Listens on a unix socket, and on the network if asked to.
+    """Listens on a unix socket, and on the network once asked to.
 
     Args:
         key: the secret of the job; at least 16 bytes.
         folder: for the unix socket; private to the user.
-        tcp: listen on the network too.
+        tcp: reserve a port of the network. It refuses connections until `listen_on_network` is called: rows
+            are not encrypted, so tasks come by it only if they have no other way.
         notice: takes one line when a connection is rejected for the first time.
 
     Raises:
@@ -75,6 +76,7 @@ class Listener:
         #: Connections in their handshake, oldest first, and the threads that accept.
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._accepting: list[threading.Thread] = []
+        self._on_peer: Callable[[Peer], None] | None = None
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > LONGEST_FOLDER:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
@@ -82,13 +84,15 @@ class Listener:
         self._listening[0].bind(self.path)
         self._listening[0].listen(128)
         self.port = 0
+        self._network: socket.socket | None = None
         if tcp:
             dual = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if dual else socket.AF_INET
-            self._listening.append(
-                socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual)
-            )
-            self.port = self._listening[1].getsockname()[1]
+            self._network = socket.socket(family)
+            if dual:
+                self._network.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            self._network.bind(("", 0))
+            self.port = self._network.getsockname()[1]
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -98,9 +102,30 @@ class Listener:
 
     def serve(self, on_peer: Callable[[Peer], None]) -> None:
         """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick."""
-        for sock in self._listening:
-            self._accepting.append(_thread("feed listener", self._accept, sock, on_peer))
-            self._accepting[-1].start()
+        with self._lock:
+            self._on_peer = on_peer
+            for sock in self._listening:
+                self._begin_to_accept(sock, on_peer)
+
+    def listen_on_network(self) -> bool:
+        """Accept connections to the port from now on, too.
+
+        Returns:
+            Whether it did not do so before, and there is a port.
+        """
+        with self._lock:
+            network = self._network
+            if network is None or network in self._listening or self._closing.is_set():
+                return False
+            network.listen(128)
+            self._listening.append(network)
+            if self._on_peer is not None:
+                self._begin_to_accept(network, self._on_peer)
+            return True
+
+    def _begin_to_accept(self, sock: socket.socket, on_peer: Callable[[Peer], None]) -> None:
+        self._accepting.append(_thread("feed listener", self._accept, sock, on_peer))
+        self._accepting[-1].start()
 
     def close(self) -> None:
         """Accept no more connections; those of accepted tasks stay open."""
@@ -113,6 +138,8 @@ class Listener:
             thread.join()
         for sock in self._listening:
             sock.close()
+        if self._network is not None:
+            self._network.close()
         Path(self.path).unlink(missing_ok=True)
 
     def _accept(self, listening: socket.socket, on_peer: Callable[[Peer], None]) -> None:

@@ -247,6 +247,10 @@ def _launch(
         if detached is not None:
             detached.use_folder(paths, job)
         relays = _relays(hosts, options.relay)
+        without_relay: tuple[str, ...] = ()
+        if options.relay is not None and hosts.others:
+            reached = {*relays, *inventory.here}
+            without_relay = tuple(host.name for host in inventory.hosts if host.name not in reached)
 
         board = (
             None
@@ -300,7 +304,7 @@ def _launch(
             placement,
             hosts.open,
             display,
-            Opening(job, placement, paths, began),
+            Opening(job, placement, paths, began, without_relay),
             interrupts,
             notices,
             hints,

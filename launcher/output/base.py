@@ -20,6 +20,8 @@ class Opening(Record):
     paths: RunPaths
     #: Seconds since the epoch.
     started_at: float
+    #: Other machines without a port that ``--relay`` forwards here.
+    without_relay: tuple[str, ...] = ()
 
 
 class Place(Record):

@@ -111,8 +111,8 @@ class Jsonl:
 class EventPipe(Jsonl):
     """Writes events, without output of tasks, and the report for the program that started `launch`.
 
-    The first line is ``{"event": "Opened", "job": NAME, "run_dir": PATH}``, the last one
-    ``{"event": "Report", ...}``; if `launch` fails, ``{"event": "Failed", "error": PICKLE}``.
+    The first line is ``{"event": "Opened", "job": NAME, "run_dir": PATH, "without_relay": [HOST, ...]}``, the
+    last one ``{"event": "Report", ...}``; if `launch` fails, ``{"event": "Failed", "error": PICKLE}``.
     ``{"event": "Skipped", "lines": N, "bytes": N}`` stands for lines that were dropped because the reader was
     too slow.
 
@@ -126,8 +126,8 @@ class EventPipe(Jsonl):
 
     def begin(self, opening: Opening) -> None:
         """Write the first line, with the name and the folder of the run."""
-        root = opening.paths.root
-        self._write({"event": "Opened", "at": opening.started_at, "job": opening.job, "run_dir": root})
+        fields = {"event": "Opened", "at": opening.started_at, "job": opening.job}
+        self._write({**fields, "run_dir": opening.paths.root, "without_relay": opening.without_relay})
 
     def on(self, event: Shown) -> None:
         """Write the event, unless it is output."""

@@ -43,6 +43,7 @@ class Lab:
         self.peers: list[Peer] = []
         self.notices: list[str] = []
         self.listener = Listener(KEY, str(folder), tcp=True, notice=self.notices.append)
+        self.listener.listen_on_network()
         self.listener.serve(self.peers.append)
 
     def connector(self, **hello: Any) -> Connector:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from launcher.testing import Cluster
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
+from tests.ssh.test_relay import sshd_with
 from tests.testing.stubs import COUNTS
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("caller")]
@@ -46,6 +49,26 @@ def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatc
     """Nodes that can't reach the program come to it all the same."""
     monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
     assert check_squares("node1,node2") == {"node1", "node2"}
+
+
+@pytest.mark.parametrize("forwards", [True, False])
+def test_rows_go_over_the_network_only_where_no_port_is_forwarded(
+    hosts: list[LabHost], forwards: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    refused: list[bool] = []
+    real = TFCluster.inference
+
+    def inference(cluster: TFCluster, data: Any) -> Any:
+        with socket.socket() as sock:
+            refused.append(bool(sock.connect_ex(("127.0.0.1", cluster._nodes._listener.port))))
+        return real(cluster, data)
+
+    monkeypatch.setattr(TFCluster, "inference", inference)
+    monkeypatch.setitem(FED, "quiet", False)
+    with nullcontext() if forwards else sshd_with(hosts[1], "AllowTcpForwarding no"):
+        assert check_squares("node1,node2") == {"node1", "node2"}
+    said = "of all network interfaces, for node2, where no port is forwarded: rows are not encrypted"
+    assert refused == [forwards] and (said in capfd.readouterr().err) is not forwards
 
 
 def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ user's (functions, arguments, results, exceptions) is in it as pickled bytes.
   be pickled, the ``exception``. The answer is empty.
 - A slot that is free sends the ``number`` and ``attempt`` of the instance that it ran (``None``: of none
   yet), its exit ``code`` (-n: signal n), and its ``result`` or its outcome. The answer has the ``number`` and
-  ``attempt`` of the next instance (``None``: the slot ends) and its ``arguments``.
+  ``attempt`` of the next instance and its ``arguments``; or ``None``: the slot ends, with the exit ``code``.
 
 A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
 everything as a fresh process would.
@@ -81,8 +81,7 @@ def main(sock: socket.socket, connector: Connector) -> None:
             sys.path.append(folder)
     sys.path.append("")
     if work["slot"]:
-        _serve(connector, work)
-        sys.exit(0)
+        sys.exit(_serve(connector, work))
     outcome = _run(work["function"], work["arguments"], _context(work, connector), results=False)
     if "raised" in outcome:
         try:
@@ -192,13 +191,18 @@ def _failed(error: BaseException) -> Message:
     return {"code": 1, "raised": raised, "traceback": shown, "exception": exception}
 
 
-def _serve(connector: Connector, work: Message) -> None:
-    """Run instances until the driver sends no other."""
+def _serve(connector: Connector, work: Message) -> int:
+    """Run instances until the driver sends no other.
+
+    Returns:
+        The exit code of the slot: that of its last instance, if the failure of this one ends the job.
+    """
     for name in _OF_CLUSTERS:
         os.environ.pop(name, None)
     answer = request(connector, {"number": None, "attempt": 0})
     while answer["number"] is not None:
         answer = request(connector, _instance(work, answer))
+    return int(answer["code"])
 
 
 def _instance(work: Message, order: Message) -> Message:

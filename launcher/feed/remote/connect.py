@@ -53,7 +53,8 @@ class Connector:
 
     Args:
         addresses: ``unix:/path`` and ``tcp:host:port``, tried in this order.
-        relay: ``host:port`` on this machine that leads there too, tried last; empty: there is none.
+        relay: ``host:port`` on this machine that leads there too, through the launcher's own connection;
+            tried before the network, which others may hear. Empty: there is none.
         key: the secret of the job.
         hello: describes this task: ``task``, ``attempt``, ``python``, ``pid``.
     """
@@ -61,7 +62,9 @@ class Connector:
     def __init__(self, addresses: Iterable[str], relay: str, key: bytes, hello: Mapping[str, Any]) -> None:
         self.hello = dict(hello)
         self._key = key
-        self._routes = list(addresses) + (["relay:" + relay] if relay else [])
+        open_to_all = [address for address in addresses if address.startswith("tcp:")]
+        private = [address for address in addresses if address not in open_to_all]
+        self._routes = private + (["relay:" + relay] if relay else []) + open_to_all
 
     def connect(self, purpose: str, timeout: float = 30.0, **more: Any) -> socket.socket:
         """A connection whose two ends have proved that they have the key. It blocks, without a time limit.

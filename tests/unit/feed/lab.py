@@ -40,6 +40,7 @@ class Lab:
             [f"worker/{n}" for n in range(workers)], feeds, notice=notice, warn=notice, **settings
         )
         self.listener = Listener(KEY, str(folder), tcp, notice)
+        self.listener.listen_on_network()
         self.listener.serve(self._accept)
         self.address = f"tcp:127.0.0.1:{self.listener.port}" if tcp else f"unix:{self.listener.path}"
         self.peers: list[Peer] = []

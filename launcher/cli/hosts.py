@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch hosts``."""
     help_text = "a hostfile, or host[:slots],... (default: this machine)"
     parser.add_argument("hosts", metavar="FILE_OR_LIST", nargs="?", help=help_text)
+    parser.add_argument(
+        "--no-slurm", action="store_true", help="not the nodes of the allocation around launch"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -53,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     slots = counted(sum(host.slots or 1 for host in hosts), "slot")
     known = [len(host.gpus) for host in hosts if host.gpus is not None]
     gpus = counted(sum(known), "GPU") if known else "GPUs not known"
-    if here:
+    if here or (found and found[1].any_number):
         slots = "any number of tasks"
     print(f"\n{counted(len(hosts), 'host')}, {slots}, {gpus}")
     return 0

@@ -89,6 +89,8 @@ class JobDisplay:
             goes_on: the run goes on with another launcher.
         """
         self._files.goes_on = goes_on
+        if isinstance(self._console, Console):
+            self._console.goes_on = goes_on
         with interrupts.queued():
             for renderer in self.renderers:
                 if renderer is not self._console:

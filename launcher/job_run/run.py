@@ -332,6 +332,8 @@ def _launch(
                 written = write_report(report, options.report, display.show)
             for line in hosts.kept():
                 display.show(line)
+            if goes_on:
+                display.show(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
         written = written and not (display.unwritten or orchestrator.plan_unwritten)
         code = report.exit_code
         if not code and not (complete and written):
@@ -341,8 +343,6 @@ def _launch(
         if code != report.exit_code and not goes_on:
             with suppress(OSError):  # a full disk
                 write_json(paths.report, record_as_dict(report._replace(exit_code=code)))
-    if goes_on:
-        print_notice(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
     if queue and asks:
         try:
             queue.requeue()

@@ -95,6 +95,8 @@ class Console:
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
+        #: Another launcher goes on with the run: what `close` shows is not its end.
+        self.goes_on = False
         #: The last notice, if no line was printed after it.
         self._last_notice = ""
         #: Notices that wait until the terminal is uncovered; of more, the oldest are dropped.
@@ -164,7 +166,7 @@ class Console:
                 why = why.removeprefix(f"launch: {self._last_notice}\n")
             self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
         if not options.quiet:
-            table = result_table(report, options.colour).encode("utf-8", "replace")
+            table = result_table(report, options.colour, self.goes_on).encode("utf-8", "replace")
             self._writer.write(options.stdout, table, urgent=True)
 
     def _output(self, event: events.TaskOutput) -> None:

@@ -23,17 +23,21 @@ _COLOURS = {
 }
 
 
-def result_table(report: Report, colour: bool = False) -> str:
+def result_table(report: Report, colour: bool = False, goes_on: bool = False) -> str:
     """The table, the path of the run's folder, and the verdict, as text.
 
     Args:
         report: how the job ended.
         colour: colour the states and the verdict.
+        goes_on: whether another launcher goes on with the run, so that this is not its end.
     """
     tasks, others = _tasks_to_show(report)
     logs = [f"logs: {printable(report.run_dir)}"] if report.run_dir else []
     last = verdict(report)
-    if colour:
+    if goes_on:
+        took = duration(report.ended_at - report.started_at)
+        last = f"job {report.job}: stopped after {took}, queued again"
+    elif colour:
         last = _coloured(last, _BAD if report.failure or report.exit_code else _GOOD)
     return "\n".join([*_aligned(report, tasks, colour), *others, *logs, last, ""])
 

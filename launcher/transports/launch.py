@@ -88,6 +88,8 @@ class Inventory(Record):
     other_user: bool = False
     #: Whether the tasks of a lost host may move to hosts without a task.
     standby: bool = True
+    #: Whether the hosts take more tasks than they have slots.
+    any_number: bool = False
     #: Lines for a dry run.
     remarks: tuple[str, ...] = ()
     #: What SIGUSR1 and SIGTERM of the launch mean, for messages; empty: the usual.

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from launcher.output.lines import strip_controls
 from launcher.record import Record
+from launcher.text import printable
 
 if TYPE_CHECKING:
     from launcher.runs.run import Batch, Run
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 PENDING, RUNNING, OVER = "pending", "running", "over"
 #: The most bytes of a line that are shown at once.
 _PIECE = 64 * 1024
+
+
+def say(text: str) -> None:
+    """Print a line for the user."""
+    print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
 
 
 class Queued(Record):

@@ -25,14 +25,23 @@ from launcher.transports.kubernetes.launcher_pod import (
     Pod,
     check_account,
     fetch,
-    say,
     send,
     start,
 )
 from launcher.transports.kubernetes.names import LAUNCHER, job_name, selector
 from launcher.transports.kubernetes.status import job_status, pod_status
 from launcher.transports.launch import Launch
-from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
+from launcher.transports.queue import (
+    OVER,
+    PENDING,
+    RUNNING,
+    Parcel,
+    Queue,
+    Queued,
+    Submitted,
+    run_shown,
+    say,
+)
 
 #: What a launcher writes into the folder of its run; the report is the last to be fetched.
 _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")

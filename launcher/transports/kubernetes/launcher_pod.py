@@ -40,7 +40,7 @@ from launcher.transports.kubernetes.pods import OWNER_POD, Pods
 from launcher.transports.kubernetes.rights import ACCOUNT, lacks, missing_rights
 from launcher.transports.kubernetes.status import CONTAINER
 from launcher.transports.launch import Launch
-from launcher.transports.queue import Parcel
+from launcher.transports.queue import Parcel, say
 
 #: The pod as a host, for functions that take hosts.
 HOST = Host("launcher", roles=("launcher",))
@@ -309,8 +309,3 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
     finally:
         waiting.close()
         program.close()
-
-
-def say(text: str) -> None:
-    """Print a line for the user."""
-    print(f"launch: {printable(text)}", file=sys.stderr, flush=True)

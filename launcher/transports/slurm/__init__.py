@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import values
-from launcher.errors import Fault, JobError
+from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import RUN_FOLDER, Host, JobSpec
 from launcher.record import Record
 from launcher.transports.base import Commands, Connected
@@ -100,6 +101,11 @@ def in_step(environ: Mapping[str, str]) -> bool:
     return step.isdigit() and int(step) < _NO_STEP
 
 
+def in_script(environ: Mapping[str, str]) -> bool:
+    """Whether these are the variables of the script of a batch job: the job ends with it."""
+    return is_inside(environ) and environ.get("ENVIRONMENT") == "BATCH" and not in_step(environ)
+
+
 def _wrong_variables() -> Iterator[Fault]:
     job, conf = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_CONF", "")
     if job and not re.fullmatch("[1-9][0-9]{0,9}", job):
@@ -119,6 +125,32 @@ def _options(text: str) -> str:
     return text
 
 
+def _time_limit(text: str) -> str:
+    """Return a time limit in a form of Slurm; ``5m`` and ``36h`` are read as --timeout reads them."""
+    if re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}|-1|unlimited|infinite", text, re.I):
+        return text
+    try:
+        seconds = math.ceil(values.duration(text))
+    except ValueError:
+        forms = "minutes, 5m, 36h, 2d, hours:minutes:seconds, or days-hours:minutes:seconds"
+        raise ValueError(f"expected a time limit: {forms}") from None
+    return f"{seconds // 86400}-{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+@contextmanager
+def _way_out(is_implied: bool) -> Iterator[None]:
+    """A context whose errors name --no-slurm, if only variables say that there is a job of Slurm."""
+    try:
+        yield
+    except TransportError as error:
+        if not is_implied:
+            raise
+        text = "; --no-slurm ignores the job, and uses this machine"
+        if isinstance(error, HostsError):
+            raise HostsError([*error.faults[:-1], error.faults[-1] + text]) from error
+        raise TransportError(f"{error}{text}") from error
+
+
 class SlurmTransport(Transport):
     """See above."""
 
@@ -131,7 +163,7 @@ class SlurmTransport(Transport):
         add("--no-slurm", "do not use the nodes of the allocation around launch")
         add("-N --nodes N", "number of nodes", values.whole(1, MOST_NODES))
         add("--partition NAME", "the partition", values.one_line)
-        add("--time T", "time limit at Slurm: minutes, or 1-12:00:00", values.one_line)
+        add("--time T", "time limit at Slurm: minutes, 36h, or 1-12:00:00", _time_limit)
         add("--gpus-per-node N", "GPUs of each node: 2, or a100:2", values.one_line)
         add("--account NAME", "the account", values.one_line)
         add("--slurm-options '...'", "more options, as salloc has them", _options)
@@ -144,7 +176,7 @@ class SlurmTransport(Transport):
         keys = table(
             Key("nodes", "The number of nodes.", single(values.whole(1, MOST_NODES))),
             Key("partition", "The partition.", line),
-            Key("time", "The time limit at Slurm, as salloc has it.", line),
+            Key("time", "The time limit at Slurm: minutes, 36h, or 1-12:00:00.", single(_time_limit)),
             Key("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
             Key("account", "The account.", line),
             Key("options", "More options, as salloc has them.", single(_options)),
@@ -181,6 +213,9 @@ class SlurmTransport(Transport):
                 text = "the option is about an allocation of Slurm"
                 expected = f"expected --slurm, too{_WITHOUT.get(name, '')}"
                 yield Fault(f"--{name.replace('_', '-')}", text, expected)
+        if vars(asked.args).get("detach") and in_script(os.environ) and RUN_FOLDER not in os.environ:
+            text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
+            yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
         if settings is None:
             return
         yield from _wrong_variables()
@@ -223,8 +258,11 @@ class SlurmTransport(Transport):
         python = bool(given.get("python") or given.get("venv"))
         words = settings.salloc()
         words += [] if settings.time else [f"--time={_CHECK}"]
-        with allocated(words, name, notice, lambda: None) as job:
-            yield present(job, notice, python)
+        with ExitStack() as stack:
+            with _way_out(settings.implied):
+                job = stack.enter_context(allocated(words, name, notice, lambda: None))
+                found = present(job, notice, python)
+            yield found
 
     def findings(self, inventory: Inventory, facts: Mapping[str, Facts]) -> Iterable[Finding]:
         """See `Transport.findings`."""
@@ -267,11 +305,12 @@ class SlurmTransport(Transport):
                             remarks=remarks)  # fmt: skip
             return
         notice = max(options.notice, launch.job.policy.grace + _AFTER_GRACE)
-        with (
-            allocated(words, launch.name, launch.notice, launch.ignore_signals) as job,
-            inventory(launch, job) as found,
-            nullcontext() if launch.dry_run else notice_of_limit(job, notice),
-        ):
+        with ExitStack() as stack:
+            with _way_out(options.implied):
+                job = stack.enter_context(allocated(words, launch.name, launch.notice, launch.ignore_signals))
+                found = stack.enter_context(inventory(launch, job))
+            if not launch.dry_run:
+                stack.enter_context(notice_of_limit(job, notice))
             limit = f"the time limit of Slurm's job {job.id} (--time)"
             yield found._replace(limit=limit, end="SIGTERM, as scancel sends it")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -23,7 +24,8 @@ from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 _ANSWER, _END = 30.0, 10.0
 #: Seconds for which the state of a job is not asked for again.
 _FRESH = 2.0
-#: Seconds until the first look at a pending job; each pause is twice the one before, up to the last one.
+#: Seconds until the first look at a pending job, and the second; each later pause is twice the one before, up
+#: to the last one.
 _FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
 #: Bytes of the environment of an allocation.
 _MOST = 4 << 20
@@ -44,7 +46,7 @@ ENDS = {
 _REQUEUED = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
 #: Reasons why a pending job can never start. Slurm may replace the first by the second a moment later: both
 #: have one text.
-_NODES = "the partition does not have, or does not allow, so many nodes of this kind"
+_NODES = "the partition does not have, or does not allow, so many nodes with room for so many tasks"
 _HOPELESS = {
     "PartitionConfig": _NODES,
     "PartitionNodeLimit": _NODES,
@@ -53,6 +55,13 @@ _HOPELESS = {
     "InvalidAccount": "there is no such account",
     "InvalidQOS": "there is no such QOS",
 }
+#: Seconds after its submission in which a job that can never start is found out, and between two looks.
+_SUBMITTED, _AGAIN = 1.5, 0.2
+#: For more tasks than nodes have CPUs.
+_SHARING = (
+    "; Slurm gives each task a CPU of its own: --slurm-options='--exclusive --ntasks-per-node=1' asks for "
+    "whole nodes, whose CPUs the tasks share"
+)
 UNANSWERED = "waiting for an answer from Slurm; Ctrl-C stops waiting"
 #: The end of what the holder prints.
 _GRANTED = b"\0\n"
@@ -158,7 +167,8 @@ def shown(kind: str, name: str) -> dict[str, str]:
         answer = ask(*words)
     except _Killed:  # Slurm signals all processes of a job that it ends, even this command
         answer = ask(*words)
-    return dict(re.findall(r"(\w+)=(\S+)", answer))
+    first, _, _ = answer.partition("\n")  # of a heterogeneous job, the others are its other components
+    return dict(re.findall(r"(\w+)=(\S+)", first))
 
 
 def _missing(command: str) -> TransportError:
@@ -169,7 +179,8 @@ def said(stderr: bytes) -> str:
     """The errors that a command of Slurm has printed, as one line."""
     lines = stderr.decode("utf-8", "replace").splitlines()
     errors = [re.sub(r"^\S+: error: ", "", line) for line in lines if ": error: " in line]
-    return "; ".join(dict.fromkeys(errors[-3:])) or "".join(lines[-1:])
+    others = [re.sub(r"^\w+: ", "", line) for line in lines if not line.startswith("Try ")]
+    return "; ".join(dict.fromkeys(errors[-3:])) or "".join(others[-1:])
 
 
 class Job:
@@ -182,6 +193,8 @@ class Job:
 
     def __init__(self, id: str, environ: Mapping[str, str]) -> None:
         self.id, self._environ = id, environ
+        #: The component of each node of a heterogeneous job; empty: it is another one.
+        self.components: dict[str, int] = {}
         self._lock = threading.Lock()
         self._asked_at = -_FRESH
         self._end = ""
@@ -201,34 +214,53 @@ class Job:
             JobError: the variables are wrong.
             TransportError: Slurm does not answer, or refuses.
         """
-        found = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
+        given = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
         try:
-            found = found or ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%N")
+            parts = [("", given)] if given else self._parts()
         except TransportError:
             if over := self.why_over():
-                raise TransportError(f"{over}; --no-slurm ignores the job") from None
+                raise TransportError(over) from None
             raise
-        written = re.fullmatch(r"\w[\w.,\[\]-]*", found)
         names: list[str] = []
-        if written:
-            with asked("scontrol", "show", "hostnames", found) as answer:
-                meanwhile()
-                names = answer().split()
-        if not names:
-            raise JobError([Fault("SLURM_JOB_NODELIST", f"{found!r} names no nodes")])
+        for component, written in parts:
+            found: list[str] = []
+            if re.fullmatch(r"\w[\w.,\[\]-]*", written):
+                with asked("scontrol", "show", "hostnames", written) as answer:
+                    meanwhile()
+                    found = answer().split()
+            if not found:
+                raise JobError([Fault("SLURM_JOB_NODELIST", f"{written!r} names no nodes", "or --no-slurm")])
+            new = [name for name in found if name not in names]
+            names += new
+            if component:
+                self.components.update(dict.fromkeys(new, int(component)))
         return names
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """Return the number of each component of a heterogeneous job, or an empty one, and its list of nodes.
+
+        Raises:
+            TransportError: Slurm does not answer, or refuses.
+        """
+        lines = ask("squeue", "--noheader", f"--jobs={self.id}", "--format=%i|%N").splitlines()
+        pairs = (line.partition("|") for line in lines or ("|",))
+        return [(number.partition("+")[2], nodes) for number, _, nodes in pairs]
 
     def tasks(self, count: int) -> list[int] | None:
         """The number of tasks on each of its nodes that the user asked for; ``None``: the user did not."""
         if in_step(self._environ) or not self._environ.get("SLURM_NTASKS"):
             return None
-        numbers = expanded(self._environ.get("SLURM_TASKS_PER_NODE", ""))
-        return numbers if len(numbers) == count else None
+        components = dict.fromkeys(self.components.values())
+        names = [f"SLURM_TASKS_PER_NODE_HET_GROUP_{number}" for number in components]
+        texts = [self._environ.get(name, "") for name in names or ["SLURM_TASKS_PER_NODE"]]
+        numbers = [number for text in texts for number in expanded(text)]
+        # One task on each node is what Slurm assumes, and what scripts ask for that start one program.
+        return numbers if len(numbers) == count and max(numbers) > 1 else None
 
     def variables(self, nodes: Sequence[str]) -> dict[str, str]:
         """The variables that describe it."""
         found = job_variables(self._environ)
-        if in_step(self._environ):
+        if in_step(self._environ) or self.components:
             found.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
         return found
 
@@ -357,14 +389,18 @@ def allocated(
             start_new_session=True,
         )
         try:
-            yield _await(holder, stderr, label, notice)
+            yield _await(holder, stderr, label, loud, notice)
         finally:
             ignore_signals()
             _give_back(holder, label, _is_submitted(stderr))
 
 
 def _await(
-    holder: subprocess.Popen[bytes], stderr: IO[bytes], label: str, notice: Callable[[str], None]
+    holder: subprocess.Popen[bytes],
+    stderr: IO[bytes],
+    label: str,
+    words: Sequence[str],
+    notice: Callable[[str], None],
 ) -> Job:
     assert holder.stdout is not None
     printed, pause, shown = b"", _FIRST_LOOK, ""
@@ -373,14 +409,14 @@ def _await(
         ready, _, _ = select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             if shown or _is_submitted(stderr):
-                state = _pending(label)
+                state = _pending(label, words)
             else:
                 state = UNANSWERED if pause > _FIRST_LOOK else ""
             if state and state != shown:
                 notice(state)
                 shown = state
-            pause = min(2 * pause, _LAST_LOOK)
             until = time.monotonic() + pause
+            pause = min(2 * pause, _LAST_LOOK)
             continue
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
@@ -396,27 +432,70 @@ def _await(
     return Job.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
 
 
-def _pending(label: str) -> str:
+def _pending(label: str, words: Sequence[str]) -> str:
     """Why a job is pending, for the user; empty: Slurm does not say.
 
     Raises:
         TransportError: it would wait for ever.
     """
     try:
-        line = ask("squeue", "--noheader", f"--name={label}", "--states=PENDING", "--format=%i|%r|%S")
+        number, reason, start = _why_pending(f"--name={label}")
     except TransportError:  # salloc says why
         return ""
-    number, _, rest = line.partition("|")
-    reason, _, start = rest.partition("|")
     if reason in _HOPELESS:
-        raise TransportError(f"Slurm gives no nodes: {_HOPELESS[reason]} ({reason})")
+        raise TransportError(_refusal(reason, words))
     if not number:
         return ""
     return f"{pending_text(number, reason, start)}; Ctrl-C cancels it"
 
 
+def _why_pending(option: str) -> tuple[str, str, str]:
+    """Return the number of a pending job, why it waits, and when it may start; empty if it is not pending.
+
+    Raises:
+        TransportError: Slurm does not answer, or refuses.
+    """
+    line = ask("squeue", "--noheader", option, "--states=PENDING", "--format=%i|%r|%S")
+    number, _, rest = line.partition("|")
+    reason, _, start = rest.partition("|")
+    return number, reason, start
+
+
+def refuse_hopeless(number: str, words: Sequence[str]) -> None:
+    """Cancel a job that was just submitted if it can never start.
+
+    Args:
+        number: The job.
+        words: What was asked for.
+
+    Raises:
+        TransportError: It can never start.
+    """
+    until = time.monotonic() + _SUBMITTED
+    while time.monotonic() < until:
+        try:
+            pending, reason, _ = _why_pending(f"--jobs={number}")
+        except TransportError:  # it is submitted: `launch attach` looks at it
+            return
+        if reason in _HOPELESS:
+            ask("scancel", "--quiet", number)
+            raise TransportError(_refusal(reason, words))
+        if not pending or reason != "None":
+            return
+        time.sleep(_AGAIN)
+
+
+def _refusal(reason: str, words: Sequence[str]) -> str:
+    """Return why Slurm can never start a job that was asked for by these words."""
+    counts = re.findall(r"(?:--ntasks=|--ntasks-per-node=|-n *)(\d+)", " ".join(words))
+    hint = _SHARING if _HOPELESS[reason] is _NODES and any(int(count) > 1 for count in counts) else ""
+    return f"Slurm gives no nodes: {_HOPELESS[reason]}: {shlex.join(words)} ({reason}){hint}"
+
+
 def pending_text(number: str, reason: str, start: str) -> str:
     """Why a job is pending, for the user, by the fields of squeue."""
+    if reason in _HOPELESS:
+        return f"Slurm's job {number} can never start: {_HOPELESS[reason]} ({reason})"
     expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
     return f"Slurm's job {number} is pending: {reason}{expected}"
 

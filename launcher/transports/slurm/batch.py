@@ -16,10 +16,31 @@ from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
 from launcher.transports.cleaning import Cleaning, is_dead
+from launcher.transports.base import slow
 from launcher.transports.launch import Launch
-from launcher.transports.queue import OVER, PENDING, RUNNING, Parcel, Queue, Queued, Submitted, run_shown
+from launcher.transports.queue import (
+    OVER,
+    PENDING,
+    RUNNING,
+    Parcel,
+    Queue,
+    Queued,
+    Submitted,
+    run_shown,
+    say,
+)
 from launcher.transports.slurm import in_step, is_inside
-from launcher.transports.slurm.allocation import ENDS, Job, ask, environment, outside, owner_of, pending_text
+from launcher.transports.slurm.allocation import (
+    ENDS,
+    UNANSWERED,
+    Job,
+    ask,
+    environment,
+    outside,
+    owner_of,
+    pending_text,
+    refuse_hopeless,
+)
 from launcher.transports.slurm.steps import NO_BINDING, srun
 
 #: The states of a job that waits.
@@ -63,10 +84,11 @@ class SlurmQueue(Queue):
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.job)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER: run.paths.root}
-        number = ask(
-            "sbatch", *options, *names, *launch.settings.for_job(launch.job), stdin=script, environ=environ
-        )
-        return Submitted(f"Slurm's job {number.partition(';')[0]} is submitted")
+        words = launch.settings.for_job(launch.job)
+        with slow(launch.notice, UNANSWERED):
+            number = ask("sbatch", *options, *names, *words, stdin=script, environ=environ).partition(";")[0]
+        refuse_hopeless(number, words)
+        return Submitted(f"Slurm's job {number} is submitted")
 
     def own(self) -> Batch | None:
         """See `Queue.own`."""
@@ -94,7 +116,8 @@ class SlurmQueue(Queue):
 
     def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
         """See `Queue.look`."""
-        shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
+        with slow(say, UNANSWERED):
+            shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():
             fields = line.split("|")

@@ -20,7 +20,15 @@ from typing import Any
 from launcher.agent.node import fingerprint
 from launcher.agent.processes import children_of, look_at, send
 from launcher.checking import WARNING, Finding
-from launcher.errors import AllGone, ConnectionLost, HostGone, HostsError, TransportError
+from launcher.errors import (
+    AllGone,
+    ConnectionLost,
+    Fault,
+    HostGone,
+    HostsError,
+    JobError,
+    TransportError,
+)
 from launcher.events import Facts
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.protocol import swap
@@ -63,15 +71,17 @@ NO_BINDING = "cluster configuration lacks support for cpu binding"
 _NO_CHILD = "write(shepherd): Broken pipe"
 
 
-def srun(job: str, node: str, name: str = "launch") -> list[str]:
+def srun(job: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
     """Return the beginning of a command that runs a program once on a node of a job.
 
     Args:
         job: The number of the job.
         node: The name of the node.
         name: The name of the step at Slurm.
+        component: The component of a heterogeneous job to which the node belongs, if it is one.
     """
-    return [*_SRUN, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}"]
+    group = [] if component is None else [f"--het-group={component}"]
+    return [*_SRUN, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}", *group]
 
 
 class Step(CommandPipe):
@@ -103,7 +113,7 @@ class Step(CommandPipe):
         self._answered = False
         #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
         self.first = b""
-        argv = [*srun(job.id, host, self.name), "--unbuffered", *_COMMAND]
+        argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
         super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
 
@@ -432,17 +442,30 @@ class Nodes(Record):
         """Those that have the files of this machine."""
         return frozenset(node.name for node in self.nodes if node.same)
 
+    @property
+    def asked(self) -> list[int] | None:
+        """The number of tasks on each node that was asked of Slurm; None if the nodes take any number."""
+        return self.steps.job.tasks(len(self.nodes))
+
     def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:
         """The nodes as hosts.
 
         The tasks of the job are spread evenly. A node takes as many as were asked of Slurm for it, else as
-        many as it has CPUs for the job.
+        many as it has CPUs for the job, or more if there are more.
 
         Args:
             count: the number of tasks; 0: not known.
             moves: whether the tasks of a lost node may move to others, so that these may take more tasks.
+
+        Raises:
+            JobError: more tasks than were asked of Slurm.
         """
-        asked = self.steps.job.tasks(len(self.nodes))
+        asked = self.asked
+        if asked and count > sum(asked):
+            places = listed([f"{node.name} {room}" for node, room in zip(self.nodes, asked, strict=True)])
+            room = f"Slurm's job {self.steps.job.id} was asked for {sum(asked)} ({places})"
+            expected = f"expected --ntasks={count} of salloc or sbatch, or no number of tasks"
+            raise JobError([Fault("", f"{counted(count, 'task')} do not fit: {room}", expected)])
         least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
         hosts = []
         for number, node in enumerate(self.nodes):
@@ -524,7 +547,14 @@ def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inve
     if not python_given:
         pairs = zip(hosts, found.nodes, strict=True)
         hosts = tuple(host._replace(python=node.python) for host, node in pairs)
-    return Inventory(hosts, JobSpec(()), found, same_files=found.same_files, remarks=remarks)
+    return Inventory(
+        hosts,
+        JobSpec(()),
+        found,
+        same_files=found.same_files,
+        remarks=remarks,
+        any_number=found.asked is None,
+    )
 
 
 def findings(found: Nodes, facts: Mapping[str, Facts]) -> Iterator[Finding]:

@@ -216,6 +216,9 @@ def test_a_notice_queues_the_job_again(
     assert ended.code == 0, ended.out[-3000:] + ended.err
     assert f"the time limit of Slurm's job {number} (--time): stopping 2 tasks" in ended.out
     assert "the job is queued again: restart 1 of 1" in ended.out
+    assert (
+        re.search(r"^job \S+: stopped after \S+, queued again$", ended.out, re.M) and "124" not in ended.out
+    )
     for task in ("worker-0", "worker-1"):
         log = (last_run(launch).path / f"logs/{task}.log").read_text()
         steps = [int(step) for step in re.findall(r"^step (\d+)$", log, re.M)]
@@ -266,6 +269,15 @@ def test_a_preempted_job_ends(start: Start, slurm: Cluster):
     assert ended.code == 125, ended.err
     assert re.search(r"Slurm's job \d+ was preempted$", ended.err, re.M), ended.err
     assert "start again" not in ended.err
+
+
+def test_the_background_of_a_script(slurm: Cluster, launch: Launch, clean: None, tmp_path: Path):
+    """Its job would end with the script."""
+    environ = ",".join(f"{name}={value}" for name, value in launch.environment().items())
+    words = ("--wait", "-N1", f"--output={tmp_path}/out", f"--chdir={tmp_path}", f"--export=ALL,{environ}")
+    slurm.run("sbatch", *words, str(script(tmp_path, "-d", "true")), check=False)
+    assert "--detach: in a script for sbatch" in (tmp_path / "out").read_text()
+    assert not launch.state.exists() or not list(launch.state.iterdir())
 
 
 def script(tmp_path: Path, *words: str) -> Path:

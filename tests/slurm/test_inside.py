@@ -36,14 +36,38 @@ def test_the_nodes_of_salloc_are_used(start: Start, tmp_path: Path):
 
 
 def test_as_many_tasks_as_were_asked_of_slurm(start: Start):
-    """``-n``, and ``--ntasks-per-node``; one more does not fit."""
+    """``-n``, and ``--ntasks-per-node``; one more does not fit, wherever tasks of a lost node may move."""
     words = ("salloc", "--quiet", "-N2", "--ntasks-per-node=2")
     ended = start("--workers", "4", "--dry-run", "true", before=words).wait()
     assert re.findall(r"^# worker/\d on (n\d)", ended.out, re.M) == ["n1", "n1", "n2", "n2"], (
         ended.out + ended.err
     )
-    ended = start("--workers", "5", "--dry-run", "true", before=words).wait()
-    assert ended.code == 2 and "5 tasks do not fit: 2 hosts have room for 4" in ended.err
+    for more in ((), ("--restarts", "1")):
+        ended = start("--workers", "5", *more, "--dry-run", "true", before=words).wait()
+        assert ended.code == 2, ended.err
+        assert re.search(r"5 tasks do not fit: Slurm's job \d+ was asked for 4 .* --ntasks=5", ended.err)
+
+
+def test_one_task_asked_of_slurm_is_no_limit(start: Start):
+    """As in the usual script, which starts one program on whole nodes."""
+    words = ("salloc", "--quiet", "-N2", "--ntasks-per-node=1", "--cpus-per-task=4")
+    ended = start("--ps", "1", "--workers", "2", "--dry-run", "true", before=words).wait()
+    assert len(re.findall(r"^# \w+/\d on n[12]", ended.out, re.M)) == 3, ended.out + ended.err
+    ended = start("hosts", before=words).wait()
+    assert re.findall(r"^(n\d) +\S+ +4 +4 ", ended.out, re.M) == ["n1", "n2"], ended.out
+    assert "2 hosts, any number of tasks" in ended.out
+
+
+def test_a_heterogeneous_job(start: Start):
+    """The nodes of all its components are used."""
+    words = ("salloc", "--quiet", "-N1", "-n1", ":", "-N2", "-n4")
+    script = "echo at $SLURMD_NODENAME of $SLURM_JOB_NODELIST"
+    ended = start("--workers", "5", "--", "sh", "-c", script, before=words).wait(60)
+    assert ended.code == 0, ended.err
+    places = re.findall(r"\| at (n\d) of n1,n2,n3$", ended.out, re.M)
+    assert sorted(places) == ["n1", "n2", "n2", "n2", "n3"], ended.out
+    ended = start("--workers", "6", "--dry-run", "true", before=words).wait()
+    assert ended.code == 2 and "was asked for 5 (n1 1, n2 3, n3 1)" in ended.err, ended.err
 
 
 def test_gpus_are_shared_out(start: Start, tmp_path: Path):
@@ -90,6 +114,25 @@ def test_a_step_of_one_task(start: Start, held: dict[str, str]):
     ended = start("--workers", "3", "true", before=("srun", "--overlap", "-N1", "-n1"), env=held).wait(60)
     assert ended.code == 0, ended.err
     assert {"n1", "n2", "n3"} == set(re.findall(r"^(n\d) +\d+ +worker", ended.out, re.M))
+
+
+COMMANDS = [("--workers", "2", "true"), ("hosts",), ("check",)]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_variables_without_commands(
+    start: Start, held: dict[str, str], tmp_path: Path, words: tuple[str, ...]
+):
+    """As in a container of a job: the error names the way out, which every command takes."""
+    for name in ("sh", "env", "true"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+    without = ("env", f"PATH={tmp_path}")
+    ended = start(*words, before=without, env=held, cwd=tmp_path).wait(30)
+    assert ended.code == 125, ended.err
+    assert re.search("there is no scontrol along PATH; --no-slurm ignores the job", ended.err), ended.err
+    way_out = ("--no-slurm", *words) if words[0].startswith("-") else (*words, "--no-slurm")
+    ended = start(*way_out, before=without, env=held, cwd=tmp_path).wait(60)
+    assert ended.code == 0, ended.err
 
 
 @pytest.mark.parametrize("words", [("--hosts", "localhost"), ("--no-slurm",)])
@@ -223,6 +266,7 @@ def test_tasks_of_nodes(text: str, numbers: list[int]):
             125,
             "n4, n5, n6, n7 and 2 more: the agent can't be started there: Unable to create step for job",
         ),
+        ({"SLURM_CONF": "MUNGE"}, 125, "--no-slurm ignores the job, and uses this machine"),
     ],
 )
 def test_variables_of_no_job(
@@ -231,6 +275,10 @@ def test_variables_of_no_job(
     """Those of an old shell, or nonsense."""
     if environ.get("SLURM_JOB_ID"):
         held = {name: value for name, value in held.items() if name != "SLURM_JOB_NODELIST"}
+    if environ.get("SLURM_CONF") == "MUNGE":  # it does not run
+        conf = Path(held["SLURM_CONF"]).read_text()
+        (tmp_path / "slurm.conf").write_text(re.sub("AuthInfo=.*", "AuthInfo=socket=/nosuch", conf))
+        environ = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_NODELIST": ""}
     ended = start("true", env={**held, **environ}, cwd=tmp_path).wait(30)
     assert ended.code == code and expected in ended.err, ended.err
     assert len(ended.said) == 1 and not (tmp_path / "made").exists(), ended.err

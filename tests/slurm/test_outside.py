@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.transports.slurm import time_limit
 from tests.conftest import Started, command_line
 from tests.slurm.cluster import Cluster, soon
 from tests.slurm.test_inside import WAITS, up
@@ -21,7 +23,7 @@ Start = Callable[..., Started]
 
 
 def test_an_allocation_is_asked_for_and_given_back(start: Start, slurm: Cluster):
-    started = start("--slurm", "-N", "3", "--ps", "1", "--workers", "3", "--time", "10", "--", *WAITS)
+    started = start("--slurm", "-N", "3", "--ps", "1", "--workers", "3", "--time", "10m", "--", *WAITS)
     started.until(up(4))
     (job,) = re.findall(r"Slurm's job (\d+): 3 nodes", started.err)
     assert slurm.run("squeue", "-h", "-j", job, "-o", "%l %C %D %j").startswith("10:00 6 3 launch-2")
@@ -52,17 +54,52 @@ def test_the_exit_code_is_that_of_the_job(start: Start, tmp_path: Path):
     [
         ("--slurm --partition nope true", "Slurm gives no nodes: invalid partition specified: nope"),
         ("--slurm -N 99 true", "the partition does not have, or does not allow, so many nodes"),
-        ("--slurm --time soon true", "Slurm gives no nodes: Invalid --time specification"),
         ("--slurm --gpus-per-node 3 true", "Slurm gives no nodes: "),
-        ("--slurm --slurm-options=--nonsense true", "Slurm gives no nodes: "),
+        ("--slurm --slurm-options=--nonsense true", "no nodes: unrecognized option '--nonsense'"),
+        ("--slurm -N 2 --workers 30 true", "--nodes=2 --ntasks-per-node=15 "),
+        ("--slurm -N 9 -d true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm -N 9 true", "the partition does not have, or does not allow, so many nodes"),
         ("--slurm --slurm-options=--no-shell true", "salloc was killed, or has started nothing"),
     ],
 )
-def test_mistakes(start: Start, tmp_path: Path, words: str, expected: str):
+def test_mistakes(start: Start, slurm: Cluster, tmp_path: Path, words: str, expected: str):
     ended = start(*words.split(), cwd=tmp_path).wait(30)
     assert (ended.code, expected in ended.err) == (125, True), ended.err
     assert len(ended.said) <= 2, ended.err
+    assert slurm.run("squeue", "--noheader", "--states=PENDING") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10", "10"), ("1:30", "1:30"), ("2:00:00", "2:00:00"),
+        ("1-12", "1-12"), ("1-12:30:00", "1-12:30:00"),
+        ("UNLIMITED", "UNLIMITED"), ("5m", "0-00:05:00"), ("36h", "1-12:00:00"), ("90s", "0-00:01:30"),
+        ("2d", "2-00:00:00"), ("1.5h", "0-01:30:00"),
+        ("soon", None), ("5min", None), ("", None), ("1-", None),
+    ],
+)  # fmt: skip
+def test_time_limits(text: str, expected: str | None):
+    """Those of Slurm, and those of --timeout."""
+    if expected is not None:
+        assert time_limit(text) == expected
+        return
+    with pytest.raises(ValueError, match="expected a time limit: minutes, 5m, "):
+        time_limit(text)
+
+
+@pytest.mark.parametrize("words", [(), ("-d",)])
+def test_munge_is_frozen(start: Start, slurm: Cluster, tmp_path: Path, words: tuple[str, ...]):
+    """A line says that launch waits for it."""
+    conf = Path(slurm.environ["SLURM_CONF"]).read_text()
+    (tmp_path / "slurm.conf").write_text(re.sub(r"AuthInfo=.*", f"AuthInfo=socket={tmp_path}/m", conf))
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(f"{tmp_path}/m")
+        deaf.listen()
+        started = start("--slurm", *words, "true", env={"SLURM_CONF": f"{tmp_path}/slurm.conf"})
+        started.until(lambda it: "waiting for an answer from Slurm" in it.err, 30)
+        started.send(signal.SIGINT)
+        assert started.wait(30).code in (130, -signal.SIGINT)
 
 
 def test_slurm_is_not_installed(start: Start, tmp_path: Path):

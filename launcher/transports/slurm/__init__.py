@@ -125,7 +125,7 @@ def _options(text: str) -> str:
     return text
 
 
-def _time_limit(text: str) -> str:
+def time_limit(text: str) -> str:
     """Return a time limit in a form of Slurm; ``5m`` and ``36h`` are read as --timeout reads them."""
     if re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}|-1|unlimited|infinite", text, re.I):
         return text
@@ -163,7 +163,7 @@ class SlurmTransport(Transport):
         add("--no-slurm", "do not use the nodes of the allocation around launch")
         add("-N --nodes N", "number of nodes", values.whole(1, MOST_NODES))
         add("--partition NAME", "the partition", values.one_line)
-        add("--time T", "time limit at Slurm: minutes, 36h, or 1-12:00:00", _time_limit)
+        add("--time T", "time limit at Slurm: minutes, 36h, or 1-12:00:00", time_limit)
         add("--gpus-per-node N", "GPUs of each node: 2, or a100:2", values.one_line)
         add("--account NAME", "the account", values.one_line)
         add("--slurm-options '...'", "more options, as salloc has them", _options)
@@ -176,7 +176,7 @@ class SlurmTransport(Transport):
         keys = table(
             Key("nodes", "The number of nodes.", single(values.whole(1, MOST_NODES))),
             Key("partition", "The partition.", line),
-            Key("time", "The time limit at Slurm: minutes, 36h, or 1-12:00:00.", single(_time_limit)),
+            Key("time", "The time limit at Slurm: minutes, 36h, or 1-12:00:00.", single(time_limit)),
             Key("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
             Key("account", "The account.", line),
             Key("options", "More options, as salloc has them.", single(_options)),

@@ -15,8 +15,8 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
-from launcher.transports.cleaning import Cleaning, is_dead
 from launcher.transports.base import slow
+from launcher.transports.cleaning import Cleaning, is_dead
 from launcher.transports.launch import Launch
 from launcher.transports.queue import (
     OVER,

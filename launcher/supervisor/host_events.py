@@ -127,7 +127,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     lost = "can't be made again" if again else lost
     host.move(HostState.LOST, event)
     why = event.why.removeprefix(f"{event.host}: ")
-    text = f"host {event.host} {lost}: {why}"
+    text = f"host {event.host if again else job.with_node(event.host)} {lost}: {why}"
     job.do(events.HangUp(event.host))
     moving.expect_back(job, event.host)
     forgotten = job.forget_restarts(record.task for record in host.tasks)
@@ -173,7 +173,7 @@ def stopped_without_command(job: JobState, event: events.TaskSignalled) -> None:
         agent_lost(job, events.AgentLost(event.host, event.at, _ENDED_OUTSIDE))
         return
     host.move(HostState.ENDING, event)
-    text = f"host {event.host} is lost: {_ENDED_OUTSIDE}"
+    text = f"host {job.with_node(event.host)} is lost: {_ENDED_OUTSIDE}"
     job.notify(text, urgent=True)
     _fail(job, Reason.HOST_LOST, host, event.at, text, host.own)
     continue_or_stop(job)

@@ -134,6 +134,11 @@ class JobState:
         known = is_loopback(host) or any(record.task.is_own_host(host) for record in own)
         return "" if known else f" on {host}"
 
+    def with_node(self, host: str) -> str:
+        """Return the name of a host, and if it is a pod or a container, where it runs: ``worker-0 on n2``."""
+        nodes = {record.node for record in self.hosts[host].tasks if record.node}
+        return " on ".join([host, *sorted(nodes)])
+
     @property
     def placing(self) -> bool:
         """Whether tasks move, and their new hosts hold ports."""

@@ -175,6 +175,8 @@ def _exit_hint(job: JobState, record: TaskRecord, event: events.TaskExited) -> s
     """A hint for the user; may be empty."""
     if record.out_of_memory and not job.restarts.limit:
         return "`--restarts 1` would start it again with the next size of its memory"
+    if event.oom and record.role.memory:
+        return "a larger `--memory` gives it more; or make its batches or caches smaller"
     if event.oom:
         return "give it a machine with more memory, or make its batches or caches smaller"
     if event.signal is not None:

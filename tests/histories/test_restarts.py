@@ -463,7 +463,15 @@ def test_a_host_gets_no_more_memory(end: str, sizes: str):
     assert starts(replay)[3:] == [("worker/1", 2)]
 
 
-def test_without_restarts_a_hint_says_what_would_give_it_more_memory():
-    failure = Script(job("worker 2 sizes 8 16"), hosts(1)).play(OOM).report.failure
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ("sizes 8 16", "`--restarts 1` would start it again with the next size of its memory"),
+        ("sizes 8", "a larger `--memory` gives it more; or make its batches or caches smaller"),
+        ("", "give it a machine with more memory, or make its batches or caches smaller"),
+    ],
+)
+def test_without_restarts_a_hint_says_what_would_give_it_more_memory(sizes: str, expected: str):
+    failure = Script(job(f"worker 2 {sizes}"), hosts(1)).play(OOM).report.failure
     assert failure is not None
-    assert failure.hint == "`--restarts 1` would start it again with the next size of its memory"
+    assert failure.hint == expected

@@ -105,18 +105,19 @@ class Cluster:
         file.chmod(0o755)
         return made
 
-    def broken_kubectl(self, folder: Path, exec: str) -> str:
-        """A PATH with a kubectl that runs a shell script for ``kubectl exec``.
+    def broken_kubectl(self, folder: Path, script: str, verb: str = "exec") -> str:
+        """A PATH with a kubectl that runs a shell script, in a folder, for one of its commands.
 
         Args:
-            folder: for it.
-            exec: the script; the variable ``kubectl`` has the path of the real one.
+            folder: The folder.
+            script: The script. The variable ``kubectl`` has the path of the real one.
+            verb: The command.
         """
         path = self.environ.get("PATH", os.environ["PATH"])
         file, real = folder / "kubectl", shutil.which("kubectl", path=path) or "kubectl"
         file.write_text(
             f"#!/bin/sh\nkubectl={shlex.quote(real)}\ncd {shlex.quote(str(folder))}\n"
-            f'case " $* " in *" exec "*)\n{exec}\nesac\nexec $kubectl "$@"\n'
+            f'case " $* " in *" {verb} "*)\n{script}\nesac\nexec $kubectl "$@"\n'
         )
         file.chmod(0o755)
         return f"{folder}:{path}"

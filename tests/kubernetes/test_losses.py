@@ -78,7 +78,8 @@ def test_a_pod_is_deleted(start: Start, kubernetes: Cluster):
     kubernetes.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
     result = started.wait(90)
     assert result.code == 0, result.err
-    assert "host worker-1 is lost: its pod was deleted; a new one takes its place" in result.err
+    node = pod["spec"]["nodeName"]
+    assert f"host worker-1 on {node} is lost: its pod was deleted; a new one takes its place" in result.err
     assert result.out.count("attempt 2") == 2
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.conftest import Started
 from tests.kubernetes.cluster import Cluster
@@ -27,25 +26,32 @@ def shows(started: Started, text: str) -> None:
     assert len({*lines}) == len(lines), started.err
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (("--kubernetes", "localhost/no-such:1"), "can't pull the image localhost/no-such:1: "),
-        (
-            ("--kubernetes", BARE, "--memory", "900g"),
-            "not scheduled: 0/2 nodes are available: 2 Insufficient memory",
-        ),
-    ],
-)
-def test_what_may_pass_is_shown_and_ends_by_the_time_limit(
-    start: Start, clean: None, options: tuple[str, ...], text: str
-):
-    started = start(*options, "--start-timeout", "8", "--workers", "2", "--", "true")
+def test_what_may_pass_is_shown_and_ends_by_the_time_limit(start: Start, clean: None):
+    text = "not scheduled: 0/2 nodes are available: 2 Insufficient memory"
+    words = ("--kubernetes", BARE, "--memory", "900g", "--start-timeout", "8", "--workers", "2", "--", "true")
+    started = start(*words)
     shows(started, f"waiting for pods: worker-0, worker-1: {text}")
     ended = started.wait()
     assert ended.code == 125, ended.err
     assert "not all pods run after 8.0s (--start-timeout)" in ended.err
     assert sum(text in line for line in ended.said) == 1, ended.err
+
+
+def test_a_reason_that_was_shown_is_not_forgotten(
+    start: Start, kubernetes: Cluster, clean: None, tmp_path: Path
+):
+    """Between two attempts to pull an image its container is just being created."""
+    hides = """test -e hide || exec $kubectl "$@"
+$kubectl "$@" | sed "s/ErrImagePull\\|ImagePullBackOff//"; exit;;"""
+    path = kubernetes.broken_kubectl(tmp_path, hides, "get")
+    words = ("--kubernetes", "localhost/no-such:1", "--start-timeout", "8", "--", "true")
+    started = start(*words, env={"PATH": path})
+    reason = "worker-0: can't pull the image localhost/no-such:1: "
+    shows(started, f"waiting for pods: {reason}")
+    (tmp_path / "hide").touch()
+    ended = started.wait()
+    assert ended.code == 125, ended.err
+    assert f"(--start-timeout): worker-0: its pod is starting; before that: {reason}" in ended.err
 
 
 def test_what_passes_is_no_trouble(start: Start, kubernetes: Cluster, clean: None, tmp_path: Path):
@@ -69,7 +75,7 @@ def test_what_passes_is_no_trouble(start: Start, kubernetes: Cluster, clean: Non
     kubernetes.kubectl("delete", pod, "--force", "--grace-period=0")
     ended = started.wait()
     assert ended.code == 125, ended.err
-    assert "launch: host worker-0 is lost: its pod was deleted\n" in ended.err
+    assert re.search(r"^launch: host worker-0 on n[12] is lost: its pod was deleted$", ended.err, re.M)
     assert "suspended" not in ended.err
 
 
@@ -132,4 +138,4 @@ def test_the_end_does_not_wait_for_a_kubectl(start: Start, kubernetes: Cluster, 
     words = ("--kubernetes", kubernetes.image, "--lease", "8", "--workers", "1", "--", "sleep", "100")
     ended = start(*words, env={"PATH": path}).wait(45)
     assert ended.code == 125, ended.err
-    assert "launch: host worker-0 is lost: " in ended.err
+    assert "launch: host worker-0 on n" in ended.err and " is lost: " in ended.err

@@ -62,6 +62,9 @@ _REMOVAL = 5.0
 _WATCHDOG = "its container exited with 1"
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD = "LAUNCH_POD"
+#: What is said of a pod without a reason why it does not run. An image that can't be pulled is one, between
+#: two attempts.
+_IS_STARTING = "its pod is starting"
 #: A line for the user while kubectl takes long.
 _UNANSWERED = "waiting for an answer from kubectl; Ctrl-C stops waiting"
 
@@ -188,8 +191,11 @@ class Pods:
             waited = time.monotonic() - began
             if waited >= self.options.start_timeout:
                 limit = duration(self.options.start_timeout)
+                if shown and why != shown:
+                    why += f"; before that: {shown}"
                 raise TransportError(f"not all pods run after {limit} (--start-timeout): {why}")
-            if waited >= _FIRST_NOTICE and why != shown:
+            is_reason = not shown or _IS_STARTING not in why
+            if waited >= _FIRST_NOTICE and why != shown and is_reason:
                 self._launch.notice(f"waiting for pods: {why}")
                 shown = why
             if self._over:
@@ -214,7 +220,7 @@ class Pods:
             if status.over or status.hopeless:
                 hopeless.setdefault(status.over or status.waiting, []).append(host)
             elif not status.running:
-                waiting.setdefault(status.waiting or "its pod is starting", []).append(host)
+                waiting.setdefault(status.waiting or _IS_STARTING, []).append(host)
         if hopeless:
             raise HostsError(f"{listed(names)}: {why}" for why, names in hopeless.items())
         return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
@@ -254,6 +260,12 @@ class Pods:
     def _outgrew(self, host: str, status: PodStatus) -> bool:
         """Whether its pod has ended because memory ran out, and there is a larger size."""
         return status.over.startswith(OOM_KILLED) and len(self._sizes[host]) > 1
+
+    def _more_memory(self, host: str) -> str:
+        """Return what gives a pod more memory that has ended because memory ran out."""
+        if len(self._sizes[host]) < 2:
+            return "; a larger `--memory` gives it more"
+        return "" if self._job.policy.restarts else "; `--restarts 1` would give it the next size"
 
     def grow(self, host: str) -> str:
         """See `Transport.grow`: its pod is deleted, and `renew` makes another one."""
@@ -350,8 +362,8 @@ class Pods:
             status = self.status(host)
             if status.taken or (status.over and not taken):
                 why = "the agent was killed" if status.over == _WATCHDOG else status.over
-                if self._outgrew(host, status) and not self._job.policy.restarts:
-                    why += "; `--restarts 1` would give it the next size"
+                if status.over.startswith(OOM_KILLED):
+                    why += self._more_memory(host)
                 return (Preempted if status.preempted else HostGone)(f"{host}: {why}")
             if time.monotonic() >= until:
                 return None

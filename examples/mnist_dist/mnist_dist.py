@@ -213,8 +213,10 @@ def train(flags: argparse.Namespace, cluster: Any, server: Any, mnist: data.Mnis
         train_op = model["optimizer"].minimize(model["loss"], global_step=model["global_step"])
         with tf.control_dependencies([train_op]):
             step_after = model["global_step"].read_value()
+        # Worker 0 writes all of a checkpoint. By default each ps writes its part, into a folder that all see.
+        scaffold = tf.train.Scaffold(saver=tf.train.Saver(sharded=False))
 
-    with training_session(flags, flags.task_index, server.target, tf.train.Scaffold()) as session:
+    with training_session(flags, flags.task_index, server.target, scaffold) as session:
         batches = data.batches(
             mnist.train_images, mnist.train_labels, flags.batch_size, seed=flags.task_index
         )

@@ -146,6 +146,8 @@ def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist)
         with tf.control_dependencies([train_op]):
             step_after = model["global_step"].read_value()
         tokens = optimizer.get_init_tokens_op(num_tokens=workers)
+        # Worker 0 writes all of a checkpoint, see mnist_dist.py.
+        saver = tf.train.Saver(sharded=False)
 
     # At its end the chief's thread that averages gradients waits for those of a next step. The session
     # gives it a second and then cancels it; that it says so is no error.
@@ -154,6 +156,7 @@ def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist)
     scaffold = tf.train.Scaffold(
         local_init_op=optimizer.chief_init_op if is_chief else optimizer.local_step_init_op,
         ready_for_local_init_op=optimizer.ready_for_local_init_op,
+        saver=saver,
     )
     hooks = [averaging(optimizer, tokens)] if is_chief else []
     with training_session(flags, task.task_index, server.target, scaffold, hooks) as session:

@@ -162,7 +162,10 @@ def host_paths(kubernetes: Cluster) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Path):
-    """TensorFlow is in folders of the nodes, which a pod template mounts; the data travels with the code."""
+    """TensorFlow is in folders of the nodes, which a pod template mounts; the data travels with the code.
+
+    The pods share no folder: worker 0 writes the model, which is collected.
+    """
     code = tmp_path / "code"
     shutil.copytree(ROOT / "examples/mnist_dist", code, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([PYTHON, code / "data.py"], check=True, capture_output=True)
@@ -193,7 +196,8 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
                 "flags": True,
                 "env": {"TF_CPP_MIN_LOG_LEVEL": 2},
                 "sync": [str(code)],
-                "command": ["mnist_dist.py"],
+                "command": ["mnist_dist.py", "--log_dir=model"],
+                "collect": ["worker/0=model:trained"],
                 "roles": {"ps": 1, "worker": 2},
             }
         )
@@ -202,6 +206,8 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
     assert result.code == 0, result.out[-3000:] + result.err[-3000:]
     found = re.findall(r"^worker/\d +\| test accuracy: ([01]\.\d+)", result.out, re.M)
     assert len(found) == 2 and all(float(accuracy) >= 0.9 for accuracy in found)
+    model = tmp_path / "trained/model"
+    assert (model / "checkpoint").is_file() and [*model.glob("model.ckpt-*.data-00000-of-00001")]
 
 
 def test_check(start: Start, kubernetes: Cluster):

@@ -376,5 +376,5 @@ def hints(lines: Iterable[str], facts: Facts, table: Sequence[Hint] = HINTS) -> 
 def _text(row: Hint, match: re.Match[str], facts: Facts) -> str:
     """The text of a row for a line. Groups of one meaning differ by the ``_`` at the ends of their names."""
     groups = {name.rstrip("_"): text for name, text in match.groupdict().items() if text}
-    known = {**facts._asdict(), "python": facts.python or "its Python"}
+    known = {**facts._asdict(), "python": facts.python or "the Python that its command names"}
     return row.text.format_map({**known, **groups})

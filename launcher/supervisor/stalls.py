@@ -42,7 +42,7 @@ _FILTERS = "a session of TensorFlow 1 without device_filters waits for every tas
 _DONE_WHEN_CHIEF = "; `--done-when chief` ends the job with worker/0"
 _NO_CHIEF = (
     "does the program use ParameterServerStrategy? Then only a chief trains, and this job has none: `--chief`"
-    " starts one; else "
+    " starts one; else: "
 )
 _TOGETHER = "tasks that communicate collectively must finish together"
 #: For tasks that the time limit stops: Python prints no stacks on SIGTERM by itself.

@@ -173,7 +173,7 @@ CASES = {
     "module": Cases(
         [
             (NO_MODULE, HERE, "ran with /usr/bin/python3"),
-            (NO_MODULE, Facts(), "ran with its Python"),
+            (NO_MODULE, Facts(), "ran with the Python that its command names"),
             ("/usr/bin/python3.11: No module named trainer", HERE, "--venv DIR"),
         ],
         [("ImportError: cannot import name 'a' from 'b'", HERE), ("error: No module named x", HERE)],

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from launcher.export.kubernetes import MOST_BYTES
 from launcher.job import JobSpec, ProgramKind
-from launcher.text import byte_size, counted
+from launcher.text import byte_size, counted, listed
 
 
 def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
@@ -32,18 +32,19 @@ def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
     notes = []
     for program in dict.fromkeys(role.program for role in job.roles):
         if program.kind is ProgramKind.SCRIPT:
-            script = (base / program.name).resolve()
-            if not script.is_file():
+            script = Path(os.path.realpath(base / program.name))
+            if not os.path.isfile(script):
                 notes.append(f"{program.name} is not here: the images must have it")
             files, folder = {script, *script.parent.glob("*.py")}, script.parent
         elif program.kind is ProgramKind.MODULE:
             files, folder = _module(program.name, base), base
-        else:
-            continue
+        else:  # python train.py
+            scripts = (os.path.realpath(base / word) for word in program.args if word.endswith(".py"))
+            files, folder = {*map(Path, scripts)}, base
         own |= files
         every |= _with_imports(files, folder)
     for found in (every, own):
-        paths = sorted(path for path in found if path.is_file() and base in path.parents)
+        paths = sorted(path for path in found if os.path.isfile(path) and base in path.parents)
         size = _size(paths)
         if size <= MOST_BYTES:
             break
@@ -53,13 +54,23 @@ def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
     else:
         return {}, notes
     try:
-        return {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}, notes
+        texts = {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}
+        return texts, [*notes, *_named(job, base, texts)]
     except UnicodeDecodeError as error:
         problem = f"byte 0x{error.object[error.start]:02x} of a file beside it is not UTF-8"
-        return {}, [
-            *notes,
-            f"the ConfigMap can't have the program: {problem}; the images must have all files",
-        ]
+        return {}, [*notes, f"the ConfigMap can't have the program: {problem}; the images must have it"]
+
+
+def _named(job: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
+    """Notes on files of the working folder that the command lines of tasks name, and pods do not have."""
+    programs = [role.program for role in job.roles if role.workdir is None]
+    words = {word.rpartition("=")[2] for program in programs for word in (program.name, *program.args)}
+    named = {word for word in words if word[:1] not in "/~"}
+    named |= {program.name for program in programs if program.kind is ProgramKind.SCRIPT}
+    files = sorted(word for word in named if os.path.isfile(base / word))
+    missing = [word for word in files if os.path.normpath(word) not in texts]
+    if missing:
+        yield f"pods do not have {listed(missing)} of this machine: the images must have them"
 
 
 def _with_imports(files: set[Path], folder: Path) -> set[Path]:
@@ -79,9 +90,9 @@ def _module(name: str, folder: Path) -> set[Path]:
     first, *others = name.split(".")
     path = folder.joinpath(first, *others)
     files = {folder / f"{first}.py", path.with_name(f"{path.name}.py"), path / "__main__.py"}
-    if (folder / first / "__init__.py").is_file():
+    if os.path.isfile(folder / first / "__init__.py"):
         files |= _package(folder / first)
-    return {file for file in files if file.is_file()}
+    return {file for file in files if os.path.isfile(file)}
 
 
 def _package(folder: Path) -> set[Path]:
@@ -103,4 +114,4 @@ def _imported(file: Path) -> set[str]:
 
 def _size(files: Iterable[Path]) -> int:
     """The number of bytes of all files together."""
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in files if os.path.isfile(file))

@@ -146,6 +146,7 @@ PROGRAMS = [
     ("-m spaced.run", "spaced/run.py"),
     ("-m helper", "helper.py lib/__init__.py"),
     ("main.py", "main.py helper.py lib/__init__.py broken.py"),
+    ("python3 -u main.py", "main.py helper.py lib/__init__.py"),
     ("-m tensorflow.nosuch", ""),
     ("-m json.tool", ""),
 ]  # fmt: skip
@@ -181,7 +182,8 @@ def test_the_config_map_has_modules_and_what_they_import(
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text(texts[name])
     if files:
-        subprocess.run([sys.executable, *words.split()], cwd=folder, timeout=60, check=True)
+        program = words.removeprefix("python3").split()
+        subprocess.run([sys.executable, *program], cwd=folder, timeout=60, check=True)
 
 
 def test_what_the_config_map_can_not_have_is_said(launch: Launch, tmp_path: Path):
@@ -193,6 +195,15 @@ def test_what_the_config_map_can_not_have_is_said(launch: Launch, tmp_path: Path
     assert "The ConfigMap has train.py." in ended.out
     ended = launch.here("export", "kubernetes", *IMAGE, "-m", "big", cwd=tmp_path)
     assert "the ConfigMap can't have the program: 1 file, 1 MB or more; the images must have" in ended.err
+    (tmp_path / "cfg.json").touch()
+    (tmp_path / "run.sh").touch()
+    (tmp_path.parent / "z.py").touch()
+    words = ["sh", "./run.sh", "--config=cfg.json", "--data=no.csv", "train.py", "../z.py", "/etc/passwd"]
+    words += ["x" * 5000, "y" * 5000 + ".py"]
+    ended = launch.here("export", "kubernetes", *IMAGE, "--", *words, cwd=tmp_path)
+    assert "launch: pods do not have ../z.py, ./run.sh, cfg.json of this machine: the" in ended.err
+    ended = launch.here("export", "kubernetes", *IMAGE, str(tmp_path / "train.py"), cwd=tmp_path)
+    assert f"launch: pods do not have {tmp_path}/train.py of this machine: the" in ended.err
     (tmp_path / "train.py").write_bytes(b"\xff")
     ended = launch.here("export", "kubernetes", *IMAGE, "train.py", cwd=tmp_path)
     assert (ended.code, "byte 0xff" in ended.err) == (0, True)

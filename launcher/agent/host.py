@@ -5,10 +5,14 @@ The kernel gives the facts without a delay. ``nvidia-smi`` may take seconds; ``H
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import socket
+import struct
 import sys
 import time
+from array import array
 from contextlib import suppress
 from typing import Dict, List, Optional, Tuple
 
@@ -20,6 +24,12 @@ NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
 GPU_SECONDS = 15.0
 #: Addresses that are reported.
 _MOST_ADDRESSES = 1000
+# See netdevice(7). A struct ifreq has a name, then a union with a socket address or flags; its largest member
+# is a struct ifmap.
+_SIOCGIFCONF, _SIOCGIFFLAGS, _IFF_UP = 0x8912, 0x8913, 1
+_UNION = struct.calcsize("P") * 2 + 8
+_IFREQ = struct.Struct(f"16s4x4s{_UNION - 8}x")
+_IFFLAGS = struct.Struct(f"16sH{_UNION - 2}x")
 
 
 def host_facts() -> Facts:
@@ -44,15 +54,27 @@ def _lines(path: str) -> List[str]:
         return []
 
 
+def _ipv4_addresses() -> List[str]:
+    """Return the IPv4 addresses of the interfaces that are up, empty if the kernel does not say.
+
+    The kernel is asked as by ``ifconfig``: ``/proc/net/fib_trie`` has all routes, and takes seconds to read
+    on a router.
+    """
+    found: List[str] = []
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        answer = array("B", bytes(_MOST_ADDRESSES * _IFREQ.size))
+        where, size = answer.buffer_info()
+        size, _ = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, where)))
+        for name, address in _IFREQ.iter_unpack(answer.tobytes()[:size]):
+            flags = _IFFLAGS.unpack(fcntl.ioctl(sock, _SIOCGIFFLAGS, _IFFLAGS.pack(name, 0)))[1]
+            if flags & _IFF_UP:
+                found.append(socket.inet_ntoa(address))
+    return found
+
+
 def _addresses() -> List[str]:
     """The addresses of this host, without loopback and link-local addresses."""
-    found: Dict[str, None] = {}
-    address = ""
-    for line in _lines("/proc/net/fib_trie"):  # "|-- 10.0.0.7", and below it "/32 host LOCAL"
-        if "|-- " in line:
-            address = line.split()[-1]
-        elif line.endswith("/32 host LOCAL"):
-            found[address] = None
+    found = dict.fromkeys(_ipv4_addresses())
     addresses = [address for address in found if not address.startswith("127.")]
     for line in _lines("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
         digits, _, _, scope = line.split()[:4]

@@ -157,10 +157,11 @@ class Templates:
         return cancelled
 
     def _ask(self, found: _Template) -> None:
-        """Let a template fork the next task, if it can."""
-        if not (found.idle and found.waiting and found.link):
-            return
-        start = found.waiting[0]
+        """Let a template fork the next task that can be started, if it can."""
+        while found.idle and found.waiting and found.link:
+            self._ask_for(found, found.waiting[0], found.link)
+
+    def _ask_for(self, found: _Template, start: StartTask, link: socket.socket) -> None:
         tag = self._spawner.new_tag()
         fds: List[int] = []
         try:
@@ -172,10 +173,9 @@ class Templates:
             output, writing, reading, go = fds
             rights = array.array("i", [writing, reading])
             packet = json.dumps(request).encode()
-            found.link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except LaunchError:  # its cold start reports why
             self._start_cold(found.waiting.pop(0))
-            self._ask(found)
             return
         except OSError as error:
             for fd in fds:

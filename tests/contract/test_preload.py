@@ -41,6 +41,17 @@ def test_forked_tasks(agent: Driver, site: Site):
     assert agent.close() == ""
 
 
+def test_very_many_tasks_that_can_not_be_started(agent: Driver, site: Site):
+    """Each of them says so, and the agent goes on."""
+    tasks = [f"worker/{number}" for number in range(1100)]
+    _preload(agent, site, *tasks, "ps/0", modules=("time",))
+    for task in tasks:
+        agent.start(task, [site.python, "-c", FORKED], workdir="/no/such/folder")
+    agent.until(lambda: len(agent.all(events.TaskNotStarted)) == len(tasks), timeout=60)
+    assert _started(agent, site, "ps/0", FORKED).pid
+    assert agent.wait(events.TaskExited, "ps/0").code == 0
+
+
 def test_the_family_of_a_forked_task(agent: Driver, site: Site):
     """Its orphans are known as its own beside another task, and both are ended."""
     _preload(agent, site, "worker/0", "worker/1")

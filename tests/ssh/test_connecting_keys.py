@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
+import socketserver
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from launcher.job import Host
+from launcher.transports.ssh.keys import connect_agent
 from tests.ssh.connecting import ONCE, Home, refusal, works
 from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
@@ -185,6 +188,30 @@ def test_an_agent_that_is_gone_or_does_not_answer_is_no_obstacle(
         silent.bind(str(tmp_path / "gone"))
         silent.listen()
         works(Host(hosts[0].name), settings=ONCE._replace(connect_timeout=6.0))
+
+
+def test_the_environment_is_unchanged_while_an_agent_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Other threads start a ProxyCommand at any moment."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/of/the/user")
+    seen = []
+
+    class WithoutKeys(socketserver.BaseRequestHandler):
+        """Answers each request, and notes the variable meanwhile."""
+
+        def handle(self) -> None:
+            while self.request.recv(5):
+                seen.append(os.environ["SSH_AUTH_SOCK"])
+                self.request.sendall(b"\0\0\0\5\x0c\0\0\0\0")
+
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "agent"), WithoutKeys) as server:
+        threading.Thread(target=server.serve_forever, args=[0.05]).start()
+        agent = connect_agent(str(tmp_path / "agent"), 10)
+        assert agent is not None and agent.get_keys() == ()
+        agent.close()
+        server.shutdown()
+    assert set(seen) == {"/of/the/user"}
 
 
 def test_too_many_keys(home: Home, hosts: list[LabHost]):

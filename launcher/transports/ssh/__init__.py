@@ -11,10 +11,11 @@
     forward      a port of this machine that is forwarded to a port of a host
     hosts        the connections to all hosts of a launch, made in parallel
 
-This package uses only the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
-`Packetizer` of ours, both documented parameters. It does not use fabric, whose ``Connection`` accepts any
-host key and whose ``run`` polls; `launcher.environments.prepare` sends files with it. The host key is
-checked after the key exchange and before the login.
+This package uses the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
+`Packetizer` of ours, both documented parameters; and `AgentSSH._connect`, as paramiko's own subclasses do. It
+does not use fabric, whose ``Connection`` accepts any host key and whose ``run`` polls;
+`launcher.environments.prepare` sends files with it. The host key is checked after the key exchange and before
+the login.
 
 paramiko has a thread for each connection, which receives; we add none. To send never blocks: what the kernel
 does not take at once, that thread sends. Only forwarded ports have threads, two for each connection through

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from paramiko import Agent, HostKeys, PKey, SSHException, Transport
-from paramiko.agent import AgentKey
+from paramiko import HostKeys, PKey, SSHException, Transport
+from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
@@ -39,11 +39,6 @@ _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 _KNOWN_HOSTS = 1 << 26
 #: Permission bits that a private key file must not have.
 _OTHERS = 0o077
-#: SSH_AGENTC_REQUEST_IDENTITIES (draft-miller-ssh-agent), a message of one byte.
-_REQUEST_IDENTITIES = b"\0\0\0\1\x0b"
-#: The variable by which paramiko finds the ssh-agent; the lock guards it while it has another value.
-_AGENT_VARIABLE = "SSH_AUTH_SOCK"
-_environment = threading.Lock()
 
 
 class Entry(Record):
@@ -220,10 +215,27 @@ def load_key(path: str) -> KeyFile | None:
         return KeyFile(path, None, f"is not a key that can be used ({type(error).__name__})")
 
 
-def connect_agent(path: str, seconds: float) -> Agent | None:
-    """Connect to the ssh-agent at a socket.
+class SshAgent(AgentSSH):
+    """The ssh-agent at the other end of a socket, with its keys.
 
-    paramiko connects to ``SSH_AUTH_SOCK`` without a time limit, so a first request checks that it answers.
+    `paramiko.Agent` connects to the socket in ``SSH_AUTH_SOCK`` only. If that variable were changed for a
+    moment, programs that other threads start just then would get the wrong one.
+
+    Raises:
+        SSHException, OSError: It does not answer.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._connect(sock)  # type: ignore[attr-defined]  # the stubs of paramiko lack it
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._close()  # type: ignore[attr-defined]
+
+
+def connect_agent(path: str, seconds: float) -> SshAgent | None:
+    """Connect to the ssh-agent at a socket.
 
     Args:
         path: of the socket; empty: there is no ssh-agent.
@@ -232,19 +244,15 @@ def connect_agent(path: str, seconds: float) -> Agent | None:
     Returns:
         The connection; ``None``: there is no ssh-agent, or it does not answer.
     """
-    with socket.socket(socket.AF_UNIX) as sock, suppress(SSHException, OSError):
+    sock = socket.socket(socket.AF_UNIX)
+    try:
         connect_unix(sock, path, seconds)
-        sock.sendall(_REQUEST_IDENTITIES)
-        if sock.recv(1):
-            with _environment:
-                before = os.environ.pop(_AGENT_VARIABLE, None)
-                os.environ[_AGENT_VARIABLE] = path
-                try:
-                    return Agent()
-                finally:
-                    os.environ.pop(_AGENT_VARIABLE)
-                    os.environ.update({} if before is None else {_AGENT_VARIABLE: before})
-    return None
+        agent = SshAgent(sock)
+    except (SSHException, OSError):
+        sock.close()
+        return None
+    sock.settimeout(None)  # it may ask its user before it signs
+    return agent
 
 
 def log_in(

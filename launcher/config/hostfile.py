@@ -304,7 +304,8 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
 
 def names_file(text: str) -> bool:
     """Whether a text is the name of a hostfile, also of one that does not exist."""
-    return "/" in text or text.lower().endswith(_FILE_ENDINGS)
+    without_ranges = re.sub(r"\[[^\[\]]*\]", "", text)  # node[1-9/2] is every second one
+    return "/" in without_ranges or text.lower().endswith(_FILE_ENDINGS)
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:

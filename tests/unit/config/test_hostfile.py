@@ -361,6 +361,7 @@ def test_an_existing_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "node2").mkdir()
     assert [host.name for host in read_hosts("node1")] == ["node7"]
     assert [host.name for host in read_hosts("node2,node3")] == ["node2", "node3"]
+    assert [host.name for host in read_hosts("n[1-3/2],m")] == ["n1", "n3", "m"], "no folder"
     assert [host.name for host in read_hosts("node2")] == ["node2"], "a folder is not a hostfile"
     reader, writer = os.pipe()
     os.write(writer, b"node1 slots=3\n")
@@ -369,7 +370,9 @@ def test_an_existing_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.close(reader)
 
 
-@pytest.mark.parametrize("text", ["lab.yaml", "lab.YML", "hosts.txt", "my.hosts", "./lab", "a\nb/c"])
+@pytest.mark.parametrize(
+    "text", ["lab.yaml", "lab.YML", "lab.json", "hosts.txt", "my.hosts", "./lab", "a\nb/c", "n[1]/x"]
+)
 def test_a_missing_file_is_never_a_list(text: str):
     with pytest.raises(HostfileError, match="no such hostfile"):
         read_hosts(text)

@@ -10,7 +10,6 @@ import functools
 import os
 import pwd
 import socket
-import subprocess
 import threading
 from collections.abc import Sequence
 
@@ -39,6 +38,8 @@ def _leads_here(name: str) -> bool:
 
 def _ssh_name(name: str) -> str:
     """Return the ``HostName`` that the user's ssh_config gives a host; the name itself if it gives none."""
+    import subprocess  # it is slow, and few launches need it
+
     config, home = os.path.expanduser("~/.ssh/config"), ""
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir

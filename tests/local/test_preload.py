@@ -239,7 +239,9 @@ def test_a_template_that_is_killed(launch: Launch, family: Family, programs: Pat
 
 
 def test_ctrl_c_while_modules_are_imported(launch: Launch, family: Family, programs: Path):
-    started = launch.start("--preload", "heavy", "--workers", "2", "-x", "SLEEP=60", "-c", "pass")
+    # A task that waits for its imports is started without them, and stopped. A short one could end before.
+    long = "import time; time.sleep(60)"
+    started = launch.start("--preload", "heavy", "--workers", "2", "-x", "SLEEP=60", "-c", long)
     soon(lambda: _imports(programs))
     started.until(lambda it: "to start: --preload imports heavy first" in it.err)
     started.send(signal.SIGINT)

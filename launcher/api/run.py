@@ -62,7 +62,7 @@ class Options(TypedDict, total=False):
     gpus: int | None
     workdir: AnyPath | None
     python: AnyPath | None
-    venv: str | None
+    venv: AnyPath | None
     on_failure: str | None
     grace: float | None
     timeout: float | None

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from launcher.api.run import Options, option_arguments
+from launcher.api.run import _READERS, Options, option_arguments
 from launcher.task_id import TaskId
 
 W0 = TaskId("worker/0")
+
+
+def test_every_option_is_read():
+    assert [*_READERS] == [*Options.__annotations__]
+
+
+def test_a_value_is_never_an_option():
+    assert option_arguments({"venv": "--version", "timeout": 1e-7, "collect": ["-q", "a"]}) == [
+        "--venv=--version", "--timeout", "0.0000001", "--collect=-q", "--collect", "a"
+    ]  # fmt: skip
 
 
 def test_options_on_the_command_line_have_no_value_of_the_environment():

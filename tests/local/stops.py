@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ CODES = {
     "service": {143},
 }  # fmt: skip
 #: Prints all the time, so that a closed pipe is noticed; on SIGTERM it saves its state, which takes its time.
-_TASK = """\
+SAVES = """\
 save() {
     for turn in $(seq $1); do echo saving; sleep 0.5; done
     echo saved
@@ -53,7 +53,7 @@ class Stoppable:
             os.set_blocking(fd, False)
         options = ["--run-dir", str(folder), "--workers", "2", "--grace", "20", *words]
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, "-m", "launcher", *options, "--", "sh", "-c", _TASK, "sh"]
+            ["setsid", "--ctty", sys.executable, "-m", "launcher", *options, "--", "sh", "-c", SAVES, "sh"]
             + [f"{seconds / 0.5:.0f}"],
             stdin=slave, stdout=writing, stderr=slave, env={**os.environ, **launch.environment()},
         )  # fmt: skip
@@ -85,19 +85,12 @@ class Stoppable:
         elif kind == "terminal":
             self._master = _closed(self._master)
         elif kind in ("group", "service"):
-            for pid in [*self._tree(kind == "service")]:
+            for pid in [*processes_of(self.process.pid, with_tasks=kind == "service")]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         else:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, getattr(signal, kind))
-
-    def _tree(self, with_tasks: bool) -> Iterable[int]:
-        """The launcher, its watchdog and its agent; the tasks and what they started, too."""
-        depth, level = 0, [self.process.pid]
-        while level and (with_tasks or depth < 3):
-            yield from level
-            depth, level = depth + 1, [child for pid in level for child in _children(pid)]
 
     def report(self) -> Mapping[str, Any]:
         """Its report; empty: it has written none."""
@@ -121,6 +114,14 @@ def _closed(fd: int) -> int:
     if fd >= 0:
         os.close(fd)
     return -1
+
+
+def processes_of(launcher: int, with_tasks: bool = True) -> Iterator[int]:
+    """A launcher and what it has started: its watchdog and agent; the tasks and what they started, too."""
+    depth, level = 0, [launcher]
+    while level and (with_tasks or depth < 3):
+        yield from level
+        depth, level = depth + 1, [child for pid in level for child in _children(pid)]
 
 
 def _children(pid: int) -> list[int]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch
+from tests.local.stops import SAVES, processes_of
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.ssh.test_relay import sshd_with
@@ -184,3 +187,19 @@ while True:
             sys.exit()
         (peer.sendall if ready == 0 else lambda data: os.write(1, data))(data)
 """
+
+
+def test_sigterm_to_the_proxy_command_too(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
+    """A service manager signals all processes: launch connects again, and the tasks keep their grace."""
+    config(lab, ssh_launch, hosts[0])
+    words = ["--hosts", "short", "--workers", "1", "--grace", "20", "--", "sh", "-c", SAVES, "sh", "10"]
+    started = ssh_launch.start(*words, cwd="/")
+    started.until(lambda it: "| up" in it.out, 60)
+    pids = [*processes_of(started.pid)]
+    assert len(pids) >= 3, "the launcher, the shell of the ProxyCommand, and its commands"
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    ended = started.wait(60)
+    assert ended.code == 143, ended.err
+    assert "| saved" in ended.out, ended.err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import yaml
 from tests.conftest import Launch, Started
 from tests.kubernetes.cluster import ROOT, Cluster, soon
 from tests.local.seeing import last_run
+from tests.local.stops import SAVES, processes_of
 from tests.local.training import CACHE, PYTHON
 
 Start = Callable[..., Started]
@@ -89,6 +92,21 @@ def test_nothing_is_left(start: Start, kubernetes: Cluster, number: signal.Signa
         assert soon(lambda: ended(kubernetes), 60), kubernetes.kubectl("get", "pods")
         assert soon(lambda: not [*kubernetes.processes()])
         kubernetes.kubectl("delete", "jobs", "--all")
+
+
+def test_sigterm_to_kubectl_too(start: Start, launch: Launch, kubernetes: Cluster):
+    """A service manager signals all processes: launch connects again, and the tasks keep their grace."""
+    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--grace", "20")
+    started = start(*words, "--", "sh", "-c", SAVES, "sh", "6")
+    started.until(lambda it: it.out.count("| up") == 2, 60)
+    pids = [*processes_of(started.pid)]
+    assert len(pids) >= 3, "the launcher, and a kubectl exec for each pod"
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    result = started.wait(60)
+    assert result.code == 143, result.err
+    assert result.out.count("| saved") == 2, result.err
 
 
 #: What the operator gives to pods as it stands, launch gives to them, too.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Launch, stat_field
+from tests.conftest import Launch
 from tests.local.seeing import alive
 
 #: What a launch exits with after each kind of request. A closed pipe is noticed at the next line of a task.
@@ -125,10 +125,12 @@ def processes_of(launcher: int, with_tasks: bool = True) -> Iterator[int]:
 
 
 def _children(pid: int) -> list[int]:
-    with suppress(OSError):
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [child for child in map(int, text.split()) if alive(child) and stat_field(child, 4)]
-    return []
+    """The children of all threads of a process."""
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, file.read_text().split())
+    return [child for child in found if alive(child)]
 
 
 def until(jobs: Iterable[Stoppable], condition: Callable[[Stoppable], object], seconds: float) -> None:

@@ -7,12 +7,13 @@ repeats each pair N times; without it each is tried once.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch
-from tests.local.stops import CODES, ask_each
+from tests.local.stops import CODES, Stoppable, ask_each, until
 
 TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
 #: Launches side by side.
@@ -29,3 +30,23 @@ def test_two_requests(launch: Launch, tmp_path: Path, first: str):
         faults += ask_each(launch, folder, pairs[start : start + WIDTH], 0.05, 5.0)
     print(f"{first}: {len(pairs)} launches, {len(faults)} faults")
     assert not faults, "\n".join(faults)
+
+
+def test_ctrl_c_twice(launch: Launch, tmp_path: Path):
+    """Half a second apart: nothing is waited for."""
+    jobs = [Stoppable(launch, tmp_path / str(number), 30.0) for number in range(TIMES)]
+    try:
+        until(jobs, lambda job: job.is_up, 120)
+        for presses in range(2):
+            time.sleep(0.5 * presses)
+            for job in jobs:
+                job.ask("Ctrl-C")
+        since = time.monotonic()
+        until(jobs, lambda job: False, 120)
+        print(f"Ctrl-C twice: {TIMES} launches, gone after {time.monotonic() - since:.1f} s")
+        assert [job.process.returncode for job in jobs] == [130] * TIMES
+        assert not any(job.saved() for job in jobs)
+        assert time.monotonic() - since < 10
+    finally:
+        for job in jobs:
+            job.close()

@@ -192,7 +192,7 @@ while True:
 def test_sigterm_to_the_proxy_command_too(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
     """A service manager signals all processes: launch connects again, and the tasks keep their grace."""
     config(lab, ssh_launch, hosts[0])
-    words = ["--hosts", "short", "--workers", "1", "--grace", "20", "--", "sh", "-c", SAVES, "sh", "10"]
+    words = ["--hosts", "short", "--workers", "1", "--grace", "20", "--", "sh", "-c", SAVES, "sh", "6"]
     started = ssh_launch.start(*words, cwd="/")
     started.until(lambda it: "| up" in it.out, 60)
     pids = [*processes_of(started.pid)]

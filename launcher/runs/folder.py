@@ -196,11 +196,21 @@ def _is_over(path: str) -> bool:
     Raises:
         OSError: its folder can't be read.
     """
-    run = load(path)
-    state = None if run is None else run.state
-    if state in (RunState.ENDED, RunState.DIED):
-        return True
-    return state is not RunState.RUNNING and os.lstat(path).st_mtime < time.time() - _UNKNOWN
+    run, newest = load(path), os.lstat(path).st_mtime
+    if run is not None:
+        state = run.state
+        if state is not RunState.ELSEWHERE:
+            return state is not RunState.RUNNING
+        newest = max(newest, _last_written(run.paths))
+    return newest < time.time() - _UNKNOWN
+
+
+def _last_written(paths: RunPaths) -> float:
+    """Return when the launcher of a run last wrote to its folder, in seconds since the epoch."""
+    with os.scandir(paths.logs) as logs:
+        files = [paths.events, paths.messages, *(log.path for log in logs)]
+    times = [os.lstat(path).st_mtime for path in files if os.path.lexists(path)]
+    return max([os.stat(paths.root).st_mtime, *times])
 
 
 def _in_use(root: str, reason: str) -> JobError:

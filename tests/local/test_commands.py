@@ -442,3 +442,11 @@ def test_a_nested_launch_is_stopped_with_its_tasks(launch: Launch, family: Famil
     started.send(15)
     assert started.wait().code == 143
     family.gone(0.5)
+
+
+def test_clean_where_there_is_no_docker(launch: Launch, tmp_path: Path):
+    """What is not there has nothing to clean."""
+    ended = launch("clean", env={"PATH": str(tmp_path)})
+    assert (ended.code, ended.out, ended.err) == (0, "nothing to remove\n", "")
+    ended = launch("clean", "--foreign", "20260101-000000-abcde", env={"PATH": str(tmp_path)})
+    assert ended.code == 125 and "nothing of this run is there" in ended.err

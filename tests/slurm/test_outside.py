@@ -270,6 +270,24 @@ def test_clean_frees_what_nobody_looks_after(start: Start, slurm: Cluster):
     assert soon(lambda: job not in slurm.jobs())
 
 
+def test_clean_leaves_alone_what_was_asked_for_elsewhere(start: Start, slurm: Cluster):
+    """An earlier version wrote only the host name of the machine, which another one may have."""
+    run = "20260101-000000-abcde"
+    words = ("--no-shell", "-N1", f"--job-name=launch-{run}", f"--comment=launch@{os.uname().nodename}")
+    slurm.run("salloc", *words)
+    (job,) = [number for number in slurm.jobs() if slurm.run("squeue", "-hj", number, "-o%j").endswith(run)]
+    try:
+        ended = start("clean").wait(60)
+        assert job not in ended.out  # where no Docker engine runs, clean fails
+        assert f"Slurm's job {job}: left alone" in ended.err
+        assert f"`launch clean --foreign {run}`" in ended.err
+        assert job in slurm.jobs()
+        assert f"cancelled Slurm's job {job}, " in start("clean", "--foreign", run).wait(60).out
+        assert soon(lambda: job not in slurm.jobs())
+    finally:
+        slurm.run("scancel", job, check=False)
+
+
 def session_of(pid: int) -> int:
     """The session of a process; 0: it has ended."""
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -296,3 +298,13 @@ def test_kill_9_of_a_launcher_that_copied_code(ssh_launch: Launch, hosts: list[L
     started.kill()
     assert soon(lambda: quiet(hosts), 30)
     assert not [path for host in hosts for path in host.files() if "/work/" in path]
+
+
+def test_a_host_that_has_the_name_of_this_machine(ssh_launch: Launch, hosts: list[LabHost]):
+    """Its name leads to another machine: the task runs there."""
+    host = hosts[0]
+    renamed = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', host.name]
+    words = ("--hosts", host.name, "--", "readlink", "/proc/self/ns/net")
+    ended = ssh_launch.start(*words, command=[*renamed, sys.executable, "-m", "launcher"]).wait(60)
+    assert ended.code == 0, ended.err
+    assert os.readlink(f"/proc/{host.pid}/ns/net") in ended.out

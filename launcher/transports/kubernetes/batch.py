@@ -5,10 +5,14 @@ Commands run in its pod by ``kubectl exec``.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import pickle
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from launcher.errors import TransportError
@@ -48,6 +52,8 @@ _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "
 _REPORT = "report.json"
 #: The file in the folder of a run here: where results go.
 _RESULTS = "results.json"
+#: Seconds for another command to fetch the files, and between two looks at whether it has.
+_FETCHED, _LOOK = 120.0, 0.1
 #: The line of kubectl about a command that has failed.
 _HIDDEN = re.compile(rb"^command terminated with exit code \d+$")
 
@@ -128,10 +134,12 @@ class KubernetesQueue(Queue):
         there = Pod(kubectl, name)
         if not run.batch.node or not there.has_ended():
             return Queued(RUNNING, f"its launcher runs in the pod {name}")
-        results = (json_of(f"{run.paths.root}/{_RESULTS}") or {}).get("results", [])
-        fetch(there, run, _WRITTEN, results)
-        fetch(there, run, (_REPORT,), quiet=True)
-        self.withdraw(run)
+        with _turn(run):
+            if not os.path.exists(run.paths.report):
+                results = (json_of(f"{run.paths.root}/{_RESULTS}") or {}).get("results", [])
+                fetch(there, run, _WRITTEN, results)
+                fetch(there, run, (_REPORT,), quiet=True)
+                self.withdraw(run)
         return None
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
@@ -147,6 +155,26 @@ class KubernetesQueue(Queue):
         """See `Queue.withdraw`."""
         assert run.batch is not None
         _kubectl(run.batch).delete("jobs", f"--selector={selector(run.job, LAUNCHER)}")
+
+
+@contextmanager
+def _turn(run: Run) -> Iterator[None]:
+    """Wait until no other command fetches the files of a run; then this one has its turn.
+
+    Raises:
+        TransportError: The other command takes too long.
+    """
+    with open(f"{run.paths.root}/{_RESULTS}", "ab") as file:
+        until = time.monotonic() + _FETCHED
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TransportError("another command fetches its files, and has not ended yet") from None
+            time.sleep(_LOOK)
+        yield
 
 
 def _kubectl(batch: Batch) -> Kubectl:

@@ -66,6 +66,21 @@ def test_folders_elsewhere_are_not_removed(state: Path, tmp_path: Path):
     assert os.path.exists(mine.report)
 
 
+def test_a_run_that_may_go_on_elsewhere_stays_while_it_writes(state: Path):
+    elsewhere = this_process()._replace(boot_id="of node7")
+    for number in range(4):
+        made(name(number), elsewhere)
+        for file in ("launcher.json", "logs/worker-0.log", "events.jsonl"):
+            (state / name(number) / file).touch()
+            os.utime(state / name(number) / file, (0, 0))
+    os.utime(state / name(1) / "logs/worker-0.log")
+    os.utime(state / name(2) / "events.jsonl")
+    for number in range(4):
+        os.utime(state / name(number), (0, 0))
+    prune(str(state), os.listdir(state), 1)
+    assert sorted(os.listdir(state)) == [name(1), name(2), name(3)]
+
+
 def test_a_launch_removes_a_few_at_most(state: Path):
     for number in range(MOST_REMOVED + 10):
         made(name(number), exit_code=0)

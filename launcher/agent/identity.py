@@ -14,7 +14,6 @@ import enum
 import os
 import re
 import stat
-import zlib
 from contextlib import suppress
 from typing import Optional, Tuple
 
@@ -30,6 +29,8 @@ _LOCAL = frozenset(["btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "
 _LARGEST, _MOST_BOOTS = 256 * 1024, 1000
 #: The first pid namespace of a kernel (``PROC_PID_INIT_INO``).
 _FIRST_NAMESPACE = "pid:[4026531836]"
+#: The number of checksums of machine ids, a prime.
+_CHECKSUMS = 2**32 - 5
 #: The machine id of a machine that has none.
 _NO_ID = "-"
 #: See `owner_text`; without a machine id it is of an earlier version.
@@ -106,7 +107,7 @@ def machine_id() -> str:
     """
     with suppress(OSError), open("/etc/machine-id", "rb") as file:
         if found := file.read(64).strip():
-            return f"{zlib.crc32(found):08x}"
+            return f"{int.from_bytes(found, 'big') % _CHECKSUMS:08x}"
     return _NO_ID
 
 

@@ -1,21 +1,18 @@
 """Tells whether a host of the user's list is this machine, where tasks start without a connection.
 
 Two machines may have one host name. So a host with the name of this machine is this machine only if the name
-leads to one of its addresses.
+leads to one of its addresses. The modules that this takes are imported only for such hosts.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import pwd
-import socket
-import threading
 from collections.abc import Sequence
 
 from launcher.job import Host, is_loopback
 
-#: Seconds for an answer about this machine's own name; without an answer, no other machine has it.
+#: Seconds for each of two answers about the name of this machine.
 _LIMIT = 2.0
 
 
@@ -32,13 +29,21 @@ def is_here(host: Host) -> bool:
 @functools.cache
 def _leads_here(name: str) -> bool:
     """Tell whether the name that a connection by SSH would use leads to this machine, or nowhere."""
-    addresses = _addresses(_ssh_name(name))
+    try:
+        name = _ssh_name(name)
+    except TimeoutError:  # the connection will tell
+        return False
+    addresses = _addresses(name)
     return not addresses or any(map(_is_own, addresses))
 
 
 def _ssh_name(name: str) -> str:
-    """Return the ``HostName`` that the user's ssh_config gives a host; the name itself if it gives none."""
-    import subprocess  # it is slow, and few launches need it
+    """Return the ``HostName`` that the user's ssh_config gives a host; the name itself if it gives none.
+
+    Raises:
+        TimeoutError: ssh does not answer in time.
+    """
+    import pwd
 
     config, home = os.path.expanduser("~/.ssh/config"), ""
     try:
@@ -47,34 +52,42 @@ def _ssh_name(name: str) -> str:
         pass
     # ssh itself does not look at $HOME.
     file = ["-F", config] if os.path.exists(config) and os.path.expanduser("~") != home else []
-    try:
-        done = subprocess.run(
-            ["ssh", *file, "-G", "--", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return name
-    lines = (line.split(" ", 1) for line in done.stdout.decode("utf-8", "surrogateescape").splitlines())
-    return next((line[1] for line in lines if line[0] == "hostname" and len(line) == 2), name)
+    words = (line.split() for line in _printed("ssh", *file, "-G", "--", name))
+    return next((found[1] for found in words if len(found) == 2 and found[0] == "hostname"), name)
 
 
 def _addresses(name: str) -> Sequence[str]:
-    """Return the addresses of a name; none if nobody knows them in time."""
-    found: list[str] = []
+    """Return the addresses of a name; none if nobody knows them in time.
 
-    def ask() -> None:
-        try:
-            found.extend(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM))
-        except (OSError, UnicodeError):
-            return
+    Another process asks for them: a process with threads can't be forked into an agent.
+    """
+    try:
+        return [line.split()[0] for line in _printed("getent", "ahosts", name) if line.strip()]
+    except TimeoutError:
+        return []
 
-    thread = threading.Thread(target=ask, name="own address", daemon=True)
-    thread.start()
-    thread.join(_LIMIT)
-    return tuple(found)
+
+def _printed(*argv: str) -> Sequence[str]:
+    """Return the lines that a command prints; none if it is missing.
+
+    Raises:
+        TimeoutError: It takes too long.
+    """
+    import subprocess
+
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    except OSError:
+        return []
+    return done.stdout.decode("utf-8", "surrogateescape").splitlines()
 
 
 def _is_own(address: str) -> bool:
     """Tell whether an address belongs to an interface of this machine."""
+    import socket
+
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:

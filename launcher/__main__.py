@@ -89,7 +89,12 @@ def _run(argv: list[str]) -> int:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
             return _LAUNCHER_FAILED
-        sys.excepthook(*sys.exc_info())
+        from launcher.threads import NO_THREAD, is_no_thread
+
+        if is_no_thread(error):
+            print(f"launch: {NO_THREAD}", file=sys.stderr)
+        else:
+            sys.excepthook(*sys.exc_info())
         return _LAUNCHER_FAILED
 
 

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # with logging and queue: 15 ms
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     from _typeshed import FileDescriptorLike
+
+    from launcher.threads import Pool
 
 _T = TypeVar("_T")
 _Function = Callable[[], object]
@@ -23,6 +25,8 @@ _Function = Callable[[], object]
 _THREADS = 128
 #: If a turn takes so many seconds longer than it waits and works, this process was suspended meanwhile.
 _SUSPENDED = 4.0
+#: Seconds until a thread is started again, if this system starts none now.
+_NO_THREAD = 0.2
 #: Seconds to wait for the rest of a message, see `Loop.await_rest`.
 _REST = 0.001
 
@@ -79,7 +83,7 @@ class Loop:
         self._lock = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake, lambda: os.eventfd_read(self._wake))
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Pool | None = None
         self._rest_comes = False
         #: Seconds of the last suspension of this process (SIGSTOP, a laptop's lid), and its end (monotonic).
         self.suspended = self.resumed_at = 0.0
@@ -140,11 +144,17 @@ class Loop:
     def work(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread, then ``done`` in this one."""
         if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
+            from launcher.threads import Pool
 
-            self._pool = ThreadPoolExecutor(_THREADS, "work")
-        future = self._pool.submit(function)
+            self._pool = Pool(_THREADS, "work")
+        future = self._pool.begin(function)
+        self._await_thread()
         future.add_done_callback(lambda _: self.call(lambda: done(future)))
+
+    def _await_thread(self) -> None:
+        """Try again later if this system starts no thread now: a job goes on meanwhile."""
+        if self._pool is not None and not self._pool.can_work():
+            self.at(time.monotonic() + _NO_THREAD, self._await_thread)
 
     # ------------------------------------------------------------------ turns
 

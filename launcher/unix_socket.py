@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -12,6 +13,8 @@ import time
 BACKLOG, AT_ONCE = 128, 64
 #: Seconds between two attempts to get into a full queue.
 _PAUSE = 0.001
+#: Seconds to wait when no file descriptor is left for a connection.
+_NO_DESCRIPTOR = 0.05
 _CREDENTIALS = struct.Struct("3i")
 #: Bytes of a request to a control socket, and of a packet of events.
 PACKET = 1 << 16
@@ -57,7 +60,9 @@ def accept_own(listener: socket.socket) -> list[socket.socket]:
     for _ in range(AT_ONCE):
         try:
             peer, _ = listener.accept()
-        except OSError:  # none waits; or no file descriptor is left
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # it stays readable: do not look all the time
+                time.sleep(_NO_DESCRIPTOR)
             break
         if process_and_user(peer)[1] == os.geteuid():
             accepted.append(peer)

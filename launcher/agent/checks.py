@@ -60,6 +60,8 @@ print("\\n{_MARK}" + json.dumps(found))
 """
 #: Connections at a time.
 _AT_ONCE = 16
+#: Seconds to wait when no descriptor is left for a connection.
+_NO_DESCRIPTOR = 0.05
 #: Most bytes of a token.
 _LINE = 256
 #: Bytes of the file that is written to see whether a disk is full.
@@ -81,7 +83,11 @@ def main(_: object) -> None:
         os.setpgid(0, 0)
     with open(0, "rb", closefd=False) as requests:
         for line in requests:
-            threading.Thread(target=_answer, args=(json.loads(line),), daemon=True).start()
+            request = json.loads(line)
+            try:
+                threading.Thread(target=_answer, args=(request,), daemon=True).start()
+            except RuntimeError:  # no thread is left
+                _answer(request)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -226,7 +232,12 @@ def _listen(request: Json) -> Json:
 def _serve(server: socket.socket, token: bytes) -> None:
     """Send the token of this host to all that connect."""
     while True:
-        with suppress(OSError), server.accept()[0] as peer:  # the peer reports what became of it
+        try:
+            peer, _ = server.accept()
+        except OSError:  # no descriptor is left
+            time.sleep(_NO_DESCRIPTOR)
+            continue
+        with suppress(OSError), peer:  # the peer reports what became of it
             peer.sendall(token + b"\n")
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Protocol, TypeVar
 
 from launcher.errors import TransportError
@@ -303,12 +304,16 @@ def for_each(
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
     """
-    from concurrent.futures import ThreadPoolExecutor, wait  # with logging and queue: 10 ms
+    from concurrent.futures import wait  # with logging and queue: 10 ms
+
+    from launcher.threads import NO_THREAD, Pool
 
     names = list(hosts)
-    pool = ThreadPoolExecutor(fanout or len(names) or 1, "host")
+    pool = Pool(fanout or len(names) or 1, "host")
     try:
-        futures = {name: pool.submit(function, name) for name in names}
+        futures = {name: pool.begin(partial(function, name)) for name in names}
+        if not pool.can_work():
+            return {}, dict.fromkeys(names, NO_THREAD)
         if meanwhile is not None:
             # Otherwise the work of this thread would keep the others from beginning.
             wait(futures.values(), _BEGINNING)

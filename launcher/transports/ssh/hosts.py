@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConnectionLost, TransportError
 from launcher.job import Host
+from launcher.threads import NO_THREAD
 from launcher.transports import bootstrap
 from launcher.transports.base import for_each
 from launcher.transports.ssh import SshSettings
@@ -129,7 +130,10 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         step, fanout = "connecting over SSH", self._settings.fanout
         preparing = threading.Thread(target=self._prepare)
         with _quick_import():
-            preparing.start()
+            try:
+                preparing.start()
+            except RuntimeError:  # no thread is left: see `launcher.threads`
+                return dict.fromkeys(self._hosts, NO_THREAD)
             self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
             preparing.join()
         for line in self._paramiko().known.added:

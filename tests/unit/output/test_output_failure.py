@@ -178,7 +178,9 @@ def test_hints_know_where_a_task_ran(logged: Logged, monkeypatch: pytest.MonkeyP
     assert "ran with /venvs/tf/bin/python," in hint(
         logged, planned(logged, argv=["python"], venv="/venvs/tf")
     )
-    assert "ran with the Python that its command names," in hint(logged, planned(logged, argv=["sh", "-c", "python train.py"]))
+    assert "ran with the Python that its command names," in hint(
+        logged, planned(logged, argv=["sh", "-c", "python train.py"])
+    )
     os.unlink(logged.paths.plan)
     assert "ran with the Python that its command names," in hint(
         logged, report(failed("worker/1"), failure=FAILURE._replace(hint=""))

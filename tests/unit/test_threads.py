@@ -13,7 +13,7 @@ LIMITED = """
 import os, resource
 from launcher.loop import Loop
 from launcher.transports.base import for_each
-import launcher.threads
+import concurrent.futures.thread, launcher.threads  # before they can be read no more
 def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 os.setresuid(*[1_000_000 + os.getpid()] * 3)

@@ -181,7 +181,7 @@ def check_descriptors(job: JobSpec, hosts: Iterable[Host], env_source: str) -> I
         for role in job.roles
     ]
     for where, label, text in dict.fromkeys([*programs, *_written(job, hosts, env_source)]):
-        descriptor = re.fullmatch(_DESCRIPTOR, text)
+        descriptor = re.fullmatch(_DESCRIPTOR, text) if "/fd/" in text else None
         if descriptor and int(descriptor[1]) > 2:
             problem = f"{label} is a descriptor of this shell, as of <(...), which tasks do not have"
             yield Fault(where, problem, "expected the path of a file")

@@ -198,7 +198,7 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
         columns = counted(min(wrong), "column")
         text = f"rows of {columns} without names, and an input_mapping of {len(mapping)}: {names}"
         raise codec.refused(text, "rows of just these columns, or rows with names (dicts, named tuples)")
-    ordered = dict(sorted(mapping.items(), key=lambda item: str(item[0])))
+    ordered = dict(sorted(mapping.items()))
     if list(ordered) != list(mapping):
         text = f"rows without names, and an input_mapping that is not sorted: {names}"
         advice = "rows whose columns are in this order, or rows with names (dicts, named tuples)"
@@ -226,14 +226,14 @@ def _has_names(row: Any) -> bool:
 
 
 def _has_columns(row: Any) -> bool:
-    return isinstance(row, tuple | list) or codec.is_array(row)
+    return isinstance(row, (tuple, list)) or codec.is_array(row)
 
 
 def _are_values(block: Block) -> bool:
     """Whether rows are the values of one column: anything but tuples, lists, and arrays of one number."""
     if codec.is_array(block):
         return bool(block.ndim == 1 or block.shape[1] != 1)
-    return isinstance(block, list) and not any(isinstance(row, tuple | list | Mapping) for row in block)
+    return isinstance(block, list) and not any(isinstance(row, (tuple, list, Mapping)) for row in block)
 
 
 def _named_column(block: Block, name: Any, expected: str) -> Any:
@@ -566,9 +566,26 @@ def columns(block: Block, signature: Any) -> Any:
     if not isinstance(signature, (Mapping, tuple, list)):
         return _array(block, signature)
     keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
+    if not isinstance(signature, Mapping):
+        _check_width(block, len(signature))
     column = _named_column if isinstance(signature, Mapping) else _column_at
     found = [columns(column(block, key, _SIGNATURE), signature[key]) for key in keys]
     return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
+
+
+def _check_width(block: Block, most: int) -> None:
+    """Check that rows have no more columns than their signature: it may as well leave out another one.
+
+    Raises:
+        InputError: they have more.
+    """
+    if codec.is_array(block):
+        widths = {block.shape[1]} if block.ndim > 1 else set()
+    else:
+        rows = block if isinstance(block, list) else [block]
+        widths = {len(row) for row in rows if isinstance(row, (tuple, list))}
+    if widths and max(widths) > most:
+        raise codec.refused(f"rows of {counted(max(widths), 'column')}", f"{most}, {_SIGNATURE}")
 
 
 def _batched(spec: Any) -> Any:

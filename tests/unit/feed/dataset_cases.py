@@ -61,6 +61,7 @@ def test_batches(batches: Any, signature: Any, expected: Any):
     [
         ([([1, 2],)], "no 1 in"),
         ([7], "no 0 in 7"),
+        ([([1, 2], 1, 2)], "rows of 3 columns; expected 2, rows as in output_signature"),
         ([([1, 2, 3], 1)], r"a row has the shape \(3,\)"),
         ([([1, 2], "x")], "rows are not TensorSpec"),
     ],

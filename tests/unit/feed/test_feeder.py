@@ -178,6 +178,11 @@ def test_one_column(block: Any, column: Any):
     assert [getattr(value, "tolist", lambda value=value: value)() for value in found] == column
 
 
+def test_columns_with_numbers():
+    mapping = {2: "two", 10: "ten"}
+    assert data_feed._columns([[(5, 6)]], mapping) == {"two": [5], "ten": [6]}  # type: ignore[arg-type]
+
+
 def test_a_column_called_as_a_method_of_tuples_is():
     assert data_feed._columns([[Single(7)]], {"index": "x"}) == {"x": [7]}
     with pytest.raises(InputError, match="no 'count' in Single"):

@@ -144,10 +144,11 @@ class Step(CommandPipe):
         time, the agent ends by itself, and `Steps.end` cancels its step.
         """
         parent = self._process.pid
+        if _program(parent) != "srun":  # a script in its place has the real one as its child
+            return
         for pid in children_of(parent):
             child = look_at(pid)
-            # A script in the place of srun has the real one as its child.
-            if child is not None and child.parent == parent and _program(pid) == _program(parent) != "":
+            if child is not None and child.parent == parent and _program(pid) == "srun":
                 send(child, signal.SIGKILL)
 
     def stderr(self) -> str:
@@ -214,7 +215,7 @@ class Step(CommandPipe):
         return why + _CANCELLED if "SIGTERM" in why else why + _BY_WHOM if why == _KILLED else why
 
     def close(self) -> None:
-        """See `RemoteCommand.close`. The srun of an agent stays: if it is killed, Slurm kills the agent."""
+        """See `RemoteCommand.close`. The srun of an agent stays: it says how the agent ends."""
         if self._is_agent:
             self._socket.close()
         else:
@@ -331,7 +332,11 @@ class Steps:
         if entry == CONNECT:
             return self._start(host, self._pythons[host], entry, arguments)
         if host not in self._waiting or not self._waiting[host].runs:  # it was lost
-            self._cancel([step for step in self._agents_of(host) if step.may_live])
+            # Their sockets stay open, because the link may read from one.
+            lost = [step for step in self._agents_of(host) if step.may_live]
+            for step in lost:
+                step.signal(signal.SIGTERM, 0.0)
+            self._cancel(lost)
             self.look(host, {})
         step = self._waiting.pop(host)
         step.first = json.dumps(arguments).encode("ascii") + b"\n"
@@ -361,8 +366,7 @@ class Steps:
             return [step for step in self._steps if step.is_agent_of(host)]
 
     def _cancel(self, steps: Sequence[Step]) -> None:
-        """End steps, even those whose srun was killed."""
-        _end(steps)
+        """Cancel the steps among these that may live though their srun was ended."""
         if names := {step.name for step in steps if step.may_live}:
             with suppress(TransportError):  # Slurm does not answer: they end with the job
                 _cancel_steps(self.job.id, names)
@@ -381,13 +385,14 @@ class Steps:
         self.dismiss()
         with self._lock:
             self._over, left = over, self._steps
+        _end(left)
         self._cancel(left)
 
 
 def _program(pid: int) -> str:
-    """Return the file that a process executes; empty if it is gone."""
+    """Return the name of the file that a process executes; empty if it is gone."""
     try:
-        return os.readlink(f"/proc/{pid}/exe")
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return ""
 

@@ -16,6 +16,7 @@ where only processes used it that have provably ended.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import glob
@@ -81,7 +82,7 @@ def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable
             except LaunchError as error:
                 answer = FilesFailed(str(error))
             except OSError as error:
-                path = os.fsdecode(error.filename2 or error.filename or cache_folder())
+                path = os.fsdecode(error.filename2 or error.filename or _cache_path())
                 answer = FilesFailed(f"can't write {path}: {error.strerror or error}")
             pipe.put(answer)
             pipe.flush()
@@ -96,32 +97,101 @@ def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable
 
 
 def _resolved(path: str) -> str:
-    """An absolute path: ``~`` is the home, and what is relative is relative to the home."""
+    """Return an absolute path: ``~`` is the home, and what is relative is relative to the home.
+
+    Raises:
+        LaunchError: The path needs a home, and there is none.
+    """
     home = os.path.expanduser("~")
-    if not os.path.isdir(home):
-        raise LaunchError(f"the home folder {home} does not exist; set HOME")
+    if not os.path.isabs(path) and not os.path.isdir(home):
+        raise LaunchError(f"the home folder {home} does not exist; give an absolute path, or set HOME")
     return os.path.normpath(os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path))
 
 
 def cache_folder() -> str:
-    """The folder of the user's cache; nothing is made."""
+    """Return the path of the user's cache, which may not exist.
+
+    Raises:
+        LaunchError: It would be in a home that does not exist.
+    """
+    _resolved(os.environ.get("XDG_CACHE_HOME", ""))
+    return _cache_path()
+
+
+def _cache_path() -> str:
+    """Return the same path, for those who only look there."""
     folder = os.environ.get("XDG_CACHE_HOME", "")
-    return f"{folder if os.path.isabs(folder) else _resolved('.cache')}/tf-launcher"
+    return f"{folder if os.path.isabs(folder) else os.path.expanduser('~/.cache')}/tf-launcher"
+
+
+def _make_cache() -> None:
+    """Make the folders of the cache in which runs and their trees are.
+
+    Raises:
+        LaunchError: That is not possible. The user can do without.
+    """
+    try:
+        cache = cache_folder()
+        for name in ("trees", "work"):
+            os.makedirs(f"{cache}/{name}", mode=0o700, exist_ok=True)
+            if not os.access(f"{cache}/{name}", os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"{cache}/{name}")
+        return
+    except LaunchError:
+        why = "there is no home folder"
+    except OSError as error:
+        why = f"can't write {error.filename}: {error.strerror}"
+    raise LaunchError(
+        f"{why}; --sync FOLDER:PLACE copies to another folder, and XDG_CACHE_HOME in the environment of "
+        "logins there (/etc/environment) replaces ~/.cache"
+    )
 
 
 def _run_folder(job: str) -> str:
     if not job or "/" in job or job.startswith(".") or "\0" in job:
         raise ProtocolError(f"{job!r} is not the name of a run")
-    return f"{cache_folder()}/work/{job}"
+    return f"{_cache_path()}/work/{job}"
 
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold this user's lock for a folder; waits while another process holds it."""
-    os.makedirs(f"{cache_folder()}/locks", mode=0o700, exist_ok=True)
-    with open(f"{cache_folder()}/locks/{digest(path)}", "a", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Hold this user's lock for a folder, and wait while another process holds it.
+
+    The lock is a file beside the folder, which is removed at the end: no other place is known where this user
+    can write. Whoever has waited for a lock that was removed meanwhile takes the next one.
+
+    Raises:
+        LaunchError: Another user has made that file.
+    """
+    above = os.path.dirname(path)
+    lock = f"{above}/.tf-launcher-lock-{os.getuid()}-{digest(path)}"
+    with contextlib.suppress(FileExistsError):  # it may be a file, which the lock reports
+        os.makedirs(above, exist_ok=True)
+    while True:
+        try:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            error.filename = path
+            raise
+        with open(fd, "rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                raise LaunchError(f"{lock} belongs to another user; remove it, or give another place")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file.fileno(), lock):
+                continue
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(lock)
+            return
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except OSError:
+        return False
 
 
 def _remove(path: str) -> None:
@@ -166,13 +236,13 @@ def discard(job: str) -> None:
         for name in os.listdir(run):
             key, entries = _read_list(f"{run}/{name}")
             if key:
-                kept = f"{cache_folder()}/trees/{key}"
+                kept = f"{_cache_path()}/trees/{key}"
                 with _locked(kept):
                     _keep(f"{run}/{name}", kept, entries)
     if os.path.isdir(run):
         with _locked(run):
             _remove(run)
-    marks, total = glob.glob(f"{glob.escape(cache_folder())}/trees/*/{SYNC_MARK}"), 0
+    marks, total = glob.glob(f"{glob.escape(_cache_path())}/trees/*/{SYNC_MARK}"), 0
     with contextlib.suppress(FileNotFoundError):  # another launch has taken it
         for path in sorted(marks, key=os.path.getmtime, reverse=True):
             tree = os.path.dirname(path)
@@ -197,7 +267,7 @@ def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
 
 def _sweep() -> None:
     """Remove the folders of runs whose users have all provably ended; see `_use`."""
-    for run in glob.glob(f"{glob.escape(cache_folder())}/work/*"):
+    for run in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
         with contextlib.suppress(OSError):
             marks = [f"{run}/{name}" for name in os.listdir(run) if name.startswith(_USED)]
             if marks and all(map(_is_over, marks)) and not _user_of(run, os.path.basename(run)):
@@ -235,15 +305,16 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
             "outputs": [NAME], "mode": MODE}``; the mode is that of the folders for results.
 
     Returns:
-        The paths of the trees, and the folder with the folders for results.
+        The paths of the trees, and the folder with the folders for results, which may not exist.
     """
     _sweep()
     run = _run_folder(str(arguments["job"]))
-    os.makedirs(f"{cache_folder()}/trees", mode=0o700, exist_ok=True)
+    if arguments["outputs"] or any(tree["remote"] is None for tree in arguments["trees"]):
+        _make_cache()
     paths = []
     for tree in arguments["trees"]:
         if tree["remote"] is None:
-            path, kept = f"{run}/{tree['name']}", f"{cache_folder()}/trees/{tree['key']}"
+            path, kept = f"{run}/{tree['name']}", f"{_cache_path()}/trees/{tree['key']}"
             with _locked(kept):
                 # Another host with the same home folder may have made it.
                 root = path if os.path.isdir(path) else kept
@@ -252,6 +323,7 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
                 os.rename(root, path)
         else:
             path = os.path.realpath(_resolved(str(tree["remote"])))
+            _check_place(path)  # also before a lock is put beside it
             with _locked(path):
                 _check_place(path)
                 _update(pipe, path)
@@ -288,7 +360,7 @@ def _check_place(path: str) -> None:
     Raises:
         LaunchError: it may not.
     """
-    kept = [os.path.realpath(folder) + "/" for folder in (_resolved("~"), cache_folder())]
+    kept = [os.path.realpath(folder) + "/" for folder in (os.path.expanduser("~"), _cache_path())]
     if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in kept):
         fault = "is a mount point, or holds the home folder or the launcher's cache, so it is not replaced"
         raise LaunchError(f"{path} {fault}; give a folder of its own")
@@ -391,7 +463,8 @@ def send(pipe: _Pipe, arguments: Any) -> List[str]:
         pipe.put(FileNotice(f"{source}: {why}"))
 
     for item in arguments["items"]:
-        base, path = _resolved(str(item["base"])), str(item["path"])
+        path = str(item["path"])
+        base = "/" if os.path.isabs(path) else _resolved(str(item["base"]))
         found = _find(base, path)
         if not found:
             looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"

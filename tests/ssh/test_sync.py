@@ -137,6 +137,39 @@ def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], pr
     assert f"{well.name}: /dev/shm is a mount point, or holds the home folder" in ended.err
 
 
+def test_homes_that_can_not_be_written(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    """A place and an absolute path need no home; else the message says what to give."""
+    closed, homeless = hosts[:2]
+    closed.read_only_home()
+    passwd = homeless.folder / "etc/passwd"
+    passwd.write_text(passwd.read_text().replace(f":{homeless.home}:", ":/no/home:"))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/run.sh").write_text("pwd | tee made\n")
+    words = ["--hosts", "node1,node2", "--workers", "2"]
+    place = "/dev/shm/place"
+    options = ["--sync", f".:{place}", "--collect", f"{place}/made:{tmp_path / 'got'}", "--", "sh", "run.sh"]
+    try:
+        for _ in range(2):
+            ended = ssh_launch(*words, *options, cwd=tmp_path / "code", timeout=60)
+            assert ended.code == 0, ended.err
+            assert "can't" not in ended.err and "could not" not in ended.err, ended.err
+        got = [(tmp_path / f"got/worker-{number}/made").read_text() for number in (0, 1)]
+        assert got == [f"{place}\n"] * 2
+        assert [os.listdir(host.there("/dev/shm")) for host in (closed, homeless)] == [["place"]] * 2
+    finally:
+        for host in (closed, homeless):
+            host.run(["rm", "-rf", place])
+    for options in (["--sync", "."], ["--output-dirs"]):
+        ended = ssh_launch(*words, *options, "true", cwd=tmp_path / "code", timeout=60)
+        assert ended.code == 125
+        advice = "; --sync FOLDER:PLACE copies to another folder, and XDG_CACHE_HOME in the environment of"
+        assert re.search(
+            f"node1: can't write {closed.home}/.cache.*: Read-only file system{advice}", ended.err
+        )
+        assert f"node2: there is no home folder{advice}" in ended.err, ended.err
+        assert "could not be removed" not in ended.err
+
+
 def test_python_that_is_missing_or_too_old(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """Each host is reported once, and nothing is brought to the others."""
     hosts[1].no_python()

@@ -192,20 +192,35 @@ def _look(started: Started, victim: str, moment: str, folder: Path, count: int) 
 def test_a_kubelet_is_started_again(
     start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path
 ):
-    """The job goes on, or its tasks start again once more."""
+    """The job goes on."""
+    _restart_a_kubelet(start, kubernetes, moment, turn, tmp_path, 1 + random.random(), "10")
+
+
+@repeated
+@pytest.mark.parametrize("moment", MOMENTS[1:3])
+def test_a_kubelet_is_started_again_late(
+    start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path
+):
+    """Its agents have given up: their tasks start again in new pods, once."""
+    _restart_a_kubelet(start, kubernetes, moment, turn, tmp_path, 40.0, "20")
+
+
+def _restart_a_kubelet(
+    start: Start, kubernetes: Cluster, moment: str, turn: int, tmp_path: Path, seconds: float, lease: str
+) -> None:
     folder = tmp_path / "beats"
     folder.mkdir()
     folder.chmod(0o777)
     restarts = 2 if moment == "restart" else 1  # the script itself asks for the first one
-    words = ("--grace", "1", "--lease", "10", "--start-timeout", "60s", "--restarts", str(restarts))
+    words = ("--grace", "1", "--lease", lease, "--start-timeout", "60s", "--restarts", str(restarts))
     started = start(str(_job(kubernetes, tmp_path, folder, 2, moment)), *words)
     started.until(lambda it: "job " in it.err, 60)
     until_moment(started, moment, lambda: len(beats(folder)) == 2, start=4.0)
     kubelet = Kubelet(kubernetes, ("n1", "n2")[turn % 2])
     kubelet.kill()
-    time.sleep(1 + random.random())
+    time.sleep(seconds)
     kubelet.start()
-    time.sleep(15)  # longer than the lease: a task whose agent has no connection does not beat any more
+    time.sleep(15)  # then a task whose agent has no connection does not beat any more
 
     def all_beat() -> bool:
         fresh = [file for file in folder.iterdir() if file.stat().st_mtime > time.time() - 1.5]

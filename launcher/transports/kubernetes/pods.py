@@ -58,8 +58,11 @@ OUTAGE = 20.0
 _AGAIN = 1.0
 #: Seconds for pods to be gone when their Jobs are removed.
 _REMOVAL = 5.0
-#: How a pod ends whose agent was killed: its watchdog exits.
-_WATCHDOG = "its container exited with 1"
+#: How a pod ends whose agent was killed, so that its watchdog exits; and one whose agent has given up.
+_AGENT_ENDS = {
+    "its container exited with 1": "the agent was killed",
+    "its container exited with 0": "its agent stopped its tasks and exited: nothing connected to it in time",
+}
 #: The variable of a launcher in a pod: name and uid of that pod.
 OWNER_POD = "LAUNCH_POD"
 #: What is said of a pod without a reason why it does not run. An image that can't be pulled is one, between
@@ -361,7 +364,7 @@ class Pods:
                 self.look(_PAUSE if seconds else _FRESH)
             status = self.status(host)
             if status.taken or (status.over and not taken):
-                why = "the agent was killed" if status.over == _WATCHDOG else status.over
+                why = _AGENT_ENDS.get(status.over, status.over)
                 if status.over.startswith(OOM_KILLED):
                     why += self._more_memory(host)
                 return (Preempted if status.preempted else HostGone)(f"{host}: {why}")

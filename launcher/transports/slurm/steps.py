@@ -369,7 +369,7 @@ class Steps:
         """Cancel the steps among these that may live though their srun was ended."""
         if names := {step.name for step in steps if step.may_live}:
             with suppress(TransportError):  # Slurm does not answer: they end with the job
-                _cancel_steps(self.job.id, names)
+                _cancel_steps(names)
 
     def dismiss(self, wanted: Collection[str] = ()) -> None:
         """End the waiting steps of nodes that are not wanted."""
@@ -397,15 +397,17 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _cancel_steps(job: str, names: Collection[str]) -> None:
-    """Cancel steps of a job by their names, and wait until they have ended, for a limited time.
+def _cancel_steps(names: Collection[str]) -> None:
+    """Cancel steps of this user by their names, and wait until they have ended, for a limited time.
+
+    Those of a heterogeneous job have the numbers of its components.
 
     Raises:
         TransportError: Slurm does not answer.
     """
     until = time.monotonic() + _CANCELLED_STEPS
     while time.monotonic() < until:
-        shown = ask("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j", seconds=_END)
+        shown = ask("squeue", "--noheader", "--steps", "--me", "--format=%i|%j", seconds=_END)
         lines = (line.partition("|") for line in shown.splitlines())
         found = [number for number, _, name in lines if name in names]
         if not found:

@@ -53,6 +53,8 @@ class _Connection:
         self.host = host
         self.link = link
         self.closed = False
+        #: Something has come from the agent: it has run.
+        self.answered = False
         #: The agent runs on after the job; the link stays open.
         self.stays = False
         #: When the link ended without AgentClosed; and until when (monotonic) to wait for the reason.
@@ -354,6 +356,7 @@ class Orchestrator:
             connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT
             self._lost.append(connection)
             return
+        connection.answered = connection.answered or bool(messages)
         for message in joined(messages):
             self._machine.verify(message)
             if isinstance(message, events.Measured):
@@ -405,6 +408,8 @@ class Orchestrator:
         """Kill an agent that does not end: it is suspended, or stuck in the kernel."""
         if connection.link.kill(_left(deadline)) is not None:
             result = "so it and all processes that it started were killed"
+        elif not connection.answered:
+            return  # no agent has started there, or it ends by itself without a greeting
         elif connection.link.same_clock:
             result = "and SIGKILL did not stop it"
         else:

@@ -242,6 +242,22 @@ def test_kill_9_of_the_launcher(ssh_launch: Launch, hosts: list[LabHost]):
     assert soon(lambda: quiet(hosts), 30, "still there after 30 s")
 
 
+@pytest.mark.slow
+def test_ctrl_c_before_a_host_has_answered(ssh_launch: Launch, hosts: list[LabHost]):
+    """No agent runs there, so none is said to be late."""
+    (hosts[1].home / ".bashrc").write_text("exec sleep 60\n")
+    hosts[1].expected.append(".bashrc")
+    started = ssh_launch.start("--hosts", "node1,node2", "--workers", "2", "true", cwd="/")
+    started.until(lambda it: "2 workers on 2 hosts" in it.err or "waiting for" in it.err, 60)
+    started.send(signal.SIGINT)
+    ended = started.wait(60)
+    hosts[1].kill_sshd_sessions()
+    for process in hosts[1].processes():
+        hosts[1].run(["kill", "-KILL", str(process.pid)], check=False)
+    assert ended.code == 130, ended.err
+    assert "did not exit" not in ended.err, ended.err
+
+
 def test_ctrl_c_twice(ssh_launch: Launch, hosts: list[LabHost]):
     script = "trap '' TERM; echo up; sleep 300 & wait; sleep 300"
     words = ["--workers", "4", "--grace", "60", "--", "sh", "-c", script]

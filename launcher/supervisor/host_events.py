@@ -128,7 +128,8 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     host.move(HostState.LOST, event)
     why = event.why.removeprefix(f"{event.host}: ")
     text = f"host {event.host if again else job.with_node(event.host)} {lost}: {why}"
-    job.do(events.HangUp(event.host))
+    if not again:  # else its new agent was never reached: there is no link to close
+        job.do(events.HangUp(event.host))
     moving.expect_back(job, event.host)
     forgotten = job.forget_restarts(record.task for record in host.tasks)
     for record in host.tasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher import events
@@ -154,6 +154,7 @@ def check_cause(report: Report, restarts: bool) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(jobs(), st.integers(1, 3), TAPES, st.booleans(), st.sampled_from([80.0, 0.0]))
+@example(job("worker 1", "chief 1", restarts=1, grace=0.0), 1, [0, 6, 0, 0, 0, 65536], True, 0.0)
 def test_whatever_hosts_say_a_job_ends(
     spec: JobSpec, count: int, tape: list[int], calm: bool, tasks_end: float
 ):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from launcher.transports.docker.container import Container
+from launcher.transports.docker.engine import Engine
 from launcher.transports.docker.link import end_fault
 
 _LOST = 'time="2026-11-27T19:15:03Z" level=error msg="error waiting for container: unexpected EOF"'
@@ -30,3 +34,14 @@ _CUT_OFF = "the agent was cut off: its Docker engine has gone, or its container"
 def test_the_end_of_a_container_whose_agent_was_up(code: int, stderr: str, fault: str):
     container = Container("node1", "image", "python3", memory=1 << 30)
     assert end_fault(code, container, True, stderr) == fault
+
+
+def test_a_docker_command_that_hangs_in_a_child(tmp_path: Path):
+    """As in a script that runs ``sudo docker`` without ``exec``."""
+    script = tmp_path / "docker"
+    script.write_text("#!/bin/sh\nsleep 8\n:\n")
+    script.chmod(0o755)
+    engine = Engine(print, environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    began = time.monotonic()
+    assert engine.docker("ps", seconds=0.2).code != 0
+    assert time.monotonic() - began < 4

@@ -170,18 +170,18 @@ class Engine:
         except OSError as error:
             path = os.environ.get("PATH", "")
             return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
-        self._running.add(process)
-        try:
-            if self._abandoned:
+        with process:
+            self._running.add(process)
+            try:
+                if self._abandoned:
+                    process.kill()
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return _late(seconds)
+            finally:
+                self._running.discard(process)
+                # Its output is not read to the end: if ``docker`` is a script, its children may live on.
                 process.kill()
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return _late(seconds)
-        finally:
-            self._running.discard(process)
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
         return Result(process.returncode, out or "", err)
 
     def abandon(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import time
@@ -207,8 +208,7 @@ def _is_over(path: str) -> bool:
 
 def _last_written(paths: RunPaths) -> float:
     """Return when the launcher of a run last wrote to its folder, in seconds since the epoch."""
-    with os.scandir(paths.logs) as logs:
-        files = [paths.events, paths.messages, *(log.path for log in logs)]
+    files = [paths.events, paths.messages, *glob.glob(f"{glob.escape(paths.logs)}/*")]
     times = [os.lstat(path).st_mtime for path in files if os.path.lexists(path)]
     return max([os.stat(paths.root).st_mtime, *times])
 

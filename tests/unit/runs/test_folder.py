@@ -81,6 +81,16 @@ def test_a_run_that_may_go_on_elsewhere_stays_while_it_writes(state: Path):
     assert sorted(os.listdir(state)) == [name(1), name(2), name(3)]
 
 
+def test_a_run_elsewhere_without_a_folder_for_its_logs_goes(state: Path):
+    for number in range(2):
+        made(name(number), this_process()._replace(boot_id="of node7"))
+    (state / name(0) / "logs").rmdir()
+    for path in (state / name(0) / "launcher.json", state / name(0)):
+        os.utime(path, (0, 0))
+    prune(str(state), os.listdir(state), 1)
+    assert os.listdir(state) == [name(1)]
+
+
 def test_a_launch_removes_a_few_at_most(state: Path):
     for number in range(MOST_REMOVED + 10):
         made(name(number), exit_code=0)

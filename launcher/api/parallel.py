@@ -81,12 +81,13 @@ class TFParallel:
         """
         found = Arguments(_RUN)
         read_function(found, map_fun, tf_args)
-        num_executors = found.optional("num_executors", num_executors, arguments.whole(0, _MOST_INSTANCES))
-        at_once = found.optional("at_once", at_once, arguments.whole(1, MOST_TASKS))
-        return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
-        every = [tf_args] * (num_executors or 0)
         if num_executors is None:
             every = found.read("tf_args", tf_args, _items)
+        else:
+            number = found.read("num_executors", num_executors, arguments.whole(0, _MOST_INSTANCES))
+            every = [tf_args] * (number or 0)
+        at_once = found.optional("at_once", at_once, arguments.whole(1, MOST_TASKS))
+        return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
         read = read_options(found, options)
         found.check()
         if not every:

@@ -155,6 +155,9 @@ def test_no_arguments_and_wrong_arguments():
         TFParallel.run("sc", lambda args, ctx: None, tf_args=[1], num_executors=2)  # type: ignore[misc]
     with pytest.raises(InputError, match="'instances'; expected one of|no argument 'instances'"):
         TFParallel.run(lambda args, ctx: None, [1], instances=2)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="num_executors=-1") as wrong:
+        TFParallel.run(lambda args, ctx: None, None, num_executors=-1)
+    assert "tf_args" not in str(wrong.value)
     with pytest.raises(InputError, match="the arguments of instance 1 can't be sent to another process"):
         TFParallel.run(lambda args, ctx: None, [1, threading.Lock()])
     with pytest.raises(InputError, match="no such hostfile"):

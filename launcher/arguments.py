@@ -31,6 +31,8 @@ from launcher.errors import Fault, InputError
 from launcher.text import did_you_mean, printable, shortened
 
 Reader = Callable[[Any], Any]
+#: Returns, for arguments that do not fit, a better problem and what is expected; or None.
+Advice = Callable[[Sequence[Any], Mapping[str, Any]], Optional[Tuple[str, str]]]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: The largest whole number that is read: a C library may get it.
@@ -92,16 +94,14 @@ class Arguments:
 def named_arguments(
     caller: str,
     options: Iterable[str] = (),
-    advice: Callable[[Sequence[Any], Mapping[str, Any]], Optional[Tuple[str, str]]] = lambda given, named: (
-        None
-    ),
+    advice: Optional[Advice] = None,
 ) -> Callable[[Function], Function]:
     """Make a public function report arguments that do not fit its parameters as an `InputError`.
 
     Args:
         caller: the function as users write it.
         options: the names that its ``**options`` accept.
-        advice: returns a better problem, and what is expected, for arguments that do not fit.
+        advice: See `Advice`.
     """
 
     def decorate(call: Function) -> Function:
@@ -118,7 +118,7 @@ def named_arguments(
             try:
                 signature.bind(*given, **{name: value for name, value in named.items() if name in known})
             except TypeError as error:
-                better = advice(given, named)
+                better = advice and advice(given, named)
                 if better is not None:
                     raise InputError([Fault(caller, *better)]) from None
                 found.add(str(error), f"expected {', '.join(known)}")

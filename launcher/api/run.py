@@ -181,7 +181,8 @@ def run(
             ``report``. Without ``check``: there is no report, as the job did not begin, or the launcher was
             killed.
     """
-    driver = program_driver(_RUN, program, (ps, workers, chief, evaluator), roles, options)
+    counts = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator}
+    driver = program_driver(_RUN, program, counts, roles, options)
     driver.start()
     try:
         driver.wait()
@@ -197,7 +198,7 @@ def run(
 def program_driver(
     caller: str,
     program: Words | AnyPath,
-    counts: tuple[int | None, int | None, bool, bool],
+    counts: Mapping[str, Any],
     roles: Mapping[str, int | Mapping[str, Any]] | None,
     options: Options,
     environ: Mapping[str, str] | None = None,
@@ -210,7 +211,7 @@ def program_driver(
         program: see `run`.
         roles: see `run`.
         options: see `run`.
-        counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`.
+        counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`, by these names.
         environ: more variables for the launcher.
         defaults: read the defaults of the project, as the command does.
 
@@ -222,11 +223,11 @@ def program_driver(
     if command == []:
         found.add("program is empty", "expected a file, or a list: ['train.py', ...]")
     options = read_options(found, options)
-    count = arguments.whole(0, MOST_TASKS)
-    numbers = dict(zip(("ps", "workers"), counts[:2], strict=True))
-    ps, workers = (found.optional(name, value, count) for name, value in numbers.items())
-    flags = dict(zip(("chief", "evaluator"), counts[2:], strict=True))
-    chief, evaluator = (found.optional(name, value, arguments.flag) for name, value in flags.items())
+    number = arguments.whole(0, MOST_TASKS)
+    ps, workers = (found.optional(name, counts[name], number) for name in ("ps", "workers"))
+    chief, evaluator = (
+        found.optional(name, counts[name], arguments.flag, False) for name in ("chief", "evaluator")
+    )
     role = arguments.mapping(arguments.text, _role, "expected a dict of roles, as in {'reader': 2}")
     of_roles: dict[str, Any] = found.optional("roles", roles, role, {})
     found.check()
@@ -234,9 +235,8 @@ def program_driver(
     is_job_file = values.names_job_file(command[0])
     overlay: dict[str, Mapping[str, Any]] = {}
     if of_roles or is_job_file:
-        given = {"chief": int(chief or 0) or None, "worker": workers, "ps": ps}
-        given["evaluator"] = int(evaluator or 0) or None
-        overlay = {name: {"count": number} for name, number in given.items() if number is not None}
+        given = {"chief": int(chief) or None, "worker": workers, "ps": ps, "evaluator": int(evaluator) or None}
+        overlay = {name: {"count": count} for name, count in given.items() if count is not None}
         overlay |= of_roles
     if is_job_file:
         words = ["--", *command]
@@ -244,7 +244,7 @@ def program_driver(
         overlay = {name: {"command": command, **role} for name, role in overlay.items()}
         words = []
     else:  # the words of the command, so that its defaults are those of the command
-        argv += [*["--chief"] * bool(chief), *["--evaluator"] * bool(evaluator)]
+        argv += [*["--chief"] * chief, *["--evaluator"] * evaluator]
         argv += [] if ps is None else ["--ps", str(ps)]
         argv += [] if workers is None else ["--workers", str(workers)]
         words = command if command[0] in ("-m", "-c") else ["--", *command]

@@ -142,7 +142,7 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
 
 
 def _place(options: Options) -> Place:
-    """What is known about where the tasks run."""
+    """Return what is known about where the tasks run."""
     transport, job, venv = options.transport, options.job, options.job.venv or ""
     variables = [
         job.env,
@@ -152,12 +152,12 @@ def _place(options: Options) -> Place:
     ]
     over_ssh = options.transport_name == "ssh" and options.other_machines
     return Place(
-        options.other_machines,
-        over_ssh and not transport.in_containers,
-        transport.in_containers,
-        bool(options.sync),
-        transport.missing_hint,
-        job.prepare if options.other_machines else "launch prepare",
-        "" if "/" in venv else venv,
-        frozenset(name for pairs in variables for name, _ in pairs),
+        other_machines=options.other_machines,
+        over_ssh=over_ssh and not transport.in_containers,
+        in_containers=transport.in_containers,
+        synced=bool(options.sync),
+        files=transport.missing_hint,
+        prepare=job.prepare if options.other_machines else "launch prepare",
+        venv="" if "/" in venv else venv,
+        passed=frozenset(name for pairs in variables for name, _ in pairs),
     )

@@ -150,12 +150,11 @@ class Interrupts:
             return
         first = self._read[0]
         if self._work and not self._repeats:
-            again = (
-                f"; {self.names[first]} again stops it at once" if self._requests.can_repeat(first) else ""
-            )
+            name, text = self.names[first], f"{TIME_LEFT:g}s for {self._work}"
+            if self._requests.can_repeat(first):
+                text += f"; {name} again stops it at once"
             with suppress(OSError):  # the signal may have interrupted a print()
-                left = f"{TIME_LEFT:g}s for {self._work}"
-                os.write(2, f"launch: {self.names[first]}: {left}{again}\n".encode())
+                os.write(2, f"launch: {name}: {text}\n".encode())
         signal.setitimer(signal.ITIMER_REAL, HURRIED if self._repeats else TIME_LEFT)
 
     def ignore(self) -> None:

@@ -27,18 +27,20 @@ class Opening(Record):
 class Place(Record):
     """What a launch knows about where its tasks run, for the hints of a failure."""
 
-    #: Whether there may be other machines; whether they are reached over SSH; whether tasks are in
-    #: containers.
+    #: Whether there may be other machines than this one.
     other_machines: bool = False
+    #: Whether these are reached over SSH.
     over_ssh: bool = False
     in_containers: bool = False
-    #: Whether ``--sync`` copied folders there; how files get into a container.
+    #: Whether ``--sync`` copied folders there.
     synced: bool = False
+    #: How files get into a container; see `launcher.transports.transport.Transport.missing_hint`.
     files: str = ""
-    #: The command that makes environments there, and the name of the one that is used.
+    #: The command that makes environments there.
     prepare: str = "launch prepare"
+    #: The name of the environment that such a command made, and the tasks use; empty if they use none.
     venv: str = ""
-    #: Names of variables that the user sets for tasks; those of ``-x NAME`` are not in the plan.
+    #: Names of variables that the user sets for tasks. The plan does not have those of ``-x NAME``.
     passed: frozenset[str] = frozenset()
 
 

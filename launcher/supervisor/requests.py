@@ -56,8 +56,9 @@ def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
 
 
 def _how_to_kill(job: JobState, event: events.StopAsked) -> str:
-    can_repeat = job.stop_requests.can_repeat(event.signal)
-    return f"{f'{event.who} again' if can_repeat else '`launch stop --now`'} kills them at once"
+    if job.stop_requests.can_repeat(event.signal):
+        return f"{event.who} again kills them at once"
+    return "`launch stop --now` kills them at once"
 
 
 def _continue_to_stop(job: JobState, event: events.StopAsked) -> None:

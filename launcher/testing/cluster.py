@@ -99,7 +99,7 @@ class Cluster:
         within = found.read("within", within, number(0))
         read = read_options(found, {**options, "run_dir": folder / "run", "docker": image})
         found.check()
-        counts = (ps, workers, chief, evaluator)
+        counts = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator}
         more = {FIXED_ADDRESSES: "1"}
         driver = program_driver("cluster.start", program, counts, roles, read, more, defaults=False)
         driver.keep_events = True

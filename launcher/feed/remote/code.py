@@ -66,7 +66,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         return reduced
 
     def _can_travel(self, value: Any) -> bool:
-        """Whether a value can be pickled; a class that is being pickled can."""
+        """Return whether a value can be pickled. The answer for a class that is being pickled just now is yes."""
         if id(value) not in self._tried:
             self._tried[id(value)] = True
             pickler = _Pickler(io.BytesIO(), None, None, False)
@@ -92,19 +92,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 
 def _annotation_names(code: CodeType) -> frozenset[str]:
-    """The names in the annotations of a function, and of those in it."""
-    lines = linecache.getlines(code.co_filename)
-    source = "".join(lines)
-    return (
-        _names_by_line(source).get(code.co_firstlineno, frozenset())
-        if len(source) <= _LONGEST
-        else frozenset()
-    )
+    """Return the names in the annotations of a function, and of the functions in it.
+
+    Returns:
+        No names if its source is not known, or too long.
+    """
+    source = "".join(linecache.getlines(code.co_filename))
+    by_line = _names_by_line(source) if len(source) <= _LONGEST else {}
+    return by_line.get(code.co_firstlineno, frozenset())
 
 
 @functools.lru_cache(maxsize=64)
 def _names_by_line(source: str) -> dict[int, frozenset[str]]:
-    """The names in annotations, by the first line of the function; none if the source is not Python."""
+    """Return the names in the annotations of each function of a source, by the first line of the function.
+
+    Returns:
+        An empty dict if the source is not Python.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -129,7 +133,7 @@ def _names_of(function: ast.AST) -> Iterator[str]:
 
 
 def _names_in_text(text: str) -> list[str]:
-    """The names in an annotation that is a text."""
+    """Return the names in an annotation that is a text."""
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError):

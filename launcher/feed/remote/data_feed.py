@@ -184,17 +184,12 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
     Raises:
         InputError: they have more or fewer columns, or the mapping is in another order.
     """
-    row = block[0]
-    if isinstance(block, list):
-        no_columns = next((each for each in block if not _has_columns(each)), None)
-        widths = set() if no_columns is not None else {*map(len, block)}
-    else:
-        no_columns = row if codec.is_array(block) and block.ndim < 2 else None
-        widths = {block.shape[1] if codec.is_array(block) else len(block)} if no_columns is None else set()
     names = ", ".join(map(str, mapping))
-    if no_columns is not None:
-        raise codec.refused(f"{no_columns!r:.80} has no columns", f"{names}, as in the input_mapping")
-    if wrong := widths - {len(mapping)}:
+    rows = [block] if isinstance(block, tuple) else block if isinstance(block, list) else block[:1]
+    for row in rows:
+        if not _has_columns(row):
+            raise codec.refused(f"{row!r:.80} has no columns", f"{names}, as in the input_mapping")
+    if wrong := _widths(block) - {len(mapping)}:
         columns = counted(min(wrong), "column")
         text = f"rows of {columns} without names, and an input_mapping of {len(mapping)}: {names}"
         raise codec.refused(text, "rows of just these columns, or rows with names (dicts, named tuples)")
@@ -227,6 +222,14 @@ def _has_names(row: Any) -> bool:
 
 def _has_columns(row: Any) -> bool:
     return isinstance(row, (tuple, list)) or codec.is_array(row)
+
+
+def _widths(block: Block) -> set[int]:
+    """Return how many columns the rows of a block without names have; rows without columns do not count."""
+    if codec.is_array(block):
+        return {block.shape[1]} if block.ndim > 1 else set()
+    rows = block if isinstance(block, list) else [block]
+    return {len(row) for row in rows if _has_columns(row)}
 
 
 def _are_values(block: Block) -> bool:
@@ -574,18 +577,14 @@ def columns(block: Block, signature: Any) -> Any:
 
 
 def _check_width(block: Block, most: int) -> None:
-    """Check that rows have no more columns than their signature: it may as well leave out another one.
+    """Check that rows have no more columns than their signature, because nobody knows which one it leaves out.
 
     Raises:
-        InputError: they have more.
+        InputError: They have more.
     """
-    if codec.is_array(block):
-        widths = {block.shape[1]} if block.ndim > 1 else set()
-    else:
-        rows = block if isinstance(block, list) else [block]
-        widths = {len(row) for row in rows if isinstance(row, (tuple, list))}
-    if widths and max(widths) > most:
-        raise codec.refused(f"rows of {counted(max(widths), 'column')}", f"{most}, {_SIGNATURE}")
+    widest = max(_widths(block), default=0)
+    if widest > most:
+        raise codec.refused(f"rows of {counted(widest, 'column')}", f"{most}, {_SIGNATURE}")
 
 
 def _batched(spec: Any) -> Any:

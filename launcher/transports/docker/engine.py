@@ -111,8 +111,9 @@ class Engine:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
-        #: The commands that run here now; none starts any more.
+        #: The commands that run here now.
         self._running: set[subprocess.Popen[str]] = set()
+        #: Whether they, and all later ones, are killed, see `abandon`.
         self._abandoned = False
         #: Follows the names of containers and networks in lines for the user.
         self._where = f" on {host.name}" if host else ""
@@ -320,7 +321,11 @@ class Engine:
 
     def sweep(self) -> None:
         """Remove what killed launches have left, but not what ``--keep`` left."""
-        found = [it for it in self.objects() if KEPT not in it.labels and is_dead(it.labels.get(OWNER, ""))]
+        found = [
+            item
+            for item in self.objects()
+            if KEPT not in item.labels and is_dead(item.labels.get(OWNER, ""))
+        ]
         if found:
             left = self.remove(found)
             names = ", ".join(f"{item.name}{self._where}" for item in found)

@@ -46,7 +46,7 @@ class Arguments:
     """The arguments of one call.
 
     Args:
-        caller: the function, for messages: ``TFCluster.run``.
+        caller: The name of the function as users write it: ``TFCluster.run``.
     """
 
     def __init__(self, caller: str) -> None:
@@ -57,7 +57,7 @@ class Arguments:
         """Convert one argument.
 
         Returns:
-            What the reader returns; None if the value is wrong, which is then one of the faults.
+            What the reader returns. If the value is wrong, a fault is added, and the result is None.
         """
         try:
             return reader(value)
@@ -85,7 +85,7 @@ class Arguments:
         """Raise all faults, if there are any.
 
         Raises:
-            InputError: there are.
+            InputError: There are faults.
         """
         if self.faults:
             raise InputError(self.faults)
@@ -99,8 +99,8 @@ def named_arguments(
     """Make a public function report arguments that do not fit its parameters as an `InputError`.
 
     Args:
-        caller: the function as users write it.
-        options: the names that its ``**options`` accept.
+        caller: The name of the function as users write it.
+        options: The names that its ``**options`` accept.
         advice: See `Advice`.
     """
 
@@ -131,7 +131,7 @@ def named_arguments(
 
 
 def shown(value: object, width: int = _SHOWN_CHARACTERS) -> str:
-    """A value on one line, in at most so many characters."""
+    """Return a value on one line, shortened to a number of characters."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
@@ -143,14 +143,14 @@ def shown(value: object, width: int = _SHOWN_CHARACTERS) -> str:
 
 
 def text(value: Any) -> str:
-    """A text that can be an argument or a variable of a program."""
+    """Read a text that can be an argument or a variable of a program."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return _fit(value)
 
 
 def path(value: Any) -> str:
-    """A text, or a path of `pathlib`."""
+    """Read a text, or a path of `pathlib`."""
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError("expected a text or a path")
     return _fit(os.fsdecode(value))
@@ -167,7 +167,7 @@ def _fit(value: str) -> str:
 
 
 def flag(value: Any) -> bool:
-    """True or False: also as NumPy has them, or as 1 and 0."""
+    """Read True or False, also those of NumPy, or 1 or 0."""
     if isinstance(value, bool):
         return value
     dtype = getattr(value, "dtype", None)
@@ -179,7 +179,7 @@ def flag(value: Any) -> bool:
 
 
 def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
-    """A reader of whole numbers, also those of NumPy."""
+    """Return a reader of whole numbers, also those of NumPy."""
     limit = f", {low} or more" if high == _MAX_WHOLE else f" from {low} to {high}"
 
     def read(value: Any) -> int:
@@ -195,7 +195,7 @@ def whole(low: int = 0, high: int = _MAX_WHOLE) -> Reader:
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Reader:
-    """A reader of numbers, also those of NumPy; never of NaN."""
+    """Return a reader of numbers, also those of NumPy. It refuses NaN."""
     expected = "expected a number"
     if low > -math.inf:
         expected += f", {low:g} or more" if high == math.inf else f" from {low:g} to {high:g}"
@@ -215,7 +215,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Reader:
 
 
 def choice(*choices: str) -> Reader:
-    """A reader of one of several texts."""
+    """Return a reader of one of several texts."""
 
     def read(value: Any) -> str:
         if isinstance(value, str) and value in choices:
@@ -226,7 +226,7 @@ def choice(*choices: str) -> Reader:
 
 
 def several(reader: Reader, of: str = "texts") -> Reader:
-    """A reader of lists, tuples and sets. (A text would be a list of its letters.)"""
+    """Return a reader of lists, tuples and sets. It refuses a text, which would be a list of its letters."""
 
     def read(value: Any) -> List[Any]:
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -238,7 +238,7 @@ def several(reader: Reader, of: str = "texts") -> Reader:
 
 
 def one_or_several(reader: Reader, of: str = "texts") -> Reader:
-    """A reader of one value, or of a list of them; returns a list."""
+    """Return a reader of one value or of a list of values. It makes a list of both."""
 
     def read(value: Any) -> List[Any]:
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -250,7 +250,7 @@ def one_or_several(reader: Reader, of: str = "texts") -> Reader:
 
 
 def mapping(key: Reader, value: Reader, expected: str) -> Reader:
-    """A reader of dicts; its faults name the key."""
+    """Return a reader of dicts. Its faults name the key."""
 
     def read(given: Any) -> Dict[Any, Any]:
         if not isinstance(given, Mapping):
@@ -261,7 +261,10 @@ def mapping(key: Reader, value: Reader, expected: str) -> Reader:
 
 
 def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    """A value as JSON has it: texts, numbers, None, and lists and dicts of them; paths become texts."""
+    """Read a value that JSON can have: texts, numbers, None, and lists and dicts of them.
+
+    Paths become texts.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, os.PathLike)):
@@ -286,7 +289,7 @@ def _part(name: Any, value: Any, reader: Reader) -> Any:
     """Convert a part of a value; the fault names it.
 
     Raises:
-        ValueError: it is wrong.
+        ValueError: It is wrong.
     """
     try:
         return reader(value)

@@ -25,15 +25,17 @@ from launcher.regular_file import open_regular, read_most
 _FOLDER = "/var/tmp/tf-launcher-%d"
 #: File systems that one machine uses at a time. On others the boots of several machines would mix.
 _LOCAL = frozenset(["btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"])
-#: Size of the file of boots in bytes, and the number of its newest lines that stay.
-_LARGEST, _MOST_BOOTS = 256 * 1024, 1000
+#: A larger file of boots is not read.
+_MAX_BYTES = 256 * 1024
+#: How many of the newest boots stay in the file.
+_MAX_BOOTS = 1000
 #: The first pid namespace of a kernel (``PROC_PID_INIT_INO``).
 _FIRST_NAMESPACE = "pid:[4026531836]"
 #: The number of checksums of machine ids, a prime.
 _CHECKSUMS = 2**32 - 5
 #: The machine id of a machine that has none.
 _NO_ID = "-"
-#: See `owner_text`; without a machine id it is of an earlier version.
+#: The form of an `owner_text`. An earlier version wrote no machine id.
 _TEXT = r"(\d{1,10}):(\d{1,20}):([^:]*):(\d{1,10}):([^:]*):(pid:\[\d+\])(?::([^:]*))?"
 
 
@@ -55,7 +57,7 @@ class Owner(Record):
     #: The host name, for the user.
     machine: str
     pid_namespace: str
-    #: See `machine_id`; empty in a record of an earlier version.
+    #: See `machine_id`. It is empty in a record of an earlier version.
     machine_id: str = ""
 
 
@@ -94,7 +96,11 @@ def is_alive(owner: Owner) -> bool:
 
 
 def start_ticks(pid: int) -> Optional[int]:
-    """Return when a process started, in clock ticks since boot; None if it has ended, or is a zombie."""
+    """Return when a process started, in clock ticks since boot.
+
+    Returns:
+        None if it has ended. Then it may still be a zombie.
+    """
     process = look_at(pid)
     return None if process is None or process.ended else process.start
 
@@ -178,11 +184,15 @@ def _line(owner: Owner) -> bytes:
 
 
 def _boots() -> bytes:
-    """Return the content of this user's file of boots; empty if there is none that can be trusted."""
+    """Return the content of this user's file of boots.
+
+    Returns:
+        Nothing if there is no such file, or someone else may have written it.
+    """
     try:
         with open_regular(f"{_folder()}/boots", links=False) as file:
             is_own = os.fstat(file.fileno()).st_uid == os.geteuid()
-            return read_most(file, _LARGEST) if is_own else b""
+            return read_most(file, _MAX_BYTES) if is_own else b""
     except OSError:
         return b""
 
@@ -209,7 +219,7 @@ def _remember_boot(owner: Owner) -> None:
             return
         new = f"{folder}/boots.{os.getpid()}"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(b"".join([*lines[1 - _MOST_BOOTS :], _line(owner)]))
+            file.write(b"".join([*lines[1 - _MAX_BOOTS :], _line(owner)]))
         os.replace(new, f"{folder}/boots")
 
 

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _RUN = "TFParallel.run"
-#: So many arguments a program may make of a list; more are an iterator without an end.
-_MOST_INSTANCES = 1_000_000
-#: For a slot to exit after it was told to, and between two looks at it.
-_SLOT_EXIT_SECONDS, _LOOK_SECONDS = 5.0, 0.02
+#: More instances than any program needs. An iterator with more is taken for one that has no end.
+_MAX_INSTANCES = 1_000_000
+#: Seconds for a slot to exit after it was told to.
+_SLOT_EXIT_SECONDS = 5.0
+_SLOT_POLL_SECONDS = 0.02
 
 
 class TFParallel:
@@ -84,7 +85,7 @@ class TFParallel:
         if num_executors is None:
             every = found.read("tf_args", tf_args, _items)
         else:
-            number = found.read("num_executors", num_executors, arguments.whole(0, _MOST_INSTANCES))
+            number = found.read("num_executors", num_executors, arguments.whole(0, _MAX_INSTANCES))
             every = [tf_args] * (number or 0)
         at_once = found.optional("at_once", at_once, arguments.whole(1, MOST_TASKS))
         return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
@@ -102,13 +103,13 @@ class TFParallel:
 
 
 def _items(value: Any) -> list[Any]:
-    """The arguments of all instances."""
-    expected = f"expected a list of at most {_MOST_INSTANCES:,} arguments, or num_executors="
+    """Read the arguments of all instances."""
+    expected = f"expected a list of at most {_MAX_INSTANCES:,} arguments, or num_executors="
     try:
-        items = list(islice(value, _MOST_INSTANCES + 1))
+        items = list(islice(value, _MAX_INSTANCES + 1))
     except TypeError:  # it is not iterable
         raise ValueError(expected) from None
-    if len(items) > _MOST_INSTANCES:
+    if len(items) > _MAX_INSTANCES:
         raise ValueError(expected)
     return items
 
@@ -173,7 +174,7 @@ class _Instances(Tasks):
             return False
         waiting = Waiting()
         while not self._failed[0].ending and waiting.seconds < _SLOT_EXIT_SECONDS:
-            if self.driver.over.wait(_LOOK_SECONDS):
+            if self.driver.over.wait(_SLOT_POLL_SECONDS):
                 break
         return bool(self._failed[0].ending)
 

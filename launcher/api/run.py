@@ -235,7 +235,12 @@ def program_driver(
     is_job_file = values.names_job_file(command[0])
     overlay: dict[str, Mapping[str, Any]] = {}
     if of_roles or is_job_file:
-        given = {"chief": int(chief) or None, "worker": workers, "ps": ps, "evaluator": int(evaluator) or None}
+        given = {
+            "chief": int(chief) or None,
+            "worker": workers,
+            "ps": ps,
+            "evaluator": int(evaluator) or None,
+        }
         overlay = {name: {"count": count} for name, count in given.items() if count is not None}
         overlay |= of_roles
     if is_job_file:

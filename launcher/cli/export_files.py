@@ -17,14 +17,15 @@ from launcher.text import byte_size, counted, listed
 
 
 def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
-    """The programs of a job below its working folder, with the modules there that they import.
+    """Read the programs of a job, and the modules that they import, as far as the working folder has them.
 
     Args:
-        job: with a working folder of this machine.
+        job: The job, whose working folder is on this machine.
 
     Returns:
-        The content of each file by its path in the working folder; and notes for the user on what is left
-        out: packages that make them too large, or all if they are too large without, or are not text.
+        The content of each file by its path in the working folder, and notes for the user on what was left
+        out. If the files are too large together, the packages that programs import are left out. If they
+        are too large even then, or one of them is not text, there are none.
     """
     base = Path(os.path.expanduser(job.workdir or ".")).resolve()
     own: set[Path] = set()
@@ -62,7 +63,7 @@ def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
 
 
 def _named(job: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
-    """Notes on files of the working folder that the command lines of tasks name, and pods do not have."""
+    """Yield a note on files of the working folder that the command lines name, but pods do not have."""
     programs = [role.program for role in job.roles if role.workdir is None]
     words = {word.rpartition("=")[2] for program in programs for word in (program.name, *program.args)}
     named = {word for word in words if word[:1] not in "/~"}
@@ -74,7 +75,10 @@ def _named(job: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
 
 
 def _with_imports(files: set[Path], folder: Path) -> set[Path]:
-    """Files, with the modules and packages of a folder that they import; not all if they are too large."""
+    """Return files, and the modules and packages of a folder that they import.
+
+    Nothing more is looked for as soon as they are too large.
+    """
     found, left, looked_for = set(files), [*files], set[str]()
     while left and _size(found) <= MOST_BYTES:
         for name in _imported(left.pop()) - looked_for:
@@ -86,7 +90,7 @@ def _with_imports(files: set[Path], folder: Path) -> set[Path]:
 
 
 def _module(name: str, folder: Path) -> set[Path]:
-    """The files of a module in a folder, with all of the packages that it is in; empty: there is none."""
+    """Return the files of a module in a folder, with those of its packages; empty if the folder has none."""
     first, *others = name.split(".")
     path = folder.joinpath(first, *others)
     files = {folder / f"{first}.py", path.with_name(f"{path.name}.py"), path / "__main__.py"}
@@ -96,13 +100,13 @@ def _module(name: str, folder: Path) -> set[Path]:
 
 
 def _package(folder: Path) -> set[Path]:
-    """The modules of a package, and of the packages in it."""
+    """Return the modules of a package, and of the packages in it."""
     inner = (file.parent for file in folder.glob("*/__init__.py") if not file.parent.is_symlink())
     return {*folder.glob("*.py")}.union(*map(_package, inner))
 
 
 def _imported(file: Path) -> set[str]:
-    """The first names of all modules that a file imports by their full names."""
+    """Return the first names of all modules that a file imports by their full names."""
     try:
         nodes = [*ast.walk(ast.parse(file.read_bytes()))]
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -113,5 +117,5 @@ def _imported(file: Path) -> set[str]:
 
 
 def _size(files: Iterable[Path]) -> int:
-    """The number of bytes of all files together."""
+    """Return the number of bytes of all files together."""
     return sum(file.stat().st_size for file in files if os.path.isfile(file))

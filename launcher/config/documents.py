@@ -15,11 +15,12 @@ from launcher.text import listed
 
 #: The kind of object that is a job.
 TFJOB = "TFJob"
-#: Kinds that have a TFJob somewhere in them -> where.
+#: Kinds of objects that contain a TFJob, and where.
 _TFJOB_INSIDE = {"Experiment": "spec.trialTemplate.trialSpec, its placeholders filled in"}
-#: What Katib and Helm fill in; in a file that is not YAML, what no YAML has.
+#: Placeholders that Katib and Helm fill in.
 _OF_KATIB = r"\$\{trialParameters\.[^}\n]*\}"
 _OF_HELM = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b[^}\n]*\}\}"
+#: Any placeholder of a template. YAML may contain it, so it is looked for only in a file that is not YAML.
 _OF_TEMPLATES = r"\{\{-[^}\n]*\}\}"
 
 
@@ -27,7 +28,7 @@ class _Document(Record):
     """A document, or an object in a list of Kubernetes."""
 
     node: Node
-    #: The kind of an object of Kubernetes; empty: it is none.
+    #: The kind of an object of Kubernetes; empty for any other document.
     kind: str
 
     @property
@@ -36,14 +37,14 @@ class _Document(Record):
 
 
 def job_document(text: str, faults: Faults) -> tuple[Node | None, Sequence[str]]:
-    """The document of a job file: the only TFJob, or the only document.
+    """Find the document of a job file: the only TFJob, or the only document.
 
     Args:
-        text: the content of the file.
-        faults: new faults are added.
+        text: The content of the file.
+        faults: Gets the faults of the file.
 
     Returns:
-        The document, and notes for the user; ``None``: it has faults.
+        The document and notes for the user. The document is None if there are faults.
     """
     documents = _documents(text, faults)
     if documents is None:
@@ -63,7 +64,11 @@ def job_document(text: str, faults: Faults) -> tuple[Node | None, Sequence[str]]
 
 
 def host_document(text: str, faults: Faults) -> Node | None:
-    """The document of a hostfile; ``None``: it has faults, which were added."""
+    """Find the document of a hostfile.
+
+    Returns:
+        None if it has faults, which were added.
+    """
     documents = _documents(text, faults)
     if documents is None:
         return None
@@ -71,12 +76,16 @@ def host_document(text: str, faults: Faults) -> Node | None:
 
 
 def is_tfjob(node: Node) -> bool:
-    """Whether a document is a TFJob."""
+    """Return whether a document is a TFJob."""
     return _kind(node) == TFJOB
 
 
 def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node | None:
-    """The only document, which may not be Kubernetes'; a fault is added if there is another."""
+    """Return the only document, which must not be an object of Kubernetes.
+
+    Returns:
+        None if there is another document, or such an object: then a fault was added.
+    """
     objects = [each for each in documents if each.kind]
     if objects:
         kind = objects[0].kind
@@ -92,7 +101,11 @@ def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node
 
 
 def _documents(text: str, faults: Faults) -> list[_Document] | None:
-    """The documents of a file that have content, those of lists one by one; ``None``: it has faults."""
+    """Return the documents of a file that are not empty, and in place of a list of Kubernetes its objects.
+
+    Returns:
+        None if the file has faults, which were added.
+    """
     attempt = Faults(faults.source)
     documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
     is_yaml = not len(attempt)
@@ -112,14 +125,14 @@ def _documents(text: str, faults: Faults) -> list[_Document] | None:
 
 
 def _filled_by(placeholder: str) -> str:
-    """What to use in place of a file with a placeholder."""
+    """Return what the user can give in place of a file with this placeholder."""
     if placeholder.startswith("$"):
         return "expected a value, as Katib writes it into the TFJob of each trial"
     return "expected the output of `helm template CHART`"
 
 
 def _objects(node: Node) -> Iterator[_Document]:
-    """A document, or the objects of a list of Kubernetes."""
+    """Yield a document, or the objects of a list of Kubernetes."""
     kind = _kind(node)
     items = node.value.get("items", node).value if kind.endswith("List") else None
     if not isinstance(items, list):
@@ -131,7 +144,7 @@ def _objects(node: Node) -> Iterator[_Document]:
 
 
 def _kind(node: Node) -> str:
-    """The kind of an object of Kubernetes; empty: a document is none."""
+    """Return the kind of an object of Kubernetes; empty for any other document."""
     if not isinstance(node.value, dict):
         return ""
     kind = node.value.get("kind", node).value

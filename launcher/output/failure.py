@@ -58,7 +58,7 @@ def failure_report(
         report: how the job ended.
         paths: of the run; its logs have the last lines of the tasks.
         last_lines: whether to show the last lines of the task, or only where its log is.
-        place: where the tasks ran; ``None``: it is not known.
+        place: where the tasks ran; None if it is not known.
     """
     failure = report.failure
     if failure is None:
@@ -175,7 +175,7 @@ def _is_row(line: str) -> bool:
 
 
 def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
-    """What is known about the task that failed, for hints."""
+    """Return what is known about the task that failed, for hints."""
     plan = _plan_of_task(failure, paths)
     argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
     passed = env.keys() | place.passed
@@ -202,7 +202,7 @@ def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
 
 
 def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
-    """The part of the plan about the task that failed; empty if it could not be written."""
+    """Return the part of the plan about the task that failed; empty if the plan could not be written."""
     try:
         tasks = json.loads(content(paths.plan))["tasks"]
         plan: dict[str, Any] = next(each for each in tasks if each["task"] == failure.task)
@@ -212,7 +212,7 @@ def _plan_of_task(failure: Failure, paths: RunPaths) -> dict[str, Any]:
 
 
 def _modules_in(*folders: str) -> Iterator[str]:
-    """The names of Python modules in folders."""
+    """Yield the names of Python modules and packages in folders."""
     for folder in folders:
         with suppress(OSError), os.scandir(folder or ".") as entries:
             yield from (

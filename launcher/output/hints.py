@@ -17,21 +17,22 @@ from launcher.record import Record
 class Facts(Record):
     """What the launcher knows about the task that failed."""
 
-    #: The Python that ran it; empty: it is not known.
+    #: The Python that ran it; empty if that is not known.
     python: str = ""
     #: Whether that is launch's own, though another environment is active.
     beside_active_environment: bool = False
-    #: Whether it ran on another machine; whether over SSH; in a container.
+    #: Whether it ran on another machine, and not in a container.
     elsewhere: bool = False
+    #: Whether that machine was reached over SSH.
     over_ssh: bool = False
     in_container: bool = False
     #: Whether ``--sync`` copied folders to its host.
     synced: bool = False
-    #: The name of its environment, as ``launch prepare`` makes it; else empty.
+    #: The name of its environment, if it is one that ``launch prepare`` makes.
     venv: str = ""
     #: The command that prepares its host.
     prepare: str = "launch prepare"
-    #: In a container: how files get there.
+    #: How files get into a container, if it ran in one.
     files: str = ""
     #: Modules in the folders of launch and of the program.
     modules_here: frozenset[str] = frozenset()
@@ -41,7 +42,7 @@ class Facts(Record):
     passed: frozenset[str] = frozenset()
 
 
-#: Whether a row fits a line of a task about which this is known.
+#: Returns whether a row fits, from what is known about the task and the match of the pattern in a line of it.
 Condition = Callable[[Facts, "re.Match[str]"], bool]
 
 
@@ -52,8 +53,9 @@ class Hint(Record):
     name: str
     #: A regular expression for a line.
     pattern: str
-    #: What to do. ``{python}`` and the like are `Facts`, other names are groups of the pattern.
+    #: What to do. Names in braces stand for `Facts`, or for groups of the pattern.
     text: str
+    #: Another condition than the pattern.
     when: Condition = lambda facts, found: True
 
 
@@ -139,8 +141,13 @@ _VARIABLES = {
 }
 
 
-def _of_variable(placeholder: str, names: str) -> Hint:
-    """The row for a program that reads variables of another launcher."""
+def _variable_hint(placeholder: str, names: str) -> Hint:
+    """Return the row for a program that reads a variable of another launcher.
+
+    Args:
+        placeholder: The placeholder of launch with the same meaning.
+        names: A pattern of the names that the variable has in other launchers.
+    """
     return Hint(
         f"variable {placeholder}",
         rf"^KeyError: '(?P<variable>{names})'|environment variable (?P<variable_>{names}) expected"
@@ -319,7 +326,7 @@ HINTS = (
         r"the lines of the script end as on Windows, in carriage returns: sed -i 's/\r$//' FILE removes them",
     ),
     # What a task has, and has not.
-    *(_of_variable(*row) for row in _VARIABLES.items()),
+    *(_variable_hint(*row) for row in _VARIABLES.items()),
     Hint(
         "input",
         "EOFError: EOF when reading a line",
@@ -359,7 +366,7 @@ def hints(lines: Iterable[str], facts: Facts, table: Sequence[Hint] = HINTS) -> 
     """Return the hints for these lines, each once, in the order of the table.
 
     Args:
-        lines: What a task printed last, and why it could not be started.
+        lines: What the task printed last, or why it could not be started.
         facts: What is known about the task.
         table: The rows.
     """
@@ -374,7 +381,10 @@ def hints(lines: Iterable[str], facts: Facts, table: Sequence[Hint] = HINTS) -> 
 
 
 def _text(row: Hint, match: re.Match[str], facts: Facts) -> str:
-    """The text of a row for a line. Groups of one meaning differ by the ``_`` at the ends of their names."""
+    """Return the text of a row for a line.
+
+    A pattern can't have two groups of one name, so groups with one meaning have a ``_`` more at the end.
+    """
     groups = {name.rstrip("_"): text for name, text in match.groupdict().items() if text}
     known = {**facts._asdict(), "python": facts.python or "the Python that its command names"}
     return row.text.format_map({**known, **groups})

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from launcher.agent.identity import Fate, fate_of, is_alive, read_owner
 from launcher.text import host_text, listed
 
-#: Names of runs and of their objects in a line for the user.
-_MOST_NAMED = 5
+#: How many objects of a run a line for the user names.
+_MAX_NAMED = 5
 
 
 def is_dead(owner: str) -> bool:
@@ -41,7 +41,10 @@ class Cleaning:
         Args:
             run: The name of its run.
             owner: Its label that names the launcher process; empty if it has none.
-            name: What it is called, for the user.
+            name: Its name for the user.
+
+        Returns:
+            Whether it may be removed. If not, `notes` or `faults` may say why.
         """
         found = read_owner(owner)
         if found is not None and found[1] != os.getuid():
@@ -64,7 +67,7 @@ class Cleaning:
             run, machine = host_text(run), host_text(machine)
             if machine == os.uname().nodename:
                 machine = f"another {machine}, or on this one before it was restarted"
-            what = listed(sorted(map(host_text, names)), _MOST_NAMED)
+            what = listed(sorted(map(host_text, names)), _MAX_NAMED)
             why = f"left alone, because the launcher of {run}, on {machine}, may still run"
             yield f"{what}: {why}; `launch clean --foreign {run}` removes what this run has left"
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from launcher.job import Host, is_loopback
 
-#: Seconds for each of two answers about the name of this machine.
-_LIMIT = 2.0
+#: Both ``ssh`` and ``getent`` are asked about the name of this machine. They may ask a name server.
+_ANSWER_SECONDS = 2.0
 
 
 def is_here(host: Host) -> bool:
@@ -38,7 +38,10 @@ def _leads_here(name: str) -> bool:
 
 
 def _ssh_name(name: str) -> str:
-    """Return the ``HostName`` that the user's ssh_config gives a host; the name itself if it gives none.
+    """Return the ``HostName`` that the user's ssh_config gives a host.
+
+    Returns:
+        The name itself if there is no such line.
 
     Raises:
         TimeoutError: ssh does not answer in time.
@@ -57,9 +60,13 @@ def _ssh_name(name: str) -> str:
 
 
 def _addresses(name: str) -> Sequence[str]:
-    """Return the addresses of a name; none if nobody knows them in time.
+    """Return the addresses of a name.
 
-    Another process asks for them: a process with threads can't be forked into an agent.
+    Another process looks them up, because it can be ended when that takes too long. A thread can't, and an
+    agent can't be forked from a process that has threads.
+
+    Returns:
+        No addresses if the name has none, or if the answer takes too long.
     """
     try:
         return [line.split()[0] for line in _printed("getent", "ahosts", name) if line.strip()]
@@ -68,7 +75,7 @@ def _addresses(name: str) -> Sequence[str]:
 
 
 def _printed(*argv: str) -> Sequence[str]:
-    """Return the lines that a command prints; none if it is missing.
+    """Return the lines that a command prints. A command that is not installed prints none.
 
     Raises:
         TimeoutError: It takes too long.
@@ -76,7 +83,7 @@ def _printed(*argv: str) -> Sequence[str]:
     import subprocess
 
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     except OSError:

@@ -66,7 +66,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         return reduced
 
     def _can_travel(self, value: Any) -> bool:
-        """Return whether a value can be pickled. The answer for a class that is being pickled just now is yes."""
+        """Return whether a value can be pickled. A class that is being pickled just now can."""
         if id(value) not in self._tried:
             self._tried[id(value)] = True
             pickler = _Pickler(io.BytesIO(), None, None, False)

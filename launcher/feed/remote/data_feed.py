@@ -577,7 +577,7 @@ def columns(block: Block, signature: Any) -> Any:
 
 
 def _check_width(block: Block, most: int) -> None:
-    """Check that rows have no more columns than their signature, because nobody knows which one it leaves out.
+    """Check that rows have no more columns than their signature: nobody knows which one it leaves out.
 
     Raises:
         InputError: They have more.

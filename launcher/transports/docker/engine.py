@@ -322,9 +322,7 @@ class Engine:
     def sweep(self) -> None:
         """Remove what killed launches have left, but not what ``--keep`` left."""
         found = [
-            item
-            for item in self.objects()
-            if KEPT not in item.labels and is_dead(item.labels.get(OWNER, ""))
+            item for item in self.objects() if KEPT not in item.labels and is_dead(item.labels.get(OWNER, ""))
         ]
         if found:
             left = self.remove(found)

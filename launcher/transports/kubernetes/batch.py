@@ -52,8 +52,9 @@ _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "
 _REPORT = "report.json"
 #: The file in the folder of a run here: where results go.
 _RESULTS = "results.json"
-#: Seconds for another command to fetch the files, and between two looks at whether it has.
-_FETCHED, _LOOK = 120.0, 0.1
+#: Seconds to wait while another command fetches the files.
+_FETCH_SECONDS = 120.0
+_FETCH_POLL_SECONDS = 0.1
 #: The line of kubectl about a command that has failed.
 _HIDDEN = re.compile(rb"^command terminated with exit code \d+$")
 
@@ -165,7 +166,7 @@ def _turn(run: Run) -> Iterator[None]:
         TransportError: The other command takes too long.
     """
     with open(f"{run.paths.root}/{_RESULTS}", "ab") as file:
-        until = time.monotonic() + _FETCHED
+        until = time.monotonic() + _FETCH_SECONDS
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,7 +174,7 @@ def _turn(run: Run) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise TransportError("another command fetches its files, and has not ended yet") from None
-            time.sleep(_LOOK)
+            time.sleep(_FETCH_POLL_SECONDS)
         yield
 
 

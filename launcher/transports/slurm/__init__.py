@@ -102,7 +102,7 @@ def in_step(environ: Mapping[str, str]) -> bool:
 
 
 def in_script(environ: Mapping[str, str]) -> bool:
-    """Whether these are the variables of the script of a batch job: the job ends with it."""
+    """Return whether these are the variables of the script of a batch job. The job ends with that script."""
     return is_inside(environ) and environ.get("ENVIRONMENT") == "BATCH" and not in_step(environ)
 
 
@@ -139,7 +139,11 @@ def time_limit(text: str) -> str:
 
 @contextmanager
 def _way_out(is_implied: bool) -> Iterator[None]:
-    """A context whose errors name --no-slurm, if only variables say that there is a job of Slurm."""
+    """Open a context whose errors name --no-slurm if it was not the user who asked for Slurm.
+
+    Args:
+        is_implied: Whether only variables of the environment say that there is a job of Slurm.
+    """
     try:
         yield
     except TransportError as error:

@@ -55,9 +55,10 @@ _HOPELESS = {
     "InvalidAccount": "there is no such account",
     "InvalidQOS": "there is no such QOS",
 }
-#: Seconds after its submission in which a job that can never start is found out, and between two looks.
-_SUBMITTED, _AGAIN = 1.5, 0.2
-#: For more tasks than nodes have CPUs.
+#: For so long after the submission of a job, Slurm is asked whether it can ever start.
+_REFUSAL_SECONDS = 1.5
+_REFUSAL_POLL_SECONDS = 0.2
+#: What to do if there are more tasks than the nodes have CPUs.
 _SHARING = (
     "; Slurm gives each task a CPU of its own: --slurm-options='--exclusive --ntasks-per-node=1' asks for "
     "whole nodes, whose CPUs the tasks share"
@@ -193,7 +194,7 @@ class Job:
 
     def __init__(self, id: str, environ: Mapping[str, str]) -> None:
         self.id, self._environ = id, environ
-        #: The component of each node of a heterogeneous job; empty: it is another one.
+        #: The component of each node, if the job is heterogeneous.
         self.components: dict[str, int] = {}
         self._lock = threading.Lock()
         self._asked_at = -_FRESH
@@ -254,7 +255,8 @@ class Job:
         names = [f"SLURM_TASKS_PER_NODE_HET_GROUP_{number}" for number in components]
         texts = [self._environ.get(name, "") for name in names or ["SLURM_TASKS_PER_NODE"]]
         numbers = [number for text in texts for number in expanded(text)]
-        # One task on each node is what Slurm assumes, and what scripts ask for that start one program.
+        # One task on each node does not limit them: Slurm assumes it, and scripts that start one program for
+        # each node ask for it.
         return numbers if len(numbers) == count and max(numbers) > 1 else None
 
     def variables(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -347,12 +349,16 @@ def expanded(text: str) -> list[int]:
 
 
 def asked_by() -> str:
-    """The comment of a job that this process asks for."""
+    """Return the comment of a job that this process asks for."""
     return f"launch@{os.uname().nodename}:{owner_text(this_process())}"
 
 
 def owner_of(comment: str) -> str:
-    """The `owner_text` in the comment of a job; empty: there is none, or an earlier version wrote it."""
+    """Return the `owner_text` in the comment of a job.
+
+    Returns:
+        Nothing if it has none, as that of a job that an earlier version asked for.
+    """
     return comment.partition(":")[2]
 
 
@@ -450,7 +456,10 @@ def _pending(label: str, words: Sequence[str]) -> str:
 
 
 def _why_pending(option: str) -> tuple[str, str, str]:
-    """Return the number of a pending job, why it waits, and when it may start; empty if it is not pending.
+    """Ask about a pending job.
+
+    Returns:
+        Its number, why it waits, and when it may start. They are empty if it is not pending.
 
     Raises:
         TransportError: Slurm does not answer, or refuses.
@@ -465,13 +474,13 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
     """Cancel a job that was just submitted if it can never start.
 
     Args:
-        number: The job.
-        words: What was asked for.
+        number: The number of the job.
+        words: The options by which it was asked for.
 
     Raises:
         TransportError: It can never start.
     """
-    until = time.monotonic() + _SUBMITTED
+    until = time.monotonic() + _REFUSAL_SECONDS
     while time.monotonic() < until:
         try:
             pending, reason, _ = _why_pending(f"--jobs={number}")
@@ -482,7 +491,7 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
             raise TransportError(_refusal(reason, words))
         if not pending or reason != "None":
             return
-        time.sleep(_AGAIN)
+        time.sleep(_REFUSAL_POLL_SECONDS)
 
 
 def _refusal(reason: str, words: Sequence[str]) -> str:

@@ -44,12 +44,16 @@ from launcher.transports.link import CONNECT, START
 from launcher.transports.slurm.allocation import UNANSWERED, Job, ask, asked, environment, said, shown
 
 _SERVE = "launcher.agent.node:serve"
-#: Seconds for the look at a node, and for its first step to answer: then a second one looks.
-_LOOK, _FIRST_STEP = 60.0, 10.0
-#: Seconds for all steps to exit at the end of a launch: by themselves; after SIGTERM.
+#: Seconds for the look at a node.
+_LOOK = 60.0
+#: Seconds for the first step of a node to answer. After that a second one looks at the node.
+_FIRST_STEP = 10.0
+#: Seconds for all steps to exit by themselves at the end of a launch, and after SIGTERM.
 _END, _LAST = 5.0, 2.0
-#: Seconds for an srun to exit whose program has closed its stdout; for cancelled steps to end.
-_EXIT, _CANCELLED_STEPS = 0.5, 2.0
+#: Seconds for an srun to exit after its program has closed its stdout.
+_EXIT = 0.5
+#: Seconds for cancelled steps to end.
+_CANCELLED_STEPS = 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
 _CANCELLING, _PAUSE = 1.0, 0.1
 #: Why an agent ended that said no more, and what may be the cause.
@@ -195,7 +199,7 @@ class Step(CommandPipe):
 
     @property
     def may_live(self) -> bool:
-        """Whether the step may be there still: its srun runs, or was killed."""
+        """Whether the step may still be there, because its srun runs or was killed."""
         status = self._process.poll()
         return status is None or status < 0
 
@@ -366,7 +370,7 @@ class Steps:
             return [step for step in self._steps if step.is_agent_of(host)]
 
     def _cancel(self, steps: Sequence[Step]) -> None:
-        """Cancel the steps among these that may live though their srun was ended."""
+        """Cancel those of these steps that may live although their srun was ended."""
         if names := {step.name for step in steps if step.may_live}:
             with suppress(TransportError):  # Slurm does not answer: they end with the job
                 _cancel_steps(names)
@@ -390,7 +394,7 @@ class Steps:
 
 
 def _program(pid: int) -> str:
-    """Return the name of the file that a process executes; empty if it is gone."""
+    """Return the name of the file that a process executes; empty if the process is gone."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
@@ -398,9 +402,10 @@ def _program(pid: int) -> str:
 
 
 def _cancel_steps(names: Collection[str]) -> None:
-    """Cancel steps of this user by their names, and wait until they have ended, for a limited time.
+    """Cancel steps of this user, and wait until they have ended, for a limited time.
 
-    Those of a heterogeneous job have the numbers of its components.
+    Their numbers are looked up by their names, because a step of a heterogeneous job has the number of a
+    component in place of that of the job.
 
     Raises:
         TransportError: Slurm does not answer.

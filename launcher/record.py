@@ -55,7 +55,7 @@ else:
             return type(self)(**{**self._asdict(), **changed})
 
         def __eq__(self, other):
-            """Whether the other is a record of the same class with the same values."""
+            """Return whether the other is a record of the same class with the same values."""
             return type(other) is type(self) and tuple.__eq__(self, other)
 
         def __ne__(self, other):

@@ -125,7 +125,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def task_range(role: str, count: int) -> str:
-    """The names of all tasks of a role: ``worker/0 to worker/3``."""
+    """Return the names of all tasks of a role: ``worker/0 to worker/3``."""
     return f"{role}/0 to {role}/{count - 1}" if count > 1 else f"{role}/0"
 
 

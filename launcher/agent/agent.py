@@ -89,8 +89,9 @@ class Agent:
         self._look_at: Optional[float] = None
         self._closing = self._stays = False
         self._cut_short = False
-        #: Whether the launcher has stopped every task of this agent; when to act on SIGTERM (monotonic).
+        #: Whether the launcher has stopped every task of this agent.
         self._is_stopped = False
+        #: When to act on SIGTERM that this agent was sent (monotonic), if it was.
         self._sigterm_due: Optional[float] = None
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {

@@ -24,8 +24,8 @@ NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
 GPU_SECONDS = 15.0
 #: Addresses that are reported.
 _MOST_ADDRESSES = 1000
-# See netdevice(7). A struct ifreq has a name, then a union with a socket address or flags; its largest member
-# is a struct ifmap.
+# See netdevice(7). A struct ifreq has a name, then a union. We use its socket address and its flags. A struct
+# ifmap is its largest member.
 _SIOCGIFCONF, _SIOCGIFFLAGS, _IFF_UP = 0x8912, 0x8913, 1
 _UNION = struct.calcsize("P") * 2 + 8
 _IFREQ = struct.Struct(f"16s4x4s{_UNION - 8}x")
@@ -55,7 +55,7 @@ def _lines(path: str) -> List[str]:
 
 
 def _ipv4_addresses() -> List[str]:
-    """Return the IPv4 addresses of the interfaces that are up, empty if the kernel does not say.
+    """Return the IPv4 addresses of the interfaces that are up; none if the kernel does not say.
 
     The kernel is asked as by ``ifconfig``: ``/proc/net/fib_trie`` has all routes, and takes seconds to read
     on a router.

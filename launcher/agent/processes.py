@@ -68,9 +68,9 @@ def leave_to_launcher() -> None:
 
 
 def wake_on(*numbers: int) -> int:
-    """A non-blocking descriptor from which the numbers of these signals can be read, a byte each.
+    """Return a non-blocking descriptor from which the numbers of these signals can be read, a byte each.
 
-    They are unblocked.
+    It also unblocks the signals.
     """
     reading, writing = os.pipe()
     for fd in (reading, writing):

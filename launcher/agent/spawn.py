@@ -25,8 +25,10 @@ _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 _NO_LOADER = "can't be run: the loader that it was built for is missing: was it built for another system?"
-#: Bytes of a script in which the kernel looks for its interpreter; a mark that editors on Windows write.
-_FIRST_LINE, _BYTE_ORDER_MARK = 256, b"\xef\xbb\xbf"
+#: Bytes of a script in which the kernel looks for its interpreter.
+_FIRST_LINE = 256
+#: Editors on Windows begin files with it.
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Why a program can't be run, by the error of the kernel.
 _NOT_RUN: Dict[Optional[int], str] = {
     errno.ENOENT: _NO_LOADER,
@@ -260,7 +262,7 @@ def _explained(error: Exception, name: str, path: str) -> LaunchError:
 
 
 def _about_first_line(code: Optional[int], path: str) -> str:
-    """Return what is wrong with the first line of a script; empty: nothing, or it is no script."""
+    """Return what is wrong with the first line of a script; empty if nothing is, or if it is no script."""
     try:
         with open_regular(path) as file:
             line = file.read(_FIRST_LINE).partition(b"\n")[0]

@@ -25,9 +25,10 @@ from launcher.text import printable
 LINES = 20
 #: Seconds that output may take to arrive after the end of the launcher.
 _LATE = 2.0
-#: Signals that end it at once, one after another. Ctrl-C twice kills the tasks everywhere; a second SIGTERM
-#: does not within a job of Slurm. Seconds between two of them.
+#: Signals that end it at once, one after another. Ctrl-C twice kills the tasks everywhere. A second SIGTERM
+#: does not do so within a job of Slurm.
 _AT_ONCE = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
+#: Seconds between two of these signals.
 _PAUSE = 0.4
 
 _drivers: set[Driver] = set()
@@ -49,7 +50,7 @@ class Driver:
         keep_events: whether `events` keeps all of them, for tests. A long job would fill the memory.
         on_event: is called with each event, in a thread.
         on_end: is called when the launcher has ended and its report is complete, in the same thread.
-        program: the program and its arguments, which follow the options; empty: the roles have it.
+        program: the program and its arguments, which follow the options; empty if the roles have a program.
     """
 
     argv: Sequence[str]
@@ -236,7 +237,7 @@ class Driver:
 
 
 def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:
-    """A pipe, each end of which is closed at the end of a context."""
+    """Make a pipe, each end of which is closed at the end of a context."""
     reader, writer = os.pipe()
     of_reader.callback(os.close, reader)
     of_writer.callback(os.close, writer)
@@ -244,7 +245,7 @@ def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:
 
 
 def _in_memory(content: bytes, until: ExitStack) -> int:
-    """A descriptor from which this can be read, closed at the end of a context."""
+    """Return a descriptor from which this content can be read. It is closed at the end of a context."""
     descriptor = os.memfd_create("launch")
     until.callback(os.close, descriptor)
     with open(descriptor, "wb", closefd=False) as file:

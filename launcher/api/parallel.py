@@ -169,7 +169,7 @@ class _Instances(Tasks):
         return [future.result() for future in self._futures]
 
     def _ends_itself(self) -> bool:
-        """Whether a slot has failed with its instance, so that `launch` stops the job, and reports why."""
+        """Return whether a slot has failed with its instance, so that `launch` stops the job and says why."""
         if self._failed is None:
             return False
         waiting = Waiting()

@@ -82,7 +82,7 @@ _OTHERS = ("env", "flags", "quiet", "options")
 
 
 def seconds(value: Any) -> float:
-    """Seconds as a number, or as a text with a unit, which ``launch`` takes: ``"5m"``."""
+    """Read seconds: a number, or a text with a unit as ``launch`` accepts it, such as ``"5m"``."""
     if isinstance(value, str):
         return values.duration(value)
     found: float = arguments.number(0, values.MOST_DAYS * 86400)(value)
@@ -119,7 +119,11 @@ _READERS: Mapping[str, arguments.Reader] = {
 
 
 def context_fault(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The fault that a call for TensorFlowOnSpark has, where the function is not the first argument."""
+    """Return the fault of a call for TensorFlowOnSpark, where the function is not the first argument.
+
+    Returns:
+        None if the function is the first argument, or there is none.
+    """
     functions = [*given[1:2], named.get("map_fun")]
     if given and not callable(given[0]) and any(map(callable, functions)):
         return function_fault(given[0])
@@ -127,7 +131,7 @@ def context_fault(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, 
 
 
 def function_fault(given: object) -> tuple[str, str]:
-    """The fault that this is given instead of a function."""
+    """Return the problem that this is no function, and what was expected."""
     expected = "expected the function first, without a SparkContext before it"
     return f"map_fun is a {type(given).__name__}", expected
 
@@ -258,7 +262,7 @@ def program_driver(
 
 
 def _role(value: Any) -> Mapping[str, Any]:
-    """What a job file would say of a role; a number of tasks is short for it."""
+    """Read a role as a job file has it. A number of tasks is short for it."""
     if isinstance(value, Mapping):
         found: Mapping[str, Any] = arguments.plain(value)
         return found
@@ -289,10 +293,10 @@ def option_environ(options: Options) -> dict[str, str]:
 
 
 def option_arguments(options: Options) -> list[str]:
-    """The options of ``launch``; it finds the values of ``env`` in its environment.
+    """Return the options of ``launch``, which finds the values of ``env`` in its environment.
 
     Args:
-        options: returned by `read_options`.
+        options: What `read_options` returned.
     """
     argv = [os.fspath(text) for text in options.get("options") or ()]
     argv += ["--flags"] if options.get("flags") else []

@@ -448,7 +448,7 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
 
 
 def _may_be_asked_for(files: Sequence[JobFile], args: argparse.Namespace) -> bool:
-    """Whether transports that seem not to be asked for may be, in an option or a file that has faults."""
+    """Return whether faults of options or files hide which transports the user asks for."""
     options = [f"--{name}" for name in transports.transports()]
     of_options = any(option in str(fault) for option in options for fault in args.faults)
     return of_options or any(file.faults for file in files)
@@ -469,7 +469,7 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
 
 
 def _api_faults(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:
-    """The fault that ``options=`` of the Python API have a program in them, which would be run instead."""
+    """Yield the fault that ``options=`` of the Python API contain a program, which would run instead."""
     if args.events_fd is not None and args.commands_fd is None:  # the last option that the Python API gives
         word = "--" if not command or command[0] == "--commands-fd" else command[0]
         expected = "expected options of launch only: the program is an argument of its own"
@@ -490,7 +490,7 @@ def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterat
 
 
 def _job_file_as_program(command: Sequence[str]) -> Iterator[Fault]:
-    """The fault that the program is a job file whose name does not say so."""
+    """Yield the fault that the program is a job file whose name does not say so."""
     name = command[0] if command else ""
     if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
         return

@@ -67,7 +67,7 @@ EXIT_CODES = Section(
 
 
 def _documentation() -> str:
-    """The folder of the documentation: in the source that launch runs from, or where pip has installed it."""
+    """Return the folder of the documentation: that of the source of launch, or where pip has installed it."""
     source = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "docs")
     installed = [os.path.join(prefix, DOCUMENTATION) for prefix in (sys.prefix, site.getuserbase())]
     folders = [folder for folder in (source, *installed) if os.path.isfile(os.path.join(folder, "start.md"))]

@@ -117,10 +117,10 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
 
 
 def _inline_slots(text: str) -> int:
-    """The slots after a host's colon, where users of TensorFlow write a port.
+    """Read the slots after a host's colon, where users of TensorFlow write a port.
 
     Raises:
-        ValueError: ``expected ...``: it is no number of slots, or may be a port.
+        ValueError: It is no number of slots, or may be a port. The text says what was expected.
     """
     try:
         slots = values.slots(text)
@@ -196,7 +196,7 @@ def expand(text: str) -> list[str]:
 
 
 def _span(text: str) -> list[str]:
-    """The numbers of ``7``, ``01-16``, or ``1-15/2``: every second one."""
+    """Return the numbers of ``7`` or ``01-16``, or every second one by ``1-15/2``."""
     match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9})(?:/([1-9][0-9]{0,8}))?)?", text.strip())
     if match is None:
         raise ValueError("expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]")
@@ -404,7 +404,7 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
 
 
 def _read_lines(lines: Sequence[str], inventory: Inventory) -> None:
-    """Read plain lines; those below ``[x:vars]`` and ``[x:children]`` of an inventory are no hosts."""
+    """Read plain lines. Below ``[x:vars]`` and ``[x:children]`` of an inventory there are no hosts."""
     without_hosts = False
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
@@ -458,7 +458,7 @@ def _line_advice(name: str, rest: str) -> str:
 
 
 def _setting_advice(word: str) -> str:
-    """What to write instead of a word that is no setting."""
+    """Return what to write instead of a word that is no setting."""
     added = re.fullmatch(r"slots\+=([0-9]+)", word)
     if added:
         return f"expected slots={added[1]}: PRRTE's += adds slots to a running job"

@@ -408,7 +408,11 @@ def shown_path(path: str) -> str:
 
 
 def parse_yaml(text: str, faults: Faults) -> list[Node]:
-    """The documents in ``text`` that are not empty; none if it has faults, which were added."""
+    """Return the documents in ``text`` that are not empty.
+
+    Returns:
+        No documents if there are faults, which were added.
+    """
     import yaml  # 30 ms
 
     before = len(faults)
@@ -427,7 +431,7 @@ def parse_yaml(text: str, faults: Faults) -> list[Node]:
 
 
 def _without_tabs(text: str) -> str:
-    """JSON that is indented with tabs, which YAML can't have; any other text as it is."""
+    """Replace the tabs of JSON that is indented with them, because YAML can't be. Other texts stay."""
     if "\t" not in text or not text.lstrip().startswith("{"):
         return text
     import json

@@ -138,7 +138,7 @@ def one_line(text: str) -> str:
 
 
 def names_job_file(text: str) -> bool:
-    """Whether a word in the place of the program is the name of a job file, which may not exist."""
+    """Return whether a word in place of the program is the name of a job file, which may not exist."""
     return text.lower().endswith(JOB_FILE_ENDINGS)
 
 

@@ -77,7 +77,7 @@ def ask(**fields: Any) -> Any:
 
 
 class IndexSettings:
-    """Where uv shall look for packages if the user has told only pip.
+    """The indexes in which uv looks for packages, also if the user has told only pip about them.
 
     Args:
         python: A Python whose pip is asked for its settings. Without pip there are none.

@@ -428,10 +428,10 @@ class FeedState:
         )
 
     def results_missing(self, now: float) -> str:
-        """The warning, once in a call, that a function gives no results, long before `check` raises that.
+        """Return the warning that a function gives no results, once in a call, long before `check` raises it.
 
         Returns:
-            The text; empty if none is due.
+            Nothing if no warning is due.
         """
         call, late = self.call, self._late()
         waits_for_results = late and all(task.link is not None and task.link.hungry for task in late)

@@ -85,7 +85,7 @@ class Detached:
 
 
 class _PassOn:
-    """A handler of signals: passes them on to the launcher, which ignores SIGHUP: it gets SIGTERM instead.
+    """A handler of signals that passes them on to the launcher, which ignores SIGHUP and gets SIGTERM for it.
 
     Args:
         launcher: Its pid.
@@ -93,7 +93,8 @@ class _PassOn:
 
     def __init__(self, launcher: int) -> None:
         self._launcher = launcher
-        #: SIGHUP and SIGTERM are different requests (`launcher.stop_requests`): only the first is passed on.
+        #: SIGHUP or SIGTERM, whichever came first. They are different requests (`launcher.stop_requests`),
+        #: but the launcher gets SIGTERM for both. So only this one is passed on.
         self._sigterm_is_for: int | None = None
 
     def __call__(self, number: int, _: object) -> None:

@@ -413,7 +413,7 @@ def _sweep(job: str) -> str:
 
 
 def _announcement(job: str, placement: Placement) -> str:
-    """The first line about a job; the last ones have the folder of its logs."""
+    """Return the first line about a job. The last lines have the folder of its logs."""
     tasks = counted_roles(Counter(placed.role.name for placed in placement.tasks))
     hosts = placement.hosts()
     where = hosts[0].name if len(hosts) == 1 else counted(len(hosts), "host")

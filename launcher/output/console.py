@@ -95,11 +95,11 @@ class Console:
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
-        #: Another launcher goes on with the run: what `close` shows is not its end.
+        #: Whether another launcher goes on with the run, so that what `close` shows is not its end.
         self.goes_on = False
         #: The last notice, if no line was printed after it.
         self._last_notice = ""
-        #: Notices that wait until the terminal is uncovered; of more, the oldest are dropped.
+        #: The last notices that wait until the terminal is uncovered.
         self._kept: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
 
     def begin(self, opening: Opening) -> None:

@@ -76,7 +76,7 @@ def failure_report(
 def _about_task(
     report: Report, failure: Failure, paths: RunPaths, last_lines: bool, place: Place
 ) -> list[str]:
-    """The last lines of the task that failed, hints, the path of its log."""
+    """Return the last lines of the task that failed, hints, and the path of its log."""
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-#: Names by module of TensorFlow; empty: TensorFlow itself.
+#: Names by module of TensorFlow. Those of TensorFlow itself have an empty name of a module.
 NAMES = {
     "": """
     AUTO_REUSE AttrValue COMPILER_VERSION CXX11_ABI_FLAG CXX_VERSION ConditionalAccumulator

@@ -188,7 +188,7 @@ def check_descriptors(job: JobSpec, hosts: Iterable[Host], env_source: str) -> I
 
 
 def _written(job: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
-    """Where each argument and variable of the tasks is written, its name for messages, and its text."""
+    """Return where each argument and variable of tasks is written, its name for messages, and its text."""
     written = [
         (role.program_source or role.source, f"argument {argument!r}", argument)
         for role in job.roles

@@ -18,7 +18,7 @@ from launcher.text import counted
 #: Timers that are cancelled when the job is stopped, and when every task is gone.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain", "silence", "place")
 _BEFORE_CLOSE = ("end", "answer")
-#: A worker that has printed in so many looks (`stalls`) does more than to serve a chief.
+#: A worker that has printed something in this number of looks (`stalls`) does more than to serve a chief.
 _AT_WORK = 5
 _ACTIVE = (Phase.RUNNING, Phase.DRAINING)
 

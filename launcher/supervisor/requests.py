@@ -18,7 +18,7 @@ _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
 
 
 def stop_asked(job: JobState, event: events.StopAsked) -> None:
-    """The user, or what runs this launch, asks for the end of the job.
+    """Stop the job, because the user or what runs this launch asks for it.
 
     The job is stopped in order once, whatever asks for it. A person who sends the same signal again kills the
     tasks, see `StopRequests`.
@@ -62,7 +62,7 @@ def _how_to_kill(job: JobState, event: events.StopAsked) -> str:
 
 
 def _continue_to_stop(job: JobState, event: events.StopAsked) -> None:
-    """The job is stopped already, because of a failure or another request: it takes its time."""
+    """Go on to stop a job that is being stopped already, because of a failure or another request."""
     if job.phase is Phase.STOPPING and not job.answer_limit:
         _expect_answers(job, max(0.0, job.policy.grace) + _LATE_ANSWER_LIMIT)
     if job.stop_requests.can_repeat(event.signal) and not job.immediate:
@@ -76,7 +76,7 @@ def _continue_to_stop(job: JobState, event: events.StopAsked) -> None:
 
 
 def _hurry(job: JobState, event: events.StopAsked, name: str) -> None:
-    """Do not wait any longer: for tasks that save their state, or for agents that close."""
+    """No longer wait for tasks that save their state, or for agents that close."""
     if job.phase is Phase.STOPPING:
         _kill(job, name)
         return

@@ -201,7 +201,7 @@ class Restarts:
         return self._made
 
     def alone(self, task: TaskId) -> bool:
-        """Whether the task starts again alone after a failure."""
+        """Return whether the task starts again alone after a failure."""
         return not self._group(self._roles[task], False)[0]
 
     def _wait(self, restart: int, ran: float) -> float:

@@ -194,7 +194,7 @@ def _awaited(job: JobState, silent: list[TaskRecord]) -> str:
 
 
 def _ended_before(job: JobState) -> str:
-    """The cause of a silence of tasks whose peers have ended; else empty."""
+    """Return the cause of a silence of tasks whose peers have ended, or nothing."""
     ended = [task.task for task in job.tasks.values() if not task.service and _has_ended(job, task.task)]
     if not ended:
         return ""
@@ -204,7 +204,7 @@ def _ended_before(job: JobState) -> str:
 
 
 def _started_again_alone(job: JobState, silent: list[TaskRecord]) -> str:
-    """The cause of a silence that began when some of the tasks started again; else empty."""
+    """Return the cause of a silence that began when some of the tasks started again, or nothing."""
     again = [record for record in job.tasks.values() if record.earlier and not record.sidecar]
     others = [record for record in silent if not record.earlier]
     if not again or not others:
@@ -219,7 +219,7 @@ def _started_again_alone(job: JobState, silent: list[TaskRecord]) -> str:
 
 
 def _may_lack_chief(job: JobState, silent: list[TaskRecord]) -> bool:
-    """Whether all workers are silent since their start, beside a ps and without a chief."""
+    """Return whether all workers are silent since their start, beside a ps and without a chief."""
     roles = {task.role for task in job.tasks}
     workers = [record for record in job.tasks.values() if record.role.name == "worker"]
     at_start = all((record.output_look or 0) - record.first_look <= LOOKS for record in silent)
@@ -232,7 +232,7 @@ def _has_ended(job: JobState, task: TaskId) -> bool:
 
 
 def _done_when_chief(job: JobState, ended: list[TaskId]) -> str:
-    """Advice for a job that waits for other workers though worker 0, its chief, has ended; else empty."""
+    """Return advice for a job that waits for workers though worker 0, its chief, has ended, or nothing."""
     return _DONE_WHEN_CHIEF if TaskId("worker/0") in ended and not job.policy.done_when else ""
 
 

@@ -104,8 +104,9 @@ class JobState:
         self.ignored_sigterm = 0
         #: The user has asked to end the job at once: hosts get little time to answer.
         self.immediate = False
-        #: What the user has asked for so far; seconds that agents have to answer.
+        #: The requests to stop so far.
         self.stop_requests = StopRequests(managed)
+        #: Seconds that agents have to answer.
         self.answer_limit = 0.0
         #: The last notice about a wait, and the number of restarts that had begun then.
         self.shown: tuple[str, int] | None = None

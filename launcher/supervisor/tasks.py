@@ -65,9 +65,9 @@ class Restart:
         self.lost_hosts: dict[str, str] = {}
         self.lost_at = 0.0
         self.placing = False
-        #: Tasks whose failures may have led to the cause, as long as that is not known; those that have, for
-        #: messages.
+        #: Tasks whose failures may have led to the cause, as long as that is not known.
         self.suspects: set[TaskId] = set()
+        #: Tasks whose failures have led to it, for messages.
         self.follows = ""
 
 
@@ -111,11 +111,12 @@ class TaskRecord(StateRecord):
         self.stop_sent = self.signalled = False
         #: Whether memory ran out, and its host did not get more since.
         self.out_of_memory = False
-        #: Whether it is ended because of its silence; the looks (`stalls`) at its start and last output; the
-        #: number of looks in which it printed something.
+        #: Whether it is ended because of its silence.
         self.stalled = False
+        #: The numbers of the looks (`stalls`) at its start and at its last output.
         self.first_look = 0
         self.output_look: int | None = None
+        #: The number of looks in which it had printed something.
         self.looks_with_output = 0
         #: Pieces of output in a row that say only that TensorFlow waits; the task that its session waits for.
         self.waits = 0
@@ -232,7 +233,7 @@ class Tasks(dict[TaskId, TaskRecord]):
         self.drain = Drain()
         #: Tasks that are to start again.
         self.restarting: dict[TaskId, Restart] = {}
-        #: When tasks that started again failed last of themselves, in seconds since the epoch.
+        #: When each task that started again had its last failure of its own, in seconds since the epoch.
         self.failed_at: dict[TaskId, float] = {}
         #: Tasks that failed for good: `--on-failure` is `continue`.
         self.failed: set[TaskId] = set()

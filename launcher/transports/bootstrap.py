@@ -247,10 +247,10 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
 
 
 def python_line(python: str) -> bytes:
-    """The line that names the Python, and makes any shell exit that reads it as a command.
+    """Return the line that names the Python, and makes any shell exit that reads it as a command.
 
     Raises:
-        TransportError: no Python can have this path.
+        TransportError: No Python can have this path.
     """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")

@@ -208,7 +208,7 @@ def _input_mapping(value: Any) -> Mapping[Any, str]:
 
 
 def _column(value: Any) -> Any:
-    """The name of a column, or its number."""
+    """Read the name of a column, or its number."""
     return arguments.text(value) if isinstance(value, str) else arguments.whole()(value)
 
 

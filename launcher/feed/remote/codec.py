@@ -104,7 +104,7 @@ def part(block: Block, start: int, stop: int) -> Block:
 
 
 def _like(block: tuple[Any, ...], columns: Iterable[Any]) -> tuple[Any, ...]:
-    """Other columns in the same form: a named tuple keeps its names."""
+    """Return other columns in the form of a block. A named tuple keeps its names."""
     return block._make(columns) if hasattr(block, "_make") else tuple(columns)
 
 

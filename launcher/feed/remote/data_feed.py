@@ -182,7 +182,7 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
     a mapping that is sorted is certain.
 
     Raises:
-        InputError: they have more or fewer columns, or the mapping is in another order.
+        InputError: They have more or fewer columns, or the mapping is in another order.
     """
     names = ", ".join(map(str, mapping))
     rows = [block] if isinstance(block, tuple) else block if isinstance(block, list) else block[:1]
@@ -201,10 +201,10 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
 
 
 def _have_names(block: Block) -> bool:
-    """Whether the columns of the rows of a block have names.
+    """Return whether the columns of the rows of a block have names.
 
     Raises:
-        InputError: some have, some do not.
+        InputError: Those of some rows have, those of others do not.
     """
     rows = [block]
     if isinstance(block, list):
@@ -233,17 +233,17 @@ def _widths(block: Block) -> set[int]:
 
 
 def _are_values(block: Block) -> bool:
-    """Whether rows are the values of one column: anything but tuples, lists, and arrays of one number."""
+    """Return whether rows are the values of one column: no tuples, lists or arrays of one number."""
     if codec.is_array(block):
         return bool(block.ndim == 1 or block.shape[1] != 1)
     return isinstance(block, list) and not any(isinstance(row, (tuple, list, Mapping)) for row in block)
 
 
 def _named_column(block: Block, name: Any, expected: str) -> Any:
-    """A column of rows that have names.
+    """Return a column of rows that have names.
 
     Raises:
-        InputError: there is no such column.
+        InputError: There is no such column.
     """
     try:
         if not isinstance(block, list):
@@ -255,19 +255,19 @@ def _named_column(block: Block, name: Any, expected: str) -> Any:
 
 
 def _place(kind: type, name: Any) -> Any:
-    """The key with which ``[]`` of a class gives the column of a name: a position in named tuples.
+    """Return the key by which a row of a class is asked for a column: in named tuples, the place of the name.
 
     Raises:
-        AttributeError, ValueError: a tuple without names, or without this one.
+        AttributeError, ValueError: It is a class of tuples without names, or without this one.
     """
     return kind._fields.index(name) if issubclass(kind, tuple) else name  # type: ignore[attr-defined]
 
 
 def _column_at(block: Block, place: Any, expected: str) -> Any:
-    """A column of rows by its place in them, or its key in dicts.
+    """Return a column of rows by its place in them, or by its key in dicts.
 
     Raises:
-        InputError: there is no such column.
+        InputError: There is no such column.
     """
     try:
         if isinstance(block, (Mapping, tuple)):

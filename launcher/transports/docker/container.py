@@ -222,7 +222,7 @@ def container_name(job: str, host: str) -> str:
 
 
 def labels(job: str, keep: bool) -> dict[str, str]:
-    """The labels of what this process creates."""
+    """Return the labels of what this process creates."""
     return {OWNER: owner_text(this_process()), JOB: job, **({KEPT: "1"} if keep else {})}
 
 

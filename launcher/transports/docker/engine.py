@@ -192,7 +192,7 @@ class Engine:
             process.kill()
 
     def is_installed(self) -> bool:
-        """Whether there is a ``docker`` command; without one launch has left nothing there."""
+        """Return whether there is a ``docker`` command. Without one, launch has left nothing there."""
         return self.docker("--version").code != NOT_FOUND
 
     def is_rootless(self) -> bool:

@@ -166,7 +166,7 @@ class Containers:
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
-        #: Removes containers that others replace; the launch does not wait for it at its end.
+        #: Removes containers that others replace. At its end the launch does not wait for that.
         self._renewing = Engine(self._notice)
         #: Held while a container takes the place of another; the launch ends.
         self._starting = threading.Lock()

@@ -58,7 +58,7 @@ OUTAGE = 20.0
 _AGAIN = 1.0
 #: Seconds for pods to be gone when their Jobs are removed.
 _REMOVAL = 5.0
-#: How a pod ends whose agent was killed, so that its watchdog exits; and one whose agent has given up.
+#: What it means for the agent how its pod ended. The exit code is that of the watchdog.
 _AGENT_ENDS = {
     "its container exited with 1": "the agent was killed",
     "its container exited with 0": "its agent stopped its tasks and exited: nothing connected to it in time",
@@ -386,10 +386,12 @@ class Pods:
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
-        """The command line of a kubectl that brings the main process its program, see `bootstrap.passing`.
+        """Return the command line of a kubectl that brings the main process its program.
+
+        See `bootstrap.passing`.
 
         Raises:
-            TransportError: there is no pod.
+            TransportError: There is no pod.
         """
         return self.command(host, *bootstrap.passing(self.python, self._of(host), _COMING))
 

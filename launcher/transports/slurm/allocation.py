@@ -24,8 +24,8 @@ from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 _ANSWER, _END = 30.0, 10.0
 #: Seconds for which the state of a job is not asked for again.
 _FRESH = 2.0
-#: Seconds until the first look at a pending job, and the second; each later pause is twice the one before, up
-#: to the last one.
+#: Seconds until the first look at a pending job, and from there to the second one. Each later pause is twice
+#: the one before, up to the last one.
 _FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
 #: Bytes of the environment of an allocation.
 _MOST = 4 << 20

@@ -236,7 +236,7 @@ class Step(CommandPipe):
         return self._process.poll() is None
 
     def is_agent_of(self, host: str) -> bool:
-        """Whether it is, or was, the agent of a host."""
+        """Return whether it is, or was, the agent of a host."""
         return self._is_agent and self._host == host
 
     @property
@@ -456,7 +456,7 @@ class Nodes(Record):
 
     @property
     def asked(self) -> list[int] | None:
-        """The number of tasks on each node that was asked of Slurm; None if the nodes take any number."""
+        """How many tasks on each node the user asked of Slurm; None if the nodes take any number."""
         return self.steps.job.tasks(len(self.nodes))
 
     def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:

@@ -469,8 +469,11 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
 
 
 def _api_faults(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:
-    """Yield the fault that ``options=`` of the Python API contain a program, which would run instead."""
-    if args.events_fd is not None and args.commands_fd is None:  # the last option that the Python API gives
+    """Yield the fault that ``options=`` of the Python API contain a program, which would run instead.
+
+    The API gives its own options after those of the user. So they are words of that program.
+    """
+    if args.events_fd is not None and args.commands_fd is None and "--commands-fd" in command:
         word = "--" if not command or command[0] == "--commands-fd" else command[0]
         expected = "expected options of launch only: the program is an argument of its own"
         yield Fault("options", f"{word!r} ends the options", expected)

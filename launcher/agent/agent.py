@@ -76,8 +76,8 @@ class Agent:
         self._children = Children(selector, connection, self._families.own.add)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
-        #: Ends of tasks that are held back, each with its time to report (monotonic), see `_SIGTERM_DELAY`.
-        self._delayed: Dict[Task, Tuple[float, events.TaskExited]] = {}
+        #: What is held back: ends of tasks and what follows them, each with its time to report (monotonic), see `_SIGTERM_DELAY`.
+        self._delayed: Dict[Task, Tuple[float, List[events.AgentEvent]]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
         self._spawner = Spawner(number)
@@ -351,17 +351,18 @@ class Agent:
         now, peak = events.now(), max(peak, task.peak)
         exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
         if number == signal.SIGTERM and not (task.signalled or self._cut_short):
-            self._delayed[task] = time.monotonic() + _SIGTERM_DELAY, exited
+            self._delayed[task] = time.monotonic() + _SIGTERM_DELAY, [exited]
         else:
             self._send(exited)
 
     def _report_delayed(self, now: float) -> None:
         if self._sigterm_due is not None:  # this agent may be about to report its own end
             return
-        for task, (until, exited) in list(self._delayed.items()):
+        for task, (until, delayed) in list(self._delayed.items()):
             if until <= now:
                 del self._delayed[task]
-                self._send(exited)
+                for event in delayed:
+                    self._send(event)
                 self._gone_if_done(task)
 
     def _look_at_stopping(self, exited: Sequence[Task] = ()) -> None:
@@ -404,7 +405,11 @@ class Agent:
         self._look_at_stopping()
 
     def _report_signal(self, task: Task, number: int, count: int) -> None:
-        self._send(events.TaskSignalled("", events.now(), task.id, task.attempt, number, count))
+        signalled = events.TaskSignalled("", events.now(), task.id, task.attempt, number, count)
+        if task in self._delayed:  # it is sent to what the task left behind, so its end is reported first
+            self._delayed[task][1].append(signalled)
+        else:
+            self._send(signalled)
 
     # ------------------------------------------------------------------ single signals
 

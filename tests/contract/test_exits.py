@@ -53,6 +53,19 @@ def test_killed_by_another_process_is_not_out_of_memory(agent: Driver, eyes: Eye
     assert not agent.all(events.TaskSignalled)
 
 
+def test_the_end_of_a_task_is_reported_before_the_end_of_what_it_left(agent: Driver, eyes: Eyes):
+    """SIGTERM to a task of a service, or of a step, is reported late, since the agent may get it next.
+
+    A signal that came before would look as if the agent stopped a task without a command.
+    """
+    started = agent.started("worker/0", ["sh", "-c", "sleep 60 & wait"])
+    eyes.kill(15, started.pid)
+    agent.wait(events.TaskGone, "worker/0")
+    kinds = [type(fact) for fact in agent.facts if getattr(fact, "task", "") == "worker/0"]
+    ends = [kind for kind in kinds if kind in (events.TaskExited, events.TaskSignalled, events.TaskGone)]
+    assert ends == [events.TaskExited, events.TaskSignalled, events.TaskGone]
+
+
 def test_memory_of_running_tasks(agent: Driver, eyes: Eyes):
     """That of all processes of a task, also of one that has left its session."""
     code = "import os, time; os.fork() or os.setsid(); big = b'x' * (60 << 20); print('up'); time.sleep(60)"

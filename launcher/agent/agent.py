@@ -76,7 +76,7 @@ class Agent:
         self._children = Children(selector, connection, self._families.own.add)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
-        #: What is held back: ends of tasks and what follows them, each with its time to report (monotonic), see `_SIGTERM_DELAY`.
+        #: The end of a task and what follows it, held back until a time (monotonic): see `_SIGTERM_DELAY`.
         self._delayed: Dict[Task, Tuple[float, List[events.AgentEvent]]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()

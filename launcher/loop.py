@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # with logging and queue: 15 ms
 
     from _typeshed import FileDescriptorLike
 
-    from launcher.threads import Pool
+    from launcher.thread_pool import Pool
 
 _T = TypeVar("_T")
 _Function = Callable[[], object]
@@ -144,7 +144,7 @@ class Loop:
     def work(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread, then ``done`` in this one."""
         if self._pool is None:
-            from launcher.threads import Pool
+            from launcher.thread_pool import Pool
 
             self._pool = Pool(_THREADS, "work")
         future = self._pool.begin(function)

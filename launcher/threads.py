@@ -1,63 +1,63 @@
-"""A pool of threads that goes on where the system has no thread left.
+"""Starts threads, and says it where the system starts no more: `ulimit -u`, ``pids.max``.
 
-`launcher.loop` and `launcher.transports.base` use it. It is imported late: it brings logging and queue along.
+All single threads of the launcher are started here; `launcher.thread_pool` has many of them.
 """
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TypeVar
 
 from launcher.errors import TransportError
 
 _T = TypeVar("_T")
+#: Why no thread or process can be started, and what to look at.
 NO_THREAD = (
     "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
     "container or the service"
 )
 
 
-class Pool(ThreadPoolExecutor):
-    """Threads for work that blocks, fewer than asked for where the system starts no more.
+def start(thread: threading.Thread) -> None:
+    """Start a thread.
 
-    Args:
-        most: How many threads at most.
-        name: The beginning of the names of the threads.
+    Raises:
+        TransportError: The system starts no more threads.
     """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if not is_no_thread(error):
+            raise
+        raise TransportError(NO_THREAD) from error
 
-    def __init__(self, most: int, name: str) -> None:
-        super().__init__(most, name)
 
-    def begin(self, function: Callable[[], _T]) -> Future[_T]:
-        """Call a function in one of the threads, as soon as one is free.
+def in_thread(function: Callable[[], _T]) -> _T:
+    """Call a function in another thread: a signal, which this thread gets, does not interrupt it.
 
-        Returns:
-            Its result. It is a TransportError if the function itself can't start a thread.
-        """
-        result: Future[_T] = Future()
+    Returns:
+        Its result.
 
-        def run() -> None:
-            try:
-                result.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
-                result.set_exception(TransportError(NO_THREAD) if is_no_thread(error) else error)
+    Raises:
+        TransportError: The system starts no more threads.
+        Exception: What the function raises.
+    """
+    from launcher.thread_pool import Pool  # with logging and queue: 10 ms
 
-        self._put(run)
-        return result
-
-    def can_work(self) -> bool:
-        """Return whether there is a thread; if not, try to start one."""
-        if not self._threads:
-            self._put(lambda: None)
-        return bool(self._threads)
-
-    def _put(self, function: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # no thread is left: the function is in the queue all the same
-            self.submit(function)
+    with Pool(1, "work") as pool:
+        result = pool.begin(function)
+        if not pool.can_work():
+            raise TransportError(NO_THREAD)
+        return result.result()
 
 
 def is_no_thread(error: BaseException) -> bool:
     """Return whether Python says that the system starts no more threads."""
     return isinstance(error, RuntimeError) and str(error).startswith("can't start new thread")
+
+
+def why_not_started(error: OSError) -> str:
+    """Return why a program could not be started, for the user."""
+    return NO_THREAD if error.errno == errno.EAGAIN else error.strerror or str(error)

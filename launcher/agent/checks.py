@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
@@ -107,9 +107,19 @@ def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence
     A thread that waits for a name service or a file server can't be interrupted: it stays behind.
     """
     pool = ThreadPoolExecutor(_AT_ONCE)
-    futures = [pool.submit(job) for job in jobs]
+    futures = [_begun(pool, job) for job in jobs]
     done = wait(futures, seconds).done
     return [future.result() if future in done else other for future, other in zip(futures, late)]
+
+
+def _begun(pool: ThreadPoolExecutor, job: Callable[[], Json]) -> "Future[Json]":
+    """Let a thread of the pool do a job; do it here if no thread is left."""
+    try:
+        return pool.submit(job)
+    except RuntimeError:
+        done: "Future[Json]" = Future()
+        done.set_result(job())
+        return done
 
 
 # ---------------------------------------------------------------------- facts
@@ -222,10 +232,13 @@ def _listen(request: Json) -> Json:
         port = keeper.hold(TaskId("check/0"))
         server = dual_stack_socket(port, reuse=True)
         server.listen(128)
-    except OSError as error:
+        serving = threading.Thread(
+            target=_serve, args=(server, request["token"].encode("ascii")), daemon=True
+        )
+        serving.start()
+    except (OSError, RuntimeError) as error:  # RuntimeError: no thread is left
         keeper.release_all()
-        return {"port": 0, "why": error.strerror or str(error)}
-    threading.Thread(target=_serve, args=(server, request["token"].encode("ascii")), daemon=True).start()
+        return {"port": 0, "why": getattr(error, "strerror", None) or str(error)}
     return {"port": port, "why": ""}
 
 

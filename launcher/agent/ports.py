@@ -136,9 +136,14 @@ def print_unreachable(addresses: Sequence[str]) -> None:
     def look(address: str) -> None:
         found[address] = _why_unreachable(address)
 
-    threads = [threading.Thread(target=look, args=[address]) for address in addresses]
-    for thread in threads:
-        thread.start()
+    threads = []
+    for address in addresses:
+        thread = threading.Thread(target=look, args=[address])
+        try:
+            thread.start()
+            threads.append(thread)
+        except RuntimeError:  # no thread is left
+            look(address)
     for thread in threads:
         thread.join()
     os.write(1, json.dumps({address: why for address, why in found.items() if why}).encode("ascii"))

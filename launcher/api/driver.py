@@ -15,11 +15,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from launcher.errors import InputError, JobFailed, LaunchError, TaskFailed
+from launcher.errors import InputError, JobFailed, LaunchError, TaskFailed, TransportError
 from launcher.itself import launch_command
 from launcher.report import Report, report_from_json
 from launcher.runs.logs import last_lines
 from launcher.text import printable
+from launcher.threads import start
 
 #: Lines of a failed task in an exception.
 LINES = 20
@@ -118,8 +119,17 @@ class Driver:
                 raise LaunchError(f"the job can't be started: {error}") from error
             ours.pop_all()
         pipes = {"stdout": self.process.stdout, "stderr": self.process.stderr}
-        self._pumps = [_thread(self._show, pipe, name) for name, pipe in pipes.items() if pipe is not None]
-        _thread(self._run, events)
+        try:
+            self._pumps = [
+                _thread(self._show, pipe, name) for name, pipe in pipes.items() if pipe is not None
+            ]
+            _thread(self._run, events)
+        except TransportError:
+            self.process.kill()
+            self.process.wait()
+            self._release()
+            os.close(events)
+            raise
 
     def command(self, fields: Mapping[str, Any]) -> None:
         """Send a command, see `launcher.job_run.orchestrator`; nothing happens if the launcher has ended."""
@@ -256,7 +266,7 @@ def _in_memory(content: bytes, until: ExitStack) -> int:
 
 def _thread(function: Callable[..., None], *args: Any) -> threading.Thread:
     thread = threading.Thread(target=function, args=args, name="launch", daemon=True)
-    thread.start()
+    start(thread)
     return thread
 
 

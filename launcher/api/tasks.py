@@ -32,7 +32,7 @@ from launcher.api.remote.worker import Message
 from launcher.api.run import Options, option_arguments, option_environ
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
-from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed
+from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed, TransportError
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
@@ -41,6 +41,7 @@ from launcher.job_run.notices import print_notice
 from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
+from launcher.threads import start as start_thread
 from launcher.transports import sections
 from launcher.transports.bootstrap import IMPORTER, packed
 
@@ -182,13 +183,13 @@ class Tasks:
             environ = {**option_environ(self._options), **variables}
             self.driver = Driver(argv, environ, self._roles, self._quiet, program=program)
             self.driver.on_event, self.driver.on_end = self._take, self._end
+            listener.serve(self._connected)
             self.driver.start()
         except BaseException as error:
             self._resources.close()
             if isinstance(error, OSError):
                 raise LaunchError(f"the job can't be started: {error}") from error
             raise
-        listener.serve(self._connected)
 
     # ------------------------------------------------------------------ for subclasses
 
@@ -287,7 +288,8 @@ class Tasks:
         if peer.purpose == "feed":
             self.feed(peer)
         elif peer.task in self.handles:
-            threading.Thread(target=self._talk, args=[peer], name=f"launch-{peer.task}", daemon=True).start()
+            thread = threading.Thread(target=self._talk, args=[peer], name=f"launch-{peer.task}", daemon=True)
+            start_thread(thread)
         else:
             peer.sock.close()
 
@@ -336,7 +338,10 @@ class Tasks:
         if started:
             self.task_started(handle)
             if not self._late.ident and self._in_containers and not self._elsewhere:
-                self._late.start()
+                try:
+                    start_thread(self._late)
+                except TransportError:
+                    self._open_network_for_late()
         if ended:
             raised = handle.outcome.get("raised")
             handle.ending = f"raised {raised}".partition("\n")[0] if raised else ended

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from launcher.errors import FeedError
+from launcher.errors import FeedError, TransportError
 from launcher.feed.call import Call
 from launcher.feed.link import Link
 from launcher.feed.partition import Partition
@@ -22,6 +22,7 @@ from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import run_user_code
 from launcher.feed.state import FeedState, Flush, HangUp, Leave, Make, Read
 from launcher.text import Waiting
+from launcher.threads import start
 
 #: Seconds for a thread to end, when its connection has.
 _THREAD = 2.0
@@ -69,8 +70,13 @@ class Feed:
         return f"{self.taker.name} has taken none for {timeout:g}s" if idle else ""
 
     def open(self, link: Link, sock: socket.socket) -> None:
-        """Serve a connection, in threads; within `event`."""
-        self.channels[link] = Channel(self, link, sock)
+        """Serve a connection, in threads; within `event`. The call fails if there are none for it."""
+        try:
+            self.channels[link] = Channel(self, link, sock)
+        except TransportError as error:
+            frames.hang_up(sock)
+            self.state.broke(link, FeedError(f"{link.task.name} can't be fed: {error}"), time.monotonic())
+            self.state.left(link)
 
 
 class Channel:
@@ -89,8 +95,8 @@ class Channel:
         name = link.task.name
         self._receiver = threading.Thread(target=self._receive, name=f"feed from {name}", daemon=True)
         self._sender = threading.Thread(target=self._serve, name=f"feed to {name}", daemon=True)
-        self._receiver.start()
-        self._sender.start()
+        start(self._receiver)
+        start(self._sender)
 
     def do(self, command: Read | Make | Flush | Leave | HangUp) -> None:
         """Do it, in the thread that sends."""

@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.errors import TransportError
 from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
 from launcher.record import Record
+from launcher.threads import start
 
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
 MOST_PENDING = 64
@@ -26,7 +28,7 @@ MOST_PENDING = 64
 HANDSHAKE_SECONDS, MOST_HELLO = 10.0, 4096
 #: Bytes of the path of the folder of a unix socket.
 LONGEST_FOLDER = 90
-#: Seconds before the next attempt to accept, where this process has no free file descriptor.
+#: Seconds before the next attempt to accept, where this process has no free file descriptor or thread.
 _NO_DESCRIPTOR = 0.2
 #: Fields of a hello.
 _HELLO = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
@@ -101,7 +103,13 @@ class Listener:
         return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in hosts))
 
     def serve(self, on_peer: Callable[[Peer], None]) -> None:
-        """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick."""
+        """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick.
+
+        If it raises a TransportError, the connection is closed.
+
+        Raises:
+            TransportError: No thread is left.
+        """
         with self._lock:
             self._on_peer = on_peer
             for sock in self._listening:
@@ -124,8 +132,9 @@ class Listener:
             return True
 
     def _begin_to_accept(self, sock: socket.socket, on_peer: Callable[[Peer], None]) -> None:
-        self._accepting.append(_thread("feed listener", self._accept, sock, on_peer))
-        self._accepting[-1].start()
+        thread = _thread("feed listener", self._accept, sock, on_peer)
+        start(thread)
+        self._accepting.append(thread)
 
     def close(self) -> None:
         """Accept no more connections; those of accepted tasks stay open."""
@@ -158,9 +167,18 @@ class Listener:
                     del self._pending[oldest]
                     hang_up(oldest)
                 self._pending[sock] = _thread("feed handshake", self._handshake, sock, on_peer)
-                self._pending[sock].start()
+                try:
+                    start(self._pending[sock])
+                    refusal = ""
+                except TransportError as error:
+                    del self._pending[sock]
+                    sock.close()
+                    refusal = f"because {error}"
             if oldest is not None:
                 self._report(f"because more than {MOST_PENDING} were without a handshake")
+            if refusal:
+                self._report(refusal)
+                self._closing.wait(_NO_DESCRIPTOR)
 
     def _handshake(self, sock: socket.socket, on_peer: Callable[[Peer], None]) -> None:
         peer = None
@@ -174,8 +192,15 @@ class Listener:
                 self._report(str(error))
         with self._lock:
             self._pending.pop(sock, None)
-            if peer is not None:
+            if peer is None:
+                return
+            try:
                 on_peer(peer)
+                return
+            except TransportError as error:
+                refusal = f"of {peer.task} because {error}"
+        hang_up(sock)
+        self._report(refusal)
 
     def _report(self, reason: str) -> None:
         with self._lock:

@@ -38,6 +38,7 @@ from launcher.arguments import Arguments, named_arguments, shown, whole
 from launcher.errors import FeedError
 from launcher.feed.remote.codec import Block, blocks_of, columnar, is_array, join, part, refused, size
 from launcher.record import Record
+from launcher.threads import start
 
 Result = TypeVar("Result")
 
@@ -295,7 +296,7 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
         ended.append(run_user_code(read)[1])
         ready.set()
 
-    threading.Thread(target=run, name="rows of a feed", daemon=True).start()
+    start(threading.Thread(target=run, name="rows of a feed", daemon=True))
     try:
         while True:
             if not (ready.wait(_SECONDS) or group or ended):

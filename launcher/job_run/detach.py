@@ -33,6 +33,7 @@ from launcher.runs.folder import batched, create, discard
 from launcher.runs.logs import GrowingLog
 from launcher.runs.run import Batch, Run, load
 from launcher.text import printable, signal_name
+from launcher.threads import why_not_started
 from launcher.transports.queue import Parcel, Queue
 
 #: Seconds between two looks at the launcher's messages.
@@ -126,7 +127,10 @@ def run_detached(options: Options) -> int:
         return _submit(options, queue)
     reading, writing = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise LaunchError(f"the job can't be started: {why_not_started(error)}") from error
     if pid == 0:
         os.close(reading)
         os.setsid()

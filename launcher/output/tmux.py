@@ -21,6 +21,7 @@ from launcher.errors import LaunchError
 from launcher.output.base import Opening, Shown
 from launcher.report import Reason, Report, TaskState
 from launcher.task_id import TaskId
+from launcher.threads import why_not_started
 
 #: Panes of a window; more tasks get more windows.
 PANES = 9
@@ -102,7 +103,10 @@ class Tmux:
         # Ctrl-C interrupts the launcher, as without tmux.
         self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
         if self._attach:
-            self._client = subprocess.Popen([*self._command, "attach"])
+            try:
+                self._client = subprocess.Popen([*self._command, "attach"])
+            except OSError as error:
+                raise LaunchError(f"tmux can't be started: {why_not_started(error)}") from error
 
     def on(self, event: Shown) -> None:
         """Show the state of a task in the title of its pane."""
@@ -183,6 +187,10 @@ class Tmux:
             )
         except subprocess.TimeoutExpired:
             self._stuck = True
+            return ""
+        except OSError as error:
+            if must:
+                raise LaunchError(f"tmux can't be started: {why_not_started(error)}") from error
             return ""
         if done.returncode and must:
             raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")

@@ -16,6 +16,7 @@ from launcher.loop import Loop
 from launcher.protocol import Message
 from launcher.record import Record
 from launcher.text import byte_size, listed
+from launcher.threads import NO_THREAD, start
 
 _T = TypeVar("_T")
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.
@@ -272,7 +273,10 @@ def slow(notice: Callable[[str], None], text: str) -> Iterator[None]:
     """
     timer = threading.Timer(_FIRST_NOTICE, notice, [text])
     timer.daemon = True
-    timer.start()
+    try:
+        start(timer)
+    except TransportError as error:
+        notice(f"no line will say that the next step takes long: {error}")
     try:
         yield
     finally:
@@ -306,7 +310,7 @@ def for_each(
     """
     from concurrent.futures import wait  # with logging and queue: 10 ms
 
-    from launcher.threads import NO_THREAD, Pool
+    from launcher.thread_pool import Pool
 
     names = list(hosts)
     pool = Pool(fanout or len(names) or 1, "host")

@@ -14,6 +14,7 @@ from typing import IO
 
 from launcher.errors import TransportError
 from launcher.text import last_line, nothing_started, signal_name
+from launcher.threads import why_not_started
 from launcher.transports import bootstrap
 
 _PIECE = 128 * 1024
@@ -152,7 +153,7 @@ class CommandPipe(PipedProgram):
         except OSError as error:
             self._socket.close()
             self._stderr.close()
-            raise self._fault(f"{argv[0]} can't be started: {error.strerror}") from error
+            raise self._fault(f"{argv[0]} can't be started: {why_not_started(error)}") from error
         started(self)
         self._socket.settimeout(_ARRIVAL)
         try:

@@ -22,6 +22,7 @@ from launcher.events import Command
 from launcher.loop import Loop
 from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
 from launcher.text import last_line, signal_name
+from launcher.threads import why_not_started
 
 _READ = 256 * 1024
 _STDERR_LIMIT = 64 * 1024
@@ -212,7 +213,7 @@ def fork_agent(host: str) -> LocalLink:
     except (OSError, RuntimeError) as error:
         for fd in fds:
             os.close(fd)
-        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        why = why_not_started(error) if isinstance(error, OSError) else str(error)
         raise TransportError(f"{host}: the agent can't be started: {why}") from error
     if pid == 0:
         processes.become_function(partial(_run_agent, host, number), (commands_out, events_in, stderr_in))

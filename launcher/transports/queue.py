@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 from launcher.output.lines import strip_controls
 from launcher.record import Record
 from launcher.text import printable
+from launcher.threads import start
 
 if TYPE_CHECKING:
     from launcher.runs.run import Batch, Run
@@ -154,7 +155,7 @@ def run_shown(
         lines = threading.Thread(target=_show, args=(command.stdout, sys.stdout), daemon=True)
         try:
             if command.stdout is not None:
-                lines.start()
+                start(lines)
             _show(command.stderr, None if quiet else sys.stderr, hidden)
             if command.stdout is not None:
                 lines.join()

@@ -11,9 +11,12 @@ import pytest
 #: As a user who has no other processes; the kernel does not limit root.
 LIMITED = """
 import os, resource
+# Before they can be read no more:
+import concurrent.futures.thread, encodings.idna, json, launcher.thread_pool, signal, socket, tempfile
+from launcher.agent import checks, ports
+from launcher.feed.listener import Listener
 from launcher.loop import Loop
-from launcher.transports.base import for_each
-import concurrent.futures.thread, launcher.threads  # before they can be read no more
+from launcher.transports.base import for_each, slow
 def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 os.setresuid(*[1_000_000 + os.getpid()] * 3)
@@ -38,15 +41,69 @@ with Loop() as loop:
     assert loop.until(lambda: done, 10)
 assert done == [7]
 """
+#: The programs on hosts work in sequence.
+PEERS_ARE_TRIED_IN_SEQUENCE = """
+limit(1)
+ports.print_unreachable(["127.0.0.1:1", "no-such-name.invalid:1"])
+"""
+HOSTS_ARE_CHECKED_IN_SEQUENCE = """
+signal.alarm(30)
+server = socket.create_server(("127.0.0.1", 0))
+(requests, requests_in), (answers, answers_in) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.dup2(requests, 0), os.dup2(answers_in, 1), os.close(requests_in)
+    limit(1)
+    checks.main(None)
+peer = {"address": "127.0.0.1", "port": server.getsockname()[1], "token": "t"}
+os.write(requests_in, json.dumps({"do": "connect", "peers": [peer, peer], "seconds": 5}).encode() + b"\\n")
+for _ in range(2):
+    with server.accept()[0] as way:
+        way.sendall(b"t\\n")
+assert os.read(answers, 4096).count(b'"ok"') == 2
+"""
+#: The driver of a Python program refuses a task, says so, and accepts the next one.
+A_LISTENER_GOES_ON = """
+lines = []
+with tempfile.TemporaryDirectory() as folder:
+    listener = Listener(b"k" * 32, folder, notice=lines.append)
+    listener.serve(lambda peer: None)
+    limit(1)
+    for most in (1, 20):
+        limit(most)
+        with socket.socket(socket.AF_UNIX) as task:
+            task.settimeout(10)
+            task.connect(listener.path)
+            greeting = task.recv(1)
+            assert bool(greeting) == (most == 20), greeting
+    listener.close()
+assert len(lines) == 1 and "ulimit -u" in lines[0], lines
+"""
+A_STEP_GOES_ON_WITHOUT_ITS_TIMER = """
+limit(1)
+lines = []
+with slow(lines.append, "a step"):
+    pass
+assert "ulimit -u" in lines[0], lines
+"""
+SCRIPTS = [
+    HOSTS_ARE_NOT_REACHED,
+    FEWER_DO_THE_SAME,
+    A_LOOP_TRIES_AGAIN,
+    PEERS_ARE_TRIED_IN_SEQUENCE,
+    HOSTS_ARE_CHECKED_IN_SEQUENCE,
+    A_LISTENER_GOES_ON,
+    A_STEP_GOES_ON_WITHOUT_ITS_TIMER,
+]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a user who has no other processes")
-@pytest.mark.parametrize("script", [HOSTS_ARE_NOT_REACHED, FEWER_DO_THE_SAME, A_LOOP_TRIES_AGAIN])
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_no_thread_is_left(script: str):
     ended = subprocess.run(
         [sys.executable, "-c", LIMITED + script], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 #: A connection waits, and no descriptor is left for it.

@@ -18,6 +18,7 @@ from launcher.job import Host
 from launcher.loop import await_readable
 from launcher.record import Record
 from launcher.text import host_text
+from launcher.threads import why_not_started
 from launcher.transports.base import Commands, RemoteCommand
 from launcher.transports.cleaning import is_dead
 from launcher.transports.docker.container import JOB, KEPT, OWNER, label_options
@@ -170,7 +171,7 @@ class Engine:
             )  # fmt: skip
         except OSError as error:
             path = os.environ.get("PATH", "")
-            return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
+            return Result(NOT_FOUND, err=f"docker: {why_not_started(error)}; PATH is {path}")
         with process:
             self._running.add(process)
             try:

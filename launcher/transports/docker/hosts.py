@@ -6,8 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_number
@@ -16,6 +16,7 @@ from launcher.job import Host, Placed, Placement
 from launcher.loop import Loop
 from launcher.task_id import TaskId
 from launcher.text import listed
+from launcher.threads import in_thread
 from launcher.transports import bootstrap
 from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, outgrown, slow
 from launcher.transports.cleaning import Cleaning
@@ -232,8 +233,8 @@ class Containers:
 
     def _start_here(self) -> None:
         network, engine = network_name(self._launch.name), self._engines[_HERE]
-        with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
-            self._network = pool.submit(engine.make_network, network, self._labels).result()
+        # A signal does not end the command that creates something.
+        self._network = in_thread(partial(engine.make_network, network, self._labels))
         for host in self._containers:
             self._links[host] = self._start(host)
         _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)

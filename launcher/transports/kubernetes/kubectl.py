@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.errors import TransportError
 from launcher.record import Record
+from launcher.threads import start, why_not_started
 
 #: Seconds for an answer from the API server; for a whole kubectl command, which may log in first.
 _ANSWER, LIMIT = 15.0, 30.0
@@ -72,7 +73,7 @@ class Kubectl(Record):
             why = "there is none along PATH, or it is not a static program"  # the kernel does not say which
             raise TransportError(f"kubectl{_where()} can't be run: {why}") from None
         except OSError as error:
-            raise TransportError(f"kubectl{_where()} can't be run: {error.strerror}") from None
+            raise TransportError(f"kubectl{_where()} can't be run: {why_not_started(error)}") from None
         except subprocess.TimeoutExpired:
             raise TransportError(f"kubectl {words[0]} takes more than {limit:.0f}s") from None
         if done.returncode:
@@ -90,6 +91,9 @@ class Kubectl(Record):
             count: the number of objects.
             seconds: the time limit.
             kind, options: see `items`.
+
+        Raises:
+            TransportError: This system starts no more threads.
         """
         argv = self._limited(seconds, "get", kind, *options, "--watch", "--output=name")
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
@@ -98,9 +102,9 @@ class Kubectl(Record):
             subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=null, start_new_session=True) as process,
         ):
             timer = threading.Timer(seconds, process.kill)
-            timer.start()
             names = set()
             try:
+                start(timer)
                 for name in process.stdout or ():
                     names.add(name)
                     if len(names) >= count:

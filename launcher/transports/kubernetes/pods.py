@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from launcher.agent.identity import owner_text, this_process
@@ -16,6 +16,7 @@ from launcher.errors import HostGone, HostsError, Preempted, TransportError, Way
 from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
 from launcher.text import duration, listed
+from launcher.threads import in_thread
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected, outgrown, slow
 from launcher.transports.cleaning import Cleaning
@@ -158,8 +159,8 @@ class Pods:
         self._hosts.update({host.name: host for host in hosts})
         with slow(self._launch.notice, _UNANSWERED):
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
-            with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
-                pool.submit(self._make, [(host, 1, "") for host in hosts]).result()
+            # A signal does not end the command that creates something.
+            in_thread(partial(self._make, [(host, 1, "") for host in hosts]))
         self._await_running([host.name for host in hosts], self.selects)
 
     def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:

@@ -18,6 +18,7 @@ from typing import IO
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.node import job_variables
 from launcher.errors import Fault, JobError, TransportError
+from launcher.threads import why_not_started
 from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 
 #: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.
@@ -138,6 +139,8 @@ def asked(
         )
     except FileNotFoundError:
         raise _missing(argv[0]) from None
+    except OSError as error:
+        raise TransportError(f"{argv[0]} can't be started: {why_not_started(error)}") from error
 
     def answer(stdin: str = "") -> str:
         try:
@@ -386,14 +389,17 @@ def allocated(
     loud = [word for word in words if word not in ("-Q", "--quiet")]  # what salloc says is read here
     argv = ["/bin/sh", "-c", _HOLDER, "launch", label, *loud, *ours]
     with tempfile.TemporaryFile() as stderr:
-        holder = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=outside(),
-            start_new_session=True,
-        )
+        try:
+            holder = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=outside(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TransportError(f"salloc can't be started: {why_not_started(error)}") from error
         try:
             yield _await(holder, stderr, label, loud, notice)
         finally:

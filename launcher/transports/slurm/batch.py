@@ -15,6 +15,7 @@ from launcher.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run
+from launcher.threads import start
 from launcher.transports.base import slow
 from launcher.transports.cleaning import Cleaning, is_dead
 from launcher.transports.launch import Launch
@@ -184,7 +185,7 @@ def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
                 return
 
     thread = threading.Thread(target=watch, name="time limit", daemon=True)
-    thread.start()
+    start(thread)
     try:
         yield
     finally:

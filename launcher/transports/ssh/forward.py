@@ -54,14 +54,17 @@ class Forward:
         self.target = target
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._notified = False
+        self._notified: set[str] = set()
         self._closing = threading.Event()
         try:
             self._listener = first_free(preferred, _listen) or _listen(0)
             self.port = int(self._listener.getsockname()[1])
             start_thread("ssh forward", self._accept)
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             raise TransportError(f"this machine has no port for it: {reason_of(error)}") from error
+        except TransportError:
+            self._listener.close()
+            raise
 
     def close(self) -> None:
         """End all connections, and close the port."""
@@ -88,7 +91,8 @@ class Forward:
                 if accepted:
                     start_thread("ssh forward", self._serve, sock)
                     continue
-            except RuntimeError:  # no thread is left
+            except TransportError as error:
+                self._refused(error)
                 with self._lock:
                     self._open.discard(sock)
             sock.close()
@@ -100,14 +104,27 @@ class Forward:
             channel = self._channel()
             if channel is not None:
                 join_both("ssh forward", sock, channel)
-        except (OSError, RuntimeError):  # the browser has closed the connection, or no thread is left
+        except OSError:  # the browser has closed the connection
             pass
+        except TransportError as error:
+            self._refused(error)
         finally:
             with self._lock:
                 self._open.discard(sock)
             if channel is not None:
                 close_channel(channel)
             close_socket(sock)
+
+    def _refused(self, why: TransportError) -> None:
+        """Say that a connection to the port was closed at once."""
+        self._notify_once(f"a connection to port {self.port} of this machine was refused: {why}")
+
+    def _notify_once(self, text: str) -> None:
+        with self._lock:
+            is_new = text not in self._notified
+            self._notified.add(text)
+        if is_new:
+            self._notify(text)
 
     def _channel(self) -> Channel | None:
         """A connection from the host to its port; ``None``: there is none now."""
@@ -117,10 +134,9 @@ class Forward:
             transport = self._connection(host).transport
             return transport.open_channel("direct-tcpip", target, (_LOOPBACK, self.port), timeout=_OPEN_LIMIT)
         except ChannelException as error:  # nothing listens there yet, or the server forbids it
-            if error.code == PROHIBITED and not self._notified:
-                self._notified = True
+            if error.code == PROHIBITED:
                 why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"
-                self._notify(f"{host}: port {self.port} of this machine can't be forwarded to it: {why}")
+                self._notify_once(f"{host}: port {self.port} of this machine can't be forwarded to it: {why}")
         except (ConnectionLost, SSHException, EOFError, OSError):
             pass
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConnectionLost, TransportError
 from launcher.job import Host
-from launcher.threads import NO_THREAD
+from launcher.threads import start
 from launcher.transports import bootstrap
 from launcher.transports.base import for_each
 from launcher.transports.ssh import SshSettings
@@ -131,9 +131,9 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         preparing = threading.Thread(target=self._prepare)
         with _quick_import():
             try:
-                preparing.start()
-            except RuntimeError:  # no thread is left: see `launcher.threads`
-                return dict.fromkeys(self._hosts, NO_THREAD)
+                start(preparing)
+            except TransportError as error:
+                return dict.fromkeys(self._hosts, str(error))
             self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
             preparing.join()
         for line in self._paramiko().known.added:
@@ -254,10 +254,15 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             old = self._connections.pop(host, None)
             if old is not None:
                 old.abort()
-            self._connections[host] = connection = self._connect_host(host, attempts=1)
+            connection = self._connect_host(host, attempts=1)
+            try:
+                if self._relay is not None:
+                    self._relay.renew(connection)
+            except TransportError:
+                connection.abort()
+                raise
+            self._connections[host] = connection
             self._made_at[host] = time.monotonic()
-            if self._relay is not None:
-                self._relay.renew(connection)
 
     # ------------------------------------------------------------------ connected
 

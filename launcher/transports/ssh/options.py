@@ -24,6 +24,7 @@ from launcher.errors import TransportError
 from launcher.record import Record
 from launcher.regular_file import read_regular
 from launcher.text import host_text
+from launcher.threads import NO_THREAD, is_no_thread, why_not_started
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
@@ -312,7 +313,9 @@ def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
         if os.path.exists(file):
             raise HostFailure(f"the `ssh` command, which reads {_USER_FILE}, is missing here") from error
         return {}, []
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
+        raise HostFailure(f"ssh -G {hop.name} can't be started: {why_not_started(error)}") from error
+    except subprocess.TimeoutExpired as error:
         raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
     if done.returncode:
@@ -332,6 +335,8 @@ def unexpected(error: Exception) -> str:
     """A message for any other error, mostly a limit of this machine."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
+    if is_no_thread(error):
+        return f"no connection can be made here: {NO_THREAD}"
     return f"no connection can be made: {type(error).__name__}: {reason_of(error)}"
 
 

@@ -12,6 +12,7 @@ from typing import cast
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.errors import ConnectionLost, TransportError
+from launcher.threads import start
 from launcher.transports import bootstrap
 from launcher.transports.command import STDERR_LIMIT, PipedProgram
 from launcher.transports.ssh.connection import ClosingSocket, Connection
@@ -179,6 +180,7 @@ def join_both(name: str, sock: socket.socket, channel: Channel) -> None:
 
     Raises:
         OSError: the socket was closed.
+        TransportError: no thread is left.
     """
     sender = start_thread(name, send_from, sock, channel)
     if receive_into(channel, sock, sender):
@@ -187,9 +189,13 @@ def join_both(name: str, sock: socket.socket, channel: Channel) -> None:
 
 
 def start_thread(name: str, function: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a daemon thread."""
+    """Start a daemon thread.
+
+    Raises:
+        TransportError: No thread is left.
+    """
     thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
-    thread.start()
+    start(thread)
     return thread
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from paramiko import Channel, SSHException
 
+from launcher.errors import TransportError
 from launcher.transports.base import for_each
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import reason_of
@@ -62,7 +63,11 @@ class Relay:
         return dict(self._ports)
 
     def renew(self, connection: Connection) -> None:
-        """Request the same port again, on a new connection to its host, without waiting."""
+        """Request the same port again, on a new connection to its host, without waiting.
+
+        Raises:
+            TransportError: No thread is left.
+        """
         if connection.host in self._ports:
             start_thread("ssh relay", self._request, connection)
 
@@ -70,7 +75,11 @@ class Relay:
         """Request a port; if it was open before, try again until the limit."""
 
         def arrived(channel: Channel, *_: object) -> None:
-            start_thread("ssh relay", self._forward, host, channel)  # paramiko's thread must not wait
+            try:
+                start_thread("ssh relay", self._forward, host, channel)  # paramiko's thread must not wait
+            except TransportError as error:
+                self._refused(host, error)
+                close_channel(channel)
 
         host, deadline = connection.host, time.monotonic() + _RENEW_LIMIT
         port = self._ports.get(host, 0)
@@ -106,6 +115,8 @@ class Relay:
                 join_both("ssh relay", here, channel)
         except OSError:  # the program here has closed the connection
             pass
+        except TransportError as error:
+            self._refused(host, error)
         finally:
             with self._lock:
                 open_here.discard(here)
@@ -120,6 +131,10 @@ class Relay:
             return False
         here.settimeout(None)
         return not self._closing.is_set()
+
+    def _refused(self, host: str, why: TransportError) -> None:
+        """Say that a connection to the port of a host was closed at once."""
+        self._notify_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
 
     def _notify_once(self, text: str) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import IO
 
 from launcher.text import last_line
+from launcher.threads import why_not_started
 from launcher.transports.ssh.options import HostFailure, Place, reason_of
 
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -98,7 +99,9 @@ class ProxyCommand:
                 )
             except OSError as error:
                 self.socket.close()
-                raise HostFailure(f"its ProxyCommand {command!r} can't be started: {error}") from error
+                raise HostFailure(
+                    f"its ProxyCommand {command!r} can't be started: {why_not_started(error)}"
+                ) from error
 
     def close(self) -> None:
         """End the command and the processes of its group."""

@@ -1,0 +1,55 @@
+"""A pool of threads that goes on where the system has no thread left.
+
+`launcher.loop` and `launcher.transports.base` use it. It is imported late: it brings logging and queue along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from launcher.errors import TransportError
+from launcher.threads import NO_THREAD, is_no_thread
+
+_T = TypeVar("_T")
+
+
+class Pool(ThreadPoolExecutor):
+    """Threads for work that blocks, fewer than asked for where the system starts no more.
+
+    Args:
+        most: How many threads at most.
+        name: The beginning of the names of the threads.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        super().__init__(most, name)
+
+    def begin(self, function: Callable[[], _T]) -> Future[_T]:
+        """Call a function in one of the threads, as soon as one is free.
+
+        Returns:
+            Its result. It is a TransportError if the function itself can't start a thread.
+        """
+        result: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
+                result.set_exception(TransportError(NO_THREAD) if is_no_thread(error) else error)
+
+        self._put(run)
+        return result
+
+    def can_work(self) -> bool:
+        """Return whether there is a thread; if not, try to start one."""
+        if not self._threads:
+            self._put(lambda: None)
+        return bool(self._threads)
+
+    def _put(self, function: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # no thread is left: the function is in the queue all the same
+            self.submit(function)

@@ -169,9 +169,11 @@ class Engine:
                 start_new_session=stdout == subprocess.PIPE, env=self._environ, encoding="utf-8",
                 errors="replace",
             )  # fmt: skip
+        except BlockingIOError as error:
+            return Result(1, err=f"docker can't be started: {why_not_started(error)}")
         except OSError as error:
             path = os.environ.get("PATH", "")
-            return Result(NOT_FOUND, err=f"docker: {why_not_started(error)}; PATH is {path}")
+            return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
         with process:
             self._running.add(process)
             try:

@@ -47,15 +47,17 @@ def _ssh_name(name: str) -> str:
         TimeoutError: ssh does not answer in time.
     """
     import pwd
+    import subprocess
 
-    config, home = os.path.expanduser("~/.ssh/config"), ""
+    from launcher.transports.ssh_query import ask_ssh
+
     try:
-        home = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # a user id without an account
-        pass
-    # ssh itself does not look at $HOME.
-    file = ["-F", config] if os.path.exists(config) and os.path.expanduser("~") != home else []
-    words = (line.split() for line in _printed("ssh", *file, "-G", "--", name))
+        printed = ask_ssh(["--", name], pwd.getpwuid(os.getuid()).pw_dir, _ANSWER_SECONDS).stdout
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    except (KeyError, OSError):  # ssh knows no user without an account; or there is no ssh
+        return name
+    words = (line.split() for line in printed.decode("utf-8", "surrogateescape").splitlines())
     return next((found[1] for found in words if len(found) == 2 and found[0] == "hostname"), name)
 
 
@@ -68,27 +70,14 @@ def _addresses(name: str) -> Sequence[str]:
     Returns:
         No addresses if the name has none, or if the answer takes too long.
     """
-    try:
-        return [line.split()[0] for line in _printed("getent", "ahosts", name) if line.strip()]
-    except TimeoutError:
-        return []
-
-
-def _printed(*argv: str) -> Sequence[str]:
-    """Return the lines that a command prints. A command that is not installed prints none.
-
-    Raises:
-        TimeoutError: It takes too long.
-    """
     import subprocess
 
+    argv = ["getent", "ahosts", name]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return []
-    return done.stdout.decode("utf-8", "surrogateescape").splitlines()
+    return [line.split()[0].decode("ascii", "replace") for line in done.stdout.splitlines() if line.strip()]
 
 
 def _is_own(address: str) -> bool:

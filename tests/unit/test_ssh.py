@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from paramiko import PKey
 
+from launcher.job import Host
+from launcher.transports import here, ssh_query
 from launcher.transports.ssh.keys import KnownHosts
 from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, Queries, host_options, parse_hop
 
@@ -162,6 +164,22 @@ def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
     assert host_options(Hop("node1", "me", 7)).proxy_command == "relay other 7 me"
     with pytest.raises(HostFailure, match="shell of its ProxyCommand would interpret"):
         host_options(Hop("node1", "*"))
+
+
+@needs_ssh
+@pytest.mark.parametrize("file", ["the user's", "the system's"])
+def test_the_name_of_this_machine_may_lead_to_another_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str
+):
+    """Also if $HOME is not the home of the account, and has no file of its own."""
+    path = folder / "config" if file == "the user's" else tmp_path / "ssh_config"
+    monkeypatch.setattr(ssh_query, "_SYSTEM_FILE", str(tmp_path / "ssh_config"))
+    here._leads_here.cache_clear()
+    assert here.is_here(Host(os.uname().nodename))
+    path.write_text(f"Host {os.uname().nodename}\n  HostName 192.0.2.1\n")
+    here._leads_here.cache_clear()
+    assert not here.is_here(Host(os.uname().nodename))
+    here._leads_here.cache_clear()
 
 
 @needs_ssh

@@ -1,16 +1,13 @@
 """The options for connecting to a host, from ssh_config, the hostfile and the command line.
 
 ``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. All hosts that match the
-same ``Host`` lines share an answer, because a query takes as long as a login. Without being told, ``ssh``
-reads the configuration in the home of the account, not in ``$HOME``. If it is told, by ``-F``, it does not
-read that of the system: so it gets a file that includes both.
+same ``Host`` lines share an answer, because a query takes as long as a login.
 """
 
 from __future__ import annotations
 
 import errno
 import fnmatch
-import glob
 import os
 import pwd
 import re
@@ -25,12 +22,10 @@ from launcher.record import Record
 from launcher.regular_file import read_regular
 from launcher.text import host_text
 from launcher.threads import NO_THREAD, is_no_thread, why_not_started
+from launcher.transports.ssh_query import STDIN, USER_FILE, ask_ssh, is_home_elsewhere
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
-_USER_FILE, _SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
-#: A file for ``ssh -F``: ssh closes all descriptors but the first three, and opens it for each reading.
-_STDIN = "/proc/self/fd/0"
 _KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
@@ -153,7 +148,7 @@ def host_options(hop: Hop, queries: Queries | None = None) -> HostOptions:
     try:
         return _options(hop, (queries or Queries()).ask(hop))
     except ValueError as error:
-        raise HostFailure(f"{_USER_FILE} has a wrong value: {error}") from error
+        raise HostFailure(f"{USER_FILE} has a wrong value: {error}") from error
 
 
 def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
@@ -294,24 +289,15 @@ def _is_shared(name: str, values: Values) -> bool:
 
 def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
     """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
-    file, home = os.path.expanduser(_USER_FILE), account().home
-    is_elsewhere = os.path.realpath(os.path.expanduser("~")) != os.path.realpath(home)
-    argv = ["ssh", "-v", "-G"]
-    argv += ["-F", _STDIN] if is_elsewhere else []
-    argv += ["-l", hop.user] if hop.user else []
-    argv += ["-p", str(hop.port)] if hop.port else []
+    file, home = os.path.expanduser(USER_FILE), account().home
+    arguments = ["-v"]
+    arguments += ["-l", hop.user] if hop.user else []
+    arguments += ["-p", str(hop.port)] if hop.port else []
     try:
-        with open(os.memfd_create("ssh_config"), "r+b") as stdin:
-            stdin.write(
-                f'Include "{glob.escape(file)}"\nInclude {_SYSTEM_FILE}\n'.encode("utf-8", "surrogateescape")
-            )
-            stdin.flush()
-            done = subprocess.run(
-                [*argv, "--", hop.name], stdin=stdin, capture_output=True, timeout=_QUERY_LIMIT
-            )
+        done = ask_ssh([*arguments, "--", hop.name], home, _QUERY_LIMIT)
     except FileNotFoundError as error:
         if os.path.exists(file):
-            raise HostFailure(f"the `ssh` command, which reads {_USER_FILE}, is missing here") from error
+            raise HostFailure(f"the `ssh` command, which reads {USER_FILE}, is missing here") from error
         return {}, []
     except OSError as error:
         raise HostFailure(f"ssh -G {hop.name} can't be started: {why_not_started(error)}") from error
@@ -320,15 +306,15 @@ def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
     if done.returncode:
         lines = [line for line in lines if not line.startswith(_NO_ERROR)] or ["it failed without a message"]
-        raise HostFailure(f"{_USER_FILE} can't be understood: {lines[0]}")
+        raise HostFailure(f"{USER_FILE} can't be understood: {lines[0]}")
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
-        if is_elsewhere and key == "userknownhostsfile":  # the only paths that ssh has expanded
+        if is_home_elsewhere(home) and key == "userknownhostsfile":  # the only paths that ssh has expanded
             text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)
     files = [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
-    return values, [path for path in files if path != _STDIN]
+    return values, [path for path in files if path != STDIN]
 
 
 def unexpected(error: Exception) -> str:

@@ -104,19 +104,18 @@ class IndexSettings:
 
     def _add(self, name: str, value: str) -> None:
         """Take over a setting of pip, unless uv has one of its own."""
-        variable = ACCESS_VARIABLES.get(name)
-        if variable is not None and variable not in os.environ:
-            self.variables.setdefault(variable, " ".join(value.split()))
-        variable = INDEX_VARIABLES.get(name)
-        if self._uv_has_own or (variable is None and name != "no-index"):
-            return
-        if variable is None:
+        if name in ACCESS_VARIABLES:
+            if ACCESS_VARIABLES[name] not in os.environ:
+                self.variables.setdefault(ACCESS_VARIABLES[name], " ".join(value.split()))
+        elif name == "no-index" and not self._uv_has_own:
             self.no_index = self.no_index or value.lower() in ("1", "true", "yes", "on")
-        elif variable not in self.variables:
-            self.variables[variable] = ("," if name == "find-links" else " ").join(value.split())
+            self._from_pip.append(name)
+        elif name in INDEX_VARIABLES and not self._uv_has_own:
+            separator = "," if name == "find-links" else " "
+            self.variables.setdefault(INDEX_VARIABLES[name], separator.join(value.split()))
             if name == "extra-index-url":  # pip takes the best version of all its indexes
                 self.variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-        self._from_pip.append(name)
+            self._from_pip.append(name)
 
     def described(self) -> str:
         """Return which settings uv has used, for a message about packages that were not found."""
@@ -130,18 +129,19 @@ class IndexSettings:
 
 def uv_names_indexes(folder: str) -> bool:
     """Return whether the user has told uv where packages are, by a variable or a file."""
-    variables = (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES)
+    if any(map(os.environ.get, (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES))):
+        return True
     settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    files = [os.environ.get("UV_CONFIG_FILE", ""), f"{settings}/uv/uv.toml", "/etc/uv/uv.toml"]
-    files += [os.path.join(folder, "uv.toml")]
-    named = any(re.search(r"index|find-links", content(path)) for path in files)
+    files = [
+        os.environ.get("UV_CONFIG_FILE", ""),
+        f"{settings}/uv/uv.toml",
+        "/etc/uv/uv.toml",
+        f"{folder}/uv.toml",
+    ]
+    if any(re.search("index|find-links", content(path)) for path in files):
+        return True
     project = content(os.path.join(folder, "pyproject.toml"))
-    return (
-        named
-        or any(map(os.environ.get, variables))
-        or "[tool.uv.pip]" in project
-        or "tool.uv.index" in project
-    )
+    return "[tool.uv.pip]" in project or "tool.uv.index" in project
 
 
 def run(

@@ -157,15 +157,15 @@ def _run_folder(job: str) -> str:
 def _locked(path: str) -> Iterator[None]:
     """Hold this user's lock for a folder, and wait while another process holds it.
 
-    The lock is a file beside the folder, which is removed at the end: no other place is known where this user
-    can write. Whoever has waited for a lock that was removed meanwhile takes the next one.
+    The lock is a file beside the folder, because no other place is known where this user can write. It is
+    removed at the end. Whoever has waited for a lock that was removed meanwhile takes the next one.
 
     Raises:
         LaunchError: Another user has made that file.
     """
     above = os.path.dirname(path)
     lock = f"{above}/.tf-launcher-lock-{os.getuid()}-{digest(path)}"
-    with contextlib.suppress(FileExistsError):  # it may be a file, which the lock reports
+    with contextlib.suppress(FileExistsError):  # a file has this name: to open the lock fails, with a message
         os.makedirs(above, exist_ok=True)
     while True:
         try:
@@ -275,9 +275,10 @@ def _sweep() -> None:
 
 
 def _is_over(mark: str) -> bool:
-    """Tell whether who made a mark did it long ago, and has provably ended: then its tasks can be seen here.
+    """Return whether the process that made a mark did so long ago, and has provably ended.
 
-    An earlier version has left marks without content, which name a machine only.
+    Then all tasks of its machine can be seen here. A mark of an earlier version names only a machine, so it
+    never counts as over.
     """
     with open_regular(mark, links=False) as file:
         old = time.time() - os.fstat(file.fileno()).st_mtime > _UNUSED
@@ -336,9 +337,9 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
 
 
 def _use(run: str) -> None:
-    """Make the folder of a run, and mark it as used here.
+    """Make the folder of a run, and mark it as used here, by the identity of this process.
 
-    The mark names this process. When it is known to be dead, it is known, too, which tasks run here.
+    Whoever can tell that this process is dead can also see all tasks that run where it ran.
 
     Raises:
         EOFError: the launcher has closed the command: it removes the folder now.

@@ -449,9 +449,8 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
 
 def _may_be_asked_for(files: Sequence[JobFile], args: argparse.Namespace) -> bool:
     """Return whether faults of options or files hide which transports the user asks for."""
-    options = [f"--{name}" for name in transports.transports()]
-    of_options = any(option in str(fault) for option in options for fault in args.faults)
-    return of_options or any(file.faults for file in files)
+    texts = " ".join(map(str, args.faults))
+    return any(file.faults for file in files) or any(f"--{name}" in texts for name in transports.transports())
 
 
 def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:

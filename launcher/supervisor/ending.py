@@ -52,18 +52,20 @@ def _tell_of_workers(job: JobState) -> None:
 
     Under ParameterServerStrategy that is right, and workers print nothing but a few lines at their start.
     """
-    latest, roles = job.silence.looks - 1, {task.role for task in job.tasks.all_deciding}
-    at_work = [
-        record.task
-        for record in job.tasks.values()
-        if record.role.name == "worker" and record.state is TaskState.RUNNING and not record.drain
-        if record.looks_with_output >= _AT_WORK and (record.output_look or 0) >= latest
-    ]
-    if at_work and not job.policy.done_when and roles.issubset(CHIEF_ROLES):
-        stopped = f"the chief is done, and {job.tasks.names(at_work)} still printed: stopped"
+    at_work = [record.task for record in job.tasks.values() if _is_worker_at_work(job, record)]
+    chief_decides = {task.role for task in job.tasks.all_deciding}.issubset(CHIEF_ROLES)
+    if at_work and chief_decides and not job.policy.done_when:
         job.notify(
-            f"{stopped}; `--done-when workers` waits for workers, `--drain 60s` gives them time to finish"
+            f"the chief is done, and {job.tasks.names(at_work)} still printed: stopped; `--done-when workers`"
+            " waits for workers, `--drain 60s` gives them time to finish"
         )
+
+
+def _is_worker_at_work(job: JobState, record: TaskRecord) -> bool:
+    if record.role.name != "worker" or record.state is not TaskState.RUNNING or record.drain:
+        return False
+    prints_now = (record.output_look or 0) >= job.silence.looks - 1
+    return prints_now and record.looks_with_output >= _AT_WORK
 
 
 def drain_time_up(job: JobState, _: events.TimeUp) -> None:

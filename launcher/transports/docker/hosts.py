@@ -92,13 +92,12 @@ def cleanup(
         if not engines[name].is_installed():
             return [], {}
         where = "" if name == _HERE else f" on {name}"
-        found = [
-            item
-            for item in engines[name].objects()
-            if cleaning.may_remove(
-                item.labels.get(JOB, ""), item.labels.get(OWNER, ""), f"{item.kind} {item.name}{where}"
-            )
-        ]
+
+        def may_remove(item: EngineObject) -> bool:
+            run, owner = item.labels.get(JOB, ""), item.labels.get(OWNER, "")
+            return cleaning.may_remove(run, owner, f"{item.kind} {item.name}{where}")
+
+        found = [*filter(may_remove, engines[name].objects())]
         return found, {} if dry_run else engines[name].remove(found)
 
     faults = []

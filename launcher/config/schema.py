@@ -32,6 +32,8 @@ _LARGE = 100_000
 _CORE = "tag:yaml.org,2002:"
 #: Characters that can't be in arguments or environments of programs.
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
+#: Two escapes of JSON that are one character.
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 #: A line of TOML that begins a table, or has a key.
 _TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""([\w.'" \t-]+)=""")
 #: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
@@ -455,21 +457,29 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
     if node.id == "sequence":
         return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
-        _check_fit(node.value, line, faults)
+        text = _with_joined_surrogates(str(node.value))
+        _check_fit(text, line, faults)
         if node.tag == f"{_CORE}null":
             return made
-        return made._replace(value=str(node.value), kind=node.tag.removeprefix(_CORE))
+        return made._replace(value=text, kind=node.tag.removeprefix(_CORE))
     found: dict[str, Node] = {}
     for key, value in node.value:
         at = int(key.start_mark.line) + 1
         if key.id != "scalar":
             faults.add(at, "a key is a list or a mapping", "expected a word")
-        elif key.value in found:
-            problem = f"key {quoted(key.value)} was already written at line {found[key.value].key_line}"
+            continue
+        name = _with_joined_surrogates(str(key.value))
+        if name in found:
+            problem = f"key {quoted(name)} was already written at line {found[name].key_line}"
             faults.add(at, problem, "expected each key once")
         else:
-            found[key.value] = _node(value, at, faults, seen)
+            found[name] = _node(value, at, faults, seen)
     return made._replace(value=found)
+
+
+def _with_joined_surrogates(text: str) -> str:
+    """A text of JSON, which writes a character beyond 0xFFFF as two escapes, with each pair as one character."""
+    return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
 def _check_fit(text: str, line: int, faults: Faults) -> None:

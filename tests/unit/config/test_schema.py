@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ def test_every_fault_is_at_its_line():
         'f:5: unknown key "ones"; did you mean "one"?',
         'f:6: unknown key "zzz"; expected one of one, list, pairs, limit',
     ]
+
+
+def test_json_writes_characters_beyond_the_first_plane_as_pairs():
+    given, faults = read(json.dumps({"one": "a \U0001f600", "pairs": {"\U0001f601": "b"}}))
+    assert (given["one"], given["pairs"], faults) == ("a \U0001f600", (("\U0001f601", "b"),), [])
 
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 20))

@@ -107,19 +107,22 @@ def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence
     A thread that waits for a name service or a file server can't be interrupted: it stays behind.
     """
     pool = ThreadPoolExecutor(_AT_ONCE)
-    futures = [_begun(pool, job) for job in jobs]
+    futures: List["Future[Json]"] = [Future() for _ in jobs]
+    for job, future in zip(jobs, futures):
+        with suppress(RuntimeError):  # no further thread is left, but the pool has taken the job
+            pool.submit(_do, job, future)
+    if not pool._threads:
+        for job, future in zip(jobs, futures):
+            _do(job, future)
     done = wait(futures, seconds).done
     return [future.result() if future in done else other for future, other in zip(futures, late)]
 
 
-def _begun(pool: ThreadPoolExecutor, job: Callable[[], Json]) -> "Future[Json]":
-    """Let a thread of the pool do a job; do it here if no thread is left."""
+def _do(job: Callable[[], Json], future: "Future[Json]") -> None:
     try:
-        return pool.submit(job)
-    except RuntimeError:
-        done: "Future[Json]" = Future()
-        done.set_result(job())
-        return done
+        future.set_result(job())
+    except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
+        future.set_exception(error)
 
 
 # ---------------------------------------------------------------------- facts

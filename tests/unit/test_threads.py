@@ -47,20 +47,29 @@ limit(1)
 ports.print_unreachable(["127.0.0.1:1", "no-such-name.invalid:1"])
 """
 HOSTS_ARE_CHECKED_IN_SEQUENCE = """
+threads, peers = 1, 2
 signal.alarm(30)
 server = socket.create_server(("127.0.0.1", 0))
 (requests, requests_in), (answers, answers_in) = os.pipe(), os.pipe()
 if os.fork() == 0:
     os.dup2(requests, 0), os.dup2(answers_in, 1), os.close(requests_in)
-    limit(1)
+    limit(threads)
     checks.main(None)
 peer = {"address": "127.0.0.1", "port": server.getsockname()[1], "token": "t"}
-os.write(requests_in, json.dumps({"do": "connect", "peers": [peer, peer], "seconds": 5}).encode() + b"\\n")
-for _ in range(2):
+os.write(requests_in, json.dumps({"do": "connect", "peers": [peer] * peers, "seconds": 5}).encode() + b"\\n")
+for _ in range(peers):
     with server.accept()[0] as way:
         way.sendall(b"t\\n")
-assert os.read(answers, 4096).count(b'"ok"') == 2
+assert os.read(answers, 4096).count(b'"ok"') == peers
+server.settimeout(0.2)
+try:
+    server.accept()
+    raise AssertionError("a connection more")
+except TimeoutError:
+    pass
 """
+#: Each peer is tried once, by the threads that there are.
+HOSTS_ARE_CHECKED_BY_FEW = HOSTS_ARE_CHECKED_IN_SEQUENCE.replace("1, 2", "5, 8")
 #: The driver of a Python program refuses a task, says so, and accepts the next one.
 A_LISTENER_GOES_ON = """
 lines = []
@@ -91,6 +100,7 @@ SCRIPTS = [
     A_LOOP_TRIES_AGAIN,
     PEERS_ARE_TRIED_IN_SEQUENCE,
     HOSTS_ARE_CHECKED_IN_SEQUENCE,
+    HOSTS_ARE_CHECKED_BY_FEW,
     A_LISTENER_GOES_ON,
     A_STEP_GOES_ON_WITHOUT_ITS_TIMER,
 ]

@@ -478,7 +478,7 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
 
 
 def _with_joined_surrogates(text: str) -> str:
-    """A text of JSON, which writes a character beyond 0xFFFF as two escapes, with each pair as one character."""
+    """Return a text of JSON with one character in place of the two escapes for a character beyond 0xFFFF."""
     return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 

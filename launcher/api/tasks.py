@@ -57,16 +57,18 @@ _PREFIX = "tf-launcher-api-"
 _NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
-    *(
-        "launcher.__init__",
-        "launcher.arguments",
-        "launcher.errors",
-        "launcher.fields",
-        "launcher.record",
-        "launcher.report",
-    ),
-    *("launcher.task_id", "launcher.text", "launcher.unix_socket"),
-    *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
+    "launcher.__init__",
+    "launcher.arguments",
+    "launcher.errors",
+    "launcher.fields",
+    "launcher.record",
+    "launcher.report",
+    "launcher.task_id",
+    "launcher.text",
+    "launcher.unix_socket",
+    "launcher.feed.remote",
+    "launcher.api.remote",
+    "cloudpickle",
 )
 _ADVICE = (
     "make locks, sessions and open files within the function; put what it needs into its arguments; "
@@ -145,7 +147,8 @@ class Tasks:
         numbers = {name: number for number, name in enumerate(names)}
         path = [] if self._elsewhere or self._in_containers else list(sys.path)
         self._work = {**work, "numbers": numbers, "path": path}
-        #: Containers here that do not connect in time do not reach the socket in its folder.
+        #: Runs out when containers here should have connected. Those that have not can't reach the socket in
+        #: its folder.
         self._late = threading.Timer(_NETWORK_AFTER, self._open_network_for_late)
         self._late.daemon = True
 

@@ -109,7 +109,7 @@ class Tasks:
         roles: by name, the keys of a role in a job file, with its ``count``; those without ``command`` run
             the function.
         options: where and how they run; read by `launcher.api.run.read_options`.
-        job: a job file; ``None``: there is none.
+        job: the path of a job file; None if there is none.
         work: of each task (`launcher.api.remote.worker`); more is added here.
 
     Raises:

@@ -433,7 +433,7 @@ def parse_yaml(text: str, faults: Faults) -> list[Node]:
 
 
 def _without_tabs(text: str) -> str:
-    """Replace the tabs of JSON that is indented with them, because YAML can't be. Other texts stay."""
+    """Replace the tabs by which JSON is indented, because YAML can't have them. Other texts stay."""
     if "\t" not in text or not text.lstrip().startswith("{"):
         return text
     import json

@@ -203,7 +203,7 @@ def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
     with suppress(OSError, LaunchError):  # a full disk
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {printable(line)}\n" for line in str(error).splitlines())
-        batched(run, None)  # no queue is asked for it any more
+        batched(run, None)  # so that no queue is asked about it
     unstarted.write_report(error)
 
 

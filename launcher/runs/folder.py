@@ -102,7 +102,7 @@ def batched(run: Run, batch: Batch | None) -> Run:
 
     Args:
         run: its folder is here.
-        batch: the batch job of its launcher; ``None`` if there is none any more.
+        batch: the batch job of its launcher; None if there is no longer one.
 
     Returns:
         The run with this batch job.

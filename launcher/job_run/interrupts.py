@@ -105,6 +105,11 @@ class Interrupts:
         """Whether the launch ends because of the notice of a time limit."""
         return bool(self._read) and self._read[0] in LIMIT_NOTICES
 
+    @property
+    def first_name(self) -> str:
+        """The name of the signal that ends the launch; empty: none came."""
+        return self.names[self._read[0]] if self._read else ""
+
     def read(self) -> list[signal.Signals]:
         """The signals that wait, in the order in which they came."""
         try:

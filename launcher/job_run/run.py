@@ -65,6 +65,8 @@ def run_job(options: Options, detached: Background | None = None) -> int:
             return _with_inventory(options, unstarted, interrupts, notices, detached)
         except (LaunchError, KeyboardInterrupt, SystemExit) as error:
             unstarted.write_report(error)
+            if interrupts.first_name and not unstarted.job_runs and not isinstance(error, LaunchError):
+                print_notice(f"{interrupts.first_name}: no task was started")
             text = options.hosts_text or ""
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):

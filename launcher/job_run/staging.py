@@ -223,14 +223,17 @@ class Staging:
             if folder and task.host in self._output_hosts:
                 items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
         self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
+        option = "--collect" if self._collects else "--output-dirs"
         try:
             with self._interrupts.limited("collecting the files of the job"):
                 results = collect(self._copying(max(self._timeout, _LEAST_COLLECT), show), items)
-            option = "--collect" if self._collects else "--output-dirs"
             for result in results.values():
                 for text in (*result.notices, *result.failures):
                     show(f"{option}: {text}")
             self._incomplete = {host for host, result in results.items() if result.failures}
+        except (KeyboardInterrupt, SystemExit):
+            show(f"{option}: stopped before all files of {listed(sorted(self._incomplete))} were here")
+            raise
         finally:
             if kept := [host for host in self._folders if host in self._incomplete]:
                 show(f"files that were not fetched are still in {_work_folder(self._job)} on {listed(kept)}")

@@ -132,11 +132,7 @@ class Machines:
         each = _DESCRIPTORS + (_RELAY_DESCRIPTORS if launch.relay else 0)
         allow_descriptors(len(self._remote) * each)
         connecting = self._transport.connections(self._remote, self._settings, launch.reaching, launch.notice)
-        try:
-            made = stack.enter_context(connecting)
-        except KeyboardInterrupt:
-            launch.notice("Ctrl-C: no task was started")
-            raise
+        made = stack.enter_context(connecting)
         self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
         self._login_seconds = made.login_seconds
         self._leave_out(made.failed)

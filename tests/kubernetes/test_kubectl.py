@@ -82,6 +82,29 @@ def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path)
     assert ended.code == 130 and "Ctrl-C: no task was started" in ended.err, ended.err
 
 
+@pytest.mark.parametrize(
+    ("number", "name", "code"),
+    [
+        (signal.SIGINT, "Ctrl-C", 130),
+        (signal.SIGTERM, "SIGTERM", 143),
+        (signal.SIGHUP, "a hang-up of the terminal", 129),
+        (signal.SIGUSR1, "the notice of a time limit (SIGUSR1)", 124),
+    ],
+)
+def test_each_signal_at_the_start_is_named(
+    number: signal.Signals, name: str, code: int, launch: Launch, tmp_path: Path
+):
+    program = tmp_path / "kubectl"
+    program.write_text("#!/bin/sh\nexec sleep 99\n")
+    program.chmod(0o755)
+    words = ("--kubernetes", "x:1", "--workers", "1", "true")
+    started = launch.start(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    started.until(lambda it: "waiting for an answer from kubectl" in it.err, 20)
+    started.process.send_signal(number)
+    ended = started.wait(10)
+    assert (ended.code, f"launch: {name}: no task was started\n" in ended.err) == (code, True), ended.err
+
+
 def test_the_time_limit_of_the_start_is_that_of_a_kubectl(launch: Launch, tmp_path: Path):
     program = tmp_path / "kubectl"
     rights = "true\\n" * sum(map(len, RIGHTS.values()))

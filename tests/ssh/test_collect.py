@@ -128,5 +128,6 @@ def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp
     hosts[0].mend()
     assert ended.code == 130
     assert "launch: files that were not fetched are still in ~/.cache/tf-launcher/work/" in ended.err
+    assert "stopped before all files of node1 were here" in ended.err
     assert not os.listdir(tmp_path / "out/worker-0")
     hosts[0].expected.append(".cache/tf-launcher/work")

@@ -89,7 +89,8 @@ def _run(argv: list[str]) -> int:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
             return _LAUNCHER_FAILED
-        from launcher.threads import NO_THREAD, is_no_thread
+        from launcher.text import NO_THREAD
+        from launcher.threads import is_no_thread
 
         if is_no_thread(error):
             print(f"launch: {NO_THREAD}", file=sys.stderr)

@@ -5,6 +5,7 @@ Python 3.8 and the standard library only: this module also runs on the hosts.
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 from typing import Iterable, Mapping, Optional, Sequence
@@ -15,6 +16,11 @@ KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
 _LONGEST = 2000
 #: The part of the letters of two words that a misspelling has in common with the name, at the least.
 _ALIKE = 0.75
+#: Why no thread or process can be started, and what to look at.
+NO_THREAD = (
+    "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
+    "container or the service"
+)
 
 
 def signal_name(number: int) -> str:
@@ -185,3 +191,8 @@ class Waiting:
         first = self._next == self.FIRST
         self._next = self.SECOND if waited < self.SECOND else 2 * waited
         return "waiting for" if first else f"still waiting, after {duration(waited)}, for"
+
+
+def why_not_started(error: OSError) -> str:
+    """Return why a program could not be started, for the user."""
+    return NO_THREAD if error.errno == errno.EAGAIN else error.strerror or str(error)

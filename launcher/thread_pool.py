@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from launcher.errors import TransportError
-from launcher.threads import NO_THREAD, is_no_thread
+from launcher.text import NO_THREAD
+from launcher.threads import is_no_thread
 
 _T = TypeVar("_T")
 

@@ -5,19 +5,14 @@ All single threads of the launcher are started here; `launcher.thread_pool` has 
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from launcher.errors import TransportError
+from launcher.text import NO_THREAD
 
 _T = TypeVar("_T")
-#: Why no thread or process can be started, and what to look at.
-NO_THREAD = (
-    "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
-    "container or the service"
-)
 
 
 def start(thread: threading.Thread) -> None:
@@ -56,8 +51,3 @@ def in_thread(function: Callable[[], _T]) -> _T:
 def is_no_thread(error: BaseException) -> bool:
     """Return whether Python says that the system starts no more threads."""
     return isinstance(error, RuntimeError) and str(error).startswith("can't start new thread")
-
-
-def why_not_started(error: OSError) -> str:
-    """Return why a program could not be started, for the user."""
-    return NO_THREAD if error.errno == errno.EAGAIN else error.strerror or str(error)

@@ -26,6 +26,7 @@ from launcher.agent.watchdog import ENDING, Deadline
 from launcher.errors import LaunchError, NotRunnableError
 from launcher.scheduler.cluster_spec import TF_CONFIG_ROLES, ClusterSpec, complete
 from launcher.task_id import TaskId
+from launcher.text import why_not_started
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
@@ -249,7 +250,11 @@ class Agent:
                 why = f"the Python of the environment {command.venv!r} does not run"
                 self._refuse_ports(why, NotRunnableError.exit_code)
 
-        self._children.ask(lambda: environments.try_python(folder), environments.SECONDS, report)
+        try:
+            self._children.ask(lambda: environments.try_python(folder), environments.SECONDS, report)
+        except OSError as error:
+            why = f"the Python of the environment {command.venv!r} can't be tried: {why_not_started(error)}"
+            self._refuse_ports(why, LaunchError.exit_code)
 
     def _refuse_ports(self, why: str, code: int) -> None:
         self._send(events.PortsRefused("", events.now(), why, code))
@@ -469,4 +474,8 @@ class Agent:
             unreachable = ports.read_unreachable(answer, command.addresses)
             self._send(events.PeersTried("", events.now(), unreachable))
 
-        self._children.ask(lambda: ports.print_unreachable(command.addresses), ports.SECONDS, report)
+        try:
+            self._children.ask(lambda: ports.print_unreachable(command.addresses), ports.SECONDS, report)
+        except OSError as error:
+            unknown = dict.fromkeys(command.addresses, why_not_started(error))
+            self._send(events.PeersTried("", events.now(), unknown))

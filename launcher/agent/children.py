@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 from launcher.agent.connection import Connection
 from launcher.agent.processes import become_function
 from launcher.protocol import CREDIT, CloseCommand, CommandCredit, CommandData, CommandEnded, RunCommand
+from launcher.text import why_not_started
 
 #: Bytes kept of the stderr of a child.
 _LIMIT = 64 * 1024
@@ -133,7 +134,7 @@ class Children:
         try:
             child = _Child(call, lambda data: send(CommandData(number, data)), ended)
         except OSError as error:
-            send(CommandEnded(number, 125, f"no process for it: {error.strerror}"))
+            send(CommandEnded(number, 125, f"no process for it: {why_not_started(error)}"))
         else:
             child.number = number
             self._commands[number] = self._started(child)
@@ -300,5 +301,5 @@ def become(arguments: Mapping[str, Any]) -> int:
 
 
 def _not_found(error: OSError, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    sys.stderr.write(f"{argv[0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
+    sys.stderr.write(f"{argv[0]}: {why_not_started(error)}; PATH is {env.get('PATH', '')}\n")
     return NOT_FOUND

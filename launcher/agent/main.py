@@ -99,7 +99,7 @@ def start(arguments: Mapping[str, Any]) -> int:
             raise
         return connect(arguments)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
-    watchdog = os.fork()
+    watchdog = processes.fork()
     if watchdog:
         listener.close()
         return connect(arguments, watchdog)
@@ -123,7 +123,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     if not waiting.poll()[0][1] & select.POLLIN:
         sys.exit(1)
     listener = listen(str(arguments["token"]))
-    if os.fork() == 0:
+    if processes.fork() == 0:
         listener.close()
         processes.leave_to_launcher()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to a step: the agent reports that

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence
 
 from launcher.record import Record
+from launcher.text import why_not_started
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
@@ -80,6 +81,15 @@ def wake_on(*numbers: int) -> int:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     return reading
+
+
+def fork() -> int:
+    """Fork as `os.fork` does; where that is not possible, say why on stderr and exit."""
+    try:
+        return os.fork()
+    except OSError as error:
+        sys.stderr.write(f"{why_not_started(error)}\n")
+        sys.exit(1)
 
 
 def ended_child() -> Optional[int]:

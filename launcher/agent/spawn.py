@@ -13,6 +13,7 @@ from launcher.agent.lookup import find_executable, find_script
 from launcher.errors import LaunchError, NotRunnableError
 from launcher.record import Record
 from launcher.regular_file import open_regular
+from launcher.text import why_not_started
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT.
@@ -288,4 +289,4 @@ def _about_first_line(code: Optional[int], path: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    return why_not_started(error) if isinstance(error, OSError) else str(error)

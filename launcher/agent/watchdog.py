@@ -82,7 +82,7 @@ def watch(
     processes.become_subreaper("launch-watchdog")  # before the fork, so that ctypes is imported once
     reading, writing = os.pipe()
     watchdog = processes.look_at(os.getpid())
-    pid = os.fork()
+    pid = processes.fork()
     if pid == 0:
         os.close(writing)
         _run(agent, reading, watchdog)

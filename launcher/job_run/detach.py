@@ -32,8 +32,7 @@ from launcher.report import Report
 from launcher.runs.folder import batched, create, discard
 from launcher.runs.logs import GrowingLog
 from launcher.runs.run import Batch, Run, load
-from launcher.text import printable, signal_name
-from launcher.threads import why_not_started
+from launcher.text import printable, signal_name, why_not_started
 from launcher.transports.queue import Parcel, Queue
 
 #: Seconds between two looks at the launcher's messages.

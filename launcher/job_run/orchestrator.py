@@ -177,6 +177,15 @@ class Orchestrator:
         self._on_hosts = placement.by_host()
         self._host_of = {placed.task: placed.host for placed in placement.tasks}
 
+    def begin(self) -> None:
+        """Let the renderers begin, before the job runs.
+
+        Raises:
+            LaunchError: One can't.
+        """
+        for renderer in self._display.renderers:
+            renderer.begin(self._opening)
+
     def run(self) -> Report:
         """Run the job to its end.
 
@@ -190,8 +199,6 @@ class Orchestrator:
                 os.set_inheritable(self._commands_fd, False)
                 self._loop.watch(self._commands_fd, self._on_commands)
             try:
-                for renderer in self._display.renderers:
-                    renderer.begin(self._opening)
                 self._on_notices()
                 with suppress(OSError):  # no file descriptor is left
                     self._control.open(self._opening.job)

@@ -316,10 +316,12 @@ def _launch(
             board,
             hosts.grow,
         )
-        complete = written = unstarted.job_runs = True
+        complete = written = True
         with ExitStack() as ending:
             # A signal after the end of the job, as at scancel, does not prevent the report.
             with interrupts.queued():
+                orchestrator.begin()
+                unstarted.job_runs = True
                 report = orchestrator.run()
                 left = report.restarts < restarts
                 near = interrupts.limit_is_near

@@ -21,7 +21,7 @@ from launcher.errors import LaunchError
 from launcher.output.base import Opening, Shown
 from launcher.report import Reason, Report, TaskState
 from launcher.task_id import TaskId
-from launcher.threads import why_not_started
+from launcher.text import why_not_started
 
 #: Panes of a window; more tasks get more windows.
 PANES = 9

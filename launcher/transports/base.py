@@ -15,8 +15,8 @@ from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.protocol import Message
 from launcher.record import Record
-from launcher.text import byte_size, listed
-from launcher.threads import NO_THREAD, start
+from launcher.text import NO_THREAD, byte_size, listed
+from launcher.threads import start
 
 _T = TypeVar("_T")
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.

@@ -21,8 +21,7 @@ from launcher.errors import TransportError
 from launcher.events import Command
 from launcher.loop import Loop
 from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
-from launcher.text import last_line, signal_name
-from launcher.threads import why_not_started
+from launcher.text import last_line, signal_name, why_not_started
 
 _READ = 256 * 1024
 _STDERR_LIMIT = 64 * 1024

@@ -9,20 +9,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import Launch, Started
 from tests.local.seeing import last_run
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
-#: A user with a name on every system; the kernel limits no threads of root.
-DAEMON = 1
-AS_DAEMON = ["setpriv", f"--reuid={DAEMON}", f"--regid={DAEMON}", "--clear-groups"]
-
-COMMAND = [*AS_DAEMON, sys.executable, "-m", "launcher"]
+#: Users that run nothing: on Debian daemon, bin, sys and so on.
+USERS = range(1, 8)
 #: Connects to the relay until it is answered.
 ASKS = """
 import os, socket, time
@@ -43,56 +41,83 @@ print("answered")
 """
 
 
+class LimitedLaunch(Launch):
+    """The installed command, for a user that has no other process: the kernel does not limit root.
+
+    Args:
+        home: The home, of that user.
+        uid: The user.
+    """
+
+    def __init__(self, home: Path, uid: int) -> None:
+        super().__init__(home)
+        self._as_user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+    def begin(self, *words: str, most: int | None = None) -> Started:
+        """Start it, with so many threads and processes at the most, its own among them."""
+        limit = [] if most is None else ["prlimit", f"--nproc={most}:"]
+        return self.start(*words, cwd="/", command=[*limit, *self._as_user, sys.executable, "-m", "launcher"])
+
+    def limit(self, started: Started, most: int) -> None:
+        """Limit the threads and processes of one that runs."""
+        limit = ["prlimit", f"--pid={started.process.pid}", f"--nproc={most}:"]
+        subprocess.run([*self._as_user, *limit], timeout=10, check=True)
+
+
 @pytest.fixture
-def daemon_launch(lab: Lab) -> Iterator[Launch]:
-    """The installed command, with the keys of the lab, for a user that is not root."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # the tests' own folder is root's alone
-        home = Path(folder) / "home"
+def limited(lab: Lab) -> Iterator[LimitedLaunch]:
+    """The command with the keys of the lab, for a user that no other test has now."""
+    with ExitStack() as stack:
+        lock = stack.enter_context(socket.socket(socket.AF_UNIX))
+        uid = next(uid for uid in USERS if _is_bound(lock, f"\0tf-launcher-test-user-{uid}"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
+        home = folder / "home"  # the tests' own folder is root's alone
         lab.move_in(home)
-        for path in (Path(folder), home, *home.rglob("*")):
-            os.chown(path, DAEMON, DAEMON)
-        command = Launch(home)
+        for path in (folder, home, *home.rglob("*")):
+            os.chown(path, uid, uid)
+        command = LimitedLaunch(home, uid)
         yield command
         for started in command.started:
             started.kill()
 
 
-def limit_threads(pid: int, most: int) -> None:
-    """Let a process start no thread or child while its user has so many."""
-    subprocess.run([*AS_DAEMON, "prlimit", f"--pid={pid}", f"--nproc={most}:"], timeout=10, check=True)
+def _is_bound(lock: socket.socket, name: str) -> bool:
+    try:
+        lock.bind(name)
+    except OSError:
+        return False
+    return True
 
 
-def test_a_host_is_lost_and_no_thread_is_left(daemon_launch: Launch, hosts: list[LabHost]):
-    started = daemon_launch.start(
+def test_a_host_is_lost_and_no_thread_is_left(limited: LimitedLaunch, hosts: list[LabHost]):
+    started = limited.begin(
         "--hosts", "node1,node2", "--workers", "2", "--lease", "6", "--grace", "1", "--", "sh", "-c",
-        "echo up; exec sleep 300", cwd="/", command=COMMAND,
+        "echo up; exec sleep 300",
     )  # fmt: skip
     started.until(lambda it: it.out.count("up") == 2, 60)
-    limit_threads(started.process.pid, 1)
+    limited.limit(started, 1)
     hosts[1].kill_sshd_sessions()
     ended = started.wait(60)
     assert ended.code == 125
     assert "Traceback" not in ended.err
-    report = json.loads((last_run(daemon_launch).path / "report.json").read_text())
+    report = json.loads((last_run(limited).path / "report.json").read_text())
     assert (report["exit_code"], report["failure"]["host"]) == (125, "node2")
     assert "ulimit -u" in report["failure"]["text"]
 
 
-def test_the_port_of_a_relay_is_used_and_no_thread_is_left(daemon_launch: Launch, hosts: list[LabHost]):
+def test_the_port_of_a_relay_is_used_and_no_thread_is_left(limited: LimitedLaunch):
     """Such a connection is refused, with a line; the job goes on, and so does its relay with more threads."""
-    path = daemon_launch.home / "relay"
+    path = limited.home / "relay"
     with socket.socket(socket.AF_UNIX) as program:
         program.bind(str(path))
         path.chmod(0o777)
         program.listen()
-        started = daemon_launch.start(
-            "--hosts", "node1", "--workers", "1", "--relay", str(path), "--", "python3", "-uc", ASKS,
-            cwd="/", command=COMMAND,
-        )  # fmt: skip
+        words = ("--hosts", "node1", "--workers", "1", "--relay", str(path), "--", "python3", "-uc", ASKS)
+        started = limited.begin(*words)
         started.until(lambda it: "asking" in it.out, 60)
-        limit_threads(started.process.pid, 1)
+        limited.limit(started, 1)
         started.until(lambda it: "ulimit -u" in it.err and "refused" in it.out, 20)
-        limit_threads(started.process.pid, 1000)
+        limited.limit(started, 1000)
         program.settimeout(20)
         peer, _ = program.accept()
         with peer:
@@ -104,10 +129,21 @@ def test_the_port_of_a_relay_is_used_and_no_thread_is_left(daemon_launch: Launch
 
 
 @pytest.mark.parametrize("most", [1, 3, 5])
-def test_too_few_threads_for_all_hosts(daemon_launch: Launch, most: int):
-    command = ["prlimit", f"--nproc={most}:", *COMMAND]
-    words = ("--hosts", "node1,node2", "--workers", "2", "true")
-    ended = daemon_launch.start(*words, cwd="/", command=command).wait(30)
+def test_too_few_threads_for_all_hosts(limited: LimitedLaunch, most: int):
+    ended = limited.begin("--hosts", "node1,node2", "--workers", "2", "true", most=most).wait(30)
     assert ended.code == 125
-    lines = ended.err.splitlines()
-    assert lines and all(line.startswith("launch: node") and "ulimit -u" in line for line in lines), ended.err
+    assert "ulimit -u" in ended.err and "Traceback" not in ended.err, ended.err
+    assert "Errno" not in ended.err and "RuntimeError" not in ended.err, ended.err
+
+
+@pytest.mark.parametrize("words", [[], ["-d"], ["--tmux"]], ids=str)
+def test_too_few_processes_for_tasks_on_this_machine(limited: LimitedLaunch, words: list[str]):
+    for most in (1, 2, 3):
+        ended = limited.begin(*words, "--workers", "1", "true", most=most).wait(30)
+        if ended.code == 0:  # the job needs no more
+            continue
+        assert ended.code == 125
+        assert "ulimit -u" in ended.err and "Errno" not in ended.err, ended.err
+    for run in limited.state.glob("*"):
+        report = json.loads((run / "report.json").read_text())
+        assert report["exit_code"] == 0 or "ulimit -u" in report["failure"]["text"], report

@@ -17,8 +17,7 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.loop import await_readable
 from launcher.record import Record
-from launcher.text import host_text
-from launcher.threads import why_not_started
+from launcher.text import host_text, why_not_started
 from launcher.transports.base import Commands, RemoteCommand
 from launcher.transports.cleaning import is_dead
 from launcher.transports.docker.container import JOB, KEPT, OWNER, label_options

@@ -13,7 +13,8 @@ from typing import Any
 
 from launcher.errors import TransportError
 from launcher.record import Record
-from launcher.threads import start, why_not_started
+from launcher.text import why_not_started
+from launcher.threads import start
 
 #: Seconds for an answer from the API server; for a whole kubectl command, which may log in first.
 _ANSWER, LIMIT = 15.0, 30.0

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping
 from launcher.errors import TransportError
 from launcher.record import Record
 from launcher.regular_file import read_regular
-from launcher.text import host_text
-from launcher.threads import NO_THREAD, is_no_thread, why_not_started
+from launcher.text import NO_THREAD, host_text, why_not_started
+from launcher.threads import is_no_thread
 from launcher.transports.ssh_query import STDIN, USER_FILE, ask_ssh, is_home_elsewhere
 
 #: The default port, which known_hosts and messages leave out.

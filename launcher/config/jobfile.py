@@ -45,6 +45,8 @@ from launcher.text import nearest
 
 #: Placeholder for a program that is missing, which is a fault.
 _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
+#: Words of a command line that a shell does not pass to a program.
+_SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"})
 
 
 # ---------------------------------------------------------------------- keys
@@ -447,9 +449,16 @@ class _Reader:
             self.notes.append(f"{self.faults.where(line)}: {problem} {why}")
 
     def _note_variables(self, line: int, program: Program) -> None:
-        """Add a note on a ``$NAME`` in arguments, which only a shell would expand."""
-        match = re.search(r"\$(\w+|\{\w+\})", " ".join(program.args), re.ASCII)
-        if match and program.kind is not ProgramKind.CODE and "-c" not in program.args:
+        """Add a note on what only a shell would understand in arguments: ``$NAME``, ``&&`` and the like."""
+        if program.kind is ProgramKind.CODE or "-c" in program.args:
+            return
+        pairs = zip(("", *program.args), program.args, strict=False)  # `--separator '|'` is meant so
+        operators = [word for before, word in pairs if word in _SHELL_OPERATORS and before[:1] != "-"]
+        if operators:
+            problem = f"the program gets {operators[0]} as it is written: no shell reads it"
+            advice = "[sh, -c, '...'] with the whole command in the quotes runs it in a shell"
+            self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
+        elif match := re.search(r"\$(\w+|\{\w+\})", " ".join(program.args), re.ASCII):
             problem = f"the program gets {match[0]} as it is written: no shell expands it"
             advice = f"[sh, -c, 'exec {program.name} ...'] expands it from the task's environment"
             self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")

@@ -194,6 +194,14 @@ def test_a_variable_in_a_command_is_noted():
     assert parsed("command: [sh, -c, 'echo $X']\nroles: {worker: 1}").notes == ()
 
 
+@pytest.mark.parametrize("command", ["python a.py && python b.py", "a.py | tee log", "a.py > log 2>&1"])
+def test_an_operator_of_a_shell_in_a_command_is_noted(command: str):
+    (note,) = parsed(f"command: {command}\nroles: {{worker: 1}}").notes
+    assert note.startswith("j:1: the program gets") and "no shell reads it; [sh, -c, " in note
+    assert parsed(f"command: [sh, -c, '{command}']\nroles: {{worker: 1}}").notes == ()
+    assert parsed("command: a.py 'x && y' a|b --sep '|'\nroles: {worker: 1}").notes == ()
+
+
 def test_roles_laid_over_a_file():
     text = "command: b\nroles: {worker: {count: 2, workdir: w, command: a}, ps: 1, board: {sidecar: true, command: t}}"
     laid = {"worker": {"count": 3, "command": ["-c", "x"], "env": {"A": "1"}}, "chief": 1}

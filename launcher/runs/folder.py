@@ -222,7 +222,7 @@ def _in_use(root: str, reason: str) -> JobError:
 def _cannot_make(root: str, error: OSError) -> LaunchError:
     where = "" if error.filename in (None, root) else f" ({error.filename!r})"
     text = f"can't make the run's folder {root!r}: {error.strerror}{where}"
-    return LaunchError(f"{text}; --run-dir DIR puts it elsewhere")
+    return LaunchError(f"{text}; --run-dir DIR puts it elsewhere, and XDG_STATE_HOME those of all runs")
 
 
 def _remove(folder: str) -> None:

@@ -85,8 +85,6 @@ def test_it_does_not_answer(launch: Launch, kubernetes: Cluster, tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "name", "code"),
     [
-        (signal.SIGINT, "Ctrl-C", 130),
-        (signal.SIGTERM, "SIGTERM", 143),
         (signal.SIGHUP, "a hang-up of the terminal", 129),
         (signal.SIGUSR1, "the notice of a time limit (SIGUSR1)", 124),
     ],

@@ -197,7 +197,8 @@ def a_cluster(folder: Path, name: str, nodes: int = NODES) -> Iterator[Cluster]:
             pytest.fail(f"no Slurm: {script.name} fails: {up.stderr.strip()}", False)
         enter = ["nsenter", f"--net=/run/netns/slurm-{name}", "--"]
         cluster = Cluster(f"{state}/slurm.conf", enter, (str(script), name))
-        with cluster.stack:
+        # Only the backfill scheduler starts heterogeneous jobs. By itself it looks for them every 30 s.
+        with cluster.stack, cluster.configured("SchedulerParameters=bf_interval=1\n"):
             yield cluster
 
 

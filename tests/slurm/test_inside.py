@@ -15,7 +15,7 @@ import pytest
 
 from launcher.agent.node import without_step
 from launcher.transports.slurm.allocation import expanded
-from tests.conftest import Launch, Started
+from tests.conftest import Launch, Started, command_line, stat_field
 from tests.local.seeing import last_run
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
 
@@ -62,11 +62,11 @@ def test_a_heterogeneous_job(start: Start):
     """The nodes of all its components are used."""
     words = ("salloc", "--quiet", "-N1", "-n1", ":", "-N2", "-n4")
     script = "echo at $SLURMD_NODENAME of $SLURM_JOB_NODELIST"
-    ended = start("--workers", "5", "--", "sh", "-c", script, before=words).wait(60)
+    ended = start("--workers", "5", "--", "sh", "-c", script, before=words).wait(90)
     assert ended.code == 0, ended.err
     places = re.findall(r"\| at (n\d) of n1,n2,n3$", ended.out, re.M)
     assert sorted(places) == ["n1", "n2", "n2", "n2", "n3"], ended.out
-    ended = start("--workers", "6", "--dry-run", "true", before=words).wait()
+    ended = start("--workers", "6", "--dry-run", "true", before=words).wait(90)
     assert ended.code == 2 and "was asked for 5 (n1 1, n2 3, n3 1)" in ended.err, ended.err
 
 
@@ -346,15 +346,28 @@ def test_an_srun_is_killed(start: Start, held: dict[str, str], part: str):
 
 
 @pytest.mark.parametrize("victim", ["srun", "agent"])
-def test_the_first_step_is_killed(start: Start, slurm: Cluster, held: dict[str, str], victim: str):
-    """Another one takes its place, with the same Python."""
+def test_the_first_step_is_killed(start: Start, held: dict[str, str], victim: str):
+    """Another one takes its place, with the same Python. The step must die before it has answered."""
+    first_word = "srun" if victim == "srun" else sys.executable
+    earlier = set(os.listdir("/proc"))
     started = start("--workers", "3", "--", "sh", "-c", "echo up", env=held)
-    loading = lambda: [pid for pid, line in slurm.processes() if "import sys" in line]  # noqa: E731
-    assert soon(lambda: sruns(held) if victim == "srun" else loading())
-    if victim == "srun":
-        kill_srun(sruns(held)[0], "main")
-    else:
-        os.kill(loading()[0], signal.SIGKILL)
+    found: list[int] = []
+
+    def has_begun() -> bool:
+        """Look at new processes only: a look at all of them takes longer than the start of a step."""
+        for pid in map(int, filter(str.isdigit, set(os.listdir("/proc")) - earlier)):
+            line, is_of_launch = command_line(pid), stat_field(pid, 4) == str(started.pid).encode()
+            is_step = line.startswith(f"{first_word} ") and "import sys" in line
+            if is_step and is_of_launch == (victim == "srun"):
+                found.append(pid)
+                return True
+        return False
+
+    until = time.monotonic() + 20
+    while not has_begun():
+        assert time.monotonic() < until, started.err
+        time.sleep(0.002)
+    os.kill(found[0], signal.SIGKILL)
     ended = started.wait(60)
     assert (ended.code, ended.out.count("| up")) == (0, 3), ended.err
     assert "scancel" not in ended.err

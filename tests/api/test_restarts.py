@@ -14,6 +14,7 @@ import pytest
 
 from launcher import FeedError, InputMode, TaskFailed, TFCluster, TFParallel
 from launcher.runs.run import json_of
+from tests.local.seeing import soon
 
 FED: dict[str, Any] = {"input_mode": InputMode.FEED, "quiet": True}
 pytestmark = pytest.mark.timeout(180)
@@ -64,6 +65,8 @@ def test_a_node_that_dies_is_fed_again(policy: str, workers: int, tmp_path: Path
     args = {"folder": str(tmp_path), "die": ["0-1"], "wait": True}
     options = {"restarts": 1, "restart": "task", "on_failure": policy, **FED}
     with TFCluster.run(consume, args, workers, **options) as cluster:
+        # All nodes are connected: the first one would be sent all rows, which are less than a window.
+        soon(lambda: all((tmp_path / f"worker-{index}-1").exists() for index in range(workers)))
         cluster.train(PARTITIONS)
         cluster.train(range(20_000, 20_100))
     found = rows_of(tmp_path)

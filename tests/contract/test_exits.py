@@ -58,7 +58,8 @@ def test_the_end_of_a_task_is_reported_before_the_end_of_what_it_left(agent: Dri
 
     A signal that came before would look as if the agent stopped a task without a command.
     """
-    started = agent.started("worker/0", ["sh", "-c", "sleep 60 & wait"])
+    started = agent.started("worker/0", ["sh", "-c", "sleep 60 & echo up; wait"])
+    agent.until(lambda: agent.output("worker/0") == b"up\n", what="its child")
     eyes.kill(15, started.pid)
     agent.wait(events.TaskGone, "worker/0")
     kinds = [type(fact) for fact in agent.facts if getattr(fact, "task", "") == "worker/0"]

@@ -1,4 +1,4 @@
-"""Names a process for ever, on every machine, and tells whether it is alive.
+"""Identifies a process uniquely, across machines and reboots, and tells whether it is alive.
 
 Runs, containers, Jobs and folders of ``--sync`` carry the name of the process that has made them.
 
@@ -48,7 +48,7 @@ class Fate(enum.Enum):
 
 
 class Owner(Record):
-    """Identifies a process for ever."""
+    """Identifies one process, uniquely across machines and reboots."""
 
     pid: int
     #: Field 22 of ``/proc/PID/stat``: clock ticks since boot.

@@ -9,7 +9,8 @@ user's (functions, arguments, results, exceptions) is in it as pickled bytes.
   be pickled, the ``exception``. The answer is empty.
 - A slot that is free sends the ``number`` and ``attempt`` of the instance that it ran (``None``: of none
   yet), its exit ``code`` (-n: signal n), and its ``result`` or its outcome. The answer has the ``number`` and
-  ``attempt`` of the next instance and its ``arguments``; or ``None``: the slot ends, with the exit ``code``.
+  ``attempt`` of the next instance and its ``arguments``. If the answer is ``None``, the slot exits with
+  this ``code``.
 
 A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
 everything as a fresh process would.

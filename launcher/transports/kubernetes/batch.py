@@ -190,7 +190,7 @@ def _current_context(kubectl: Kubectl) -> str | None:
 
 
 def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
-    """Return the Jobs or the pods of launchers, by the names of their runs; or those of one run."""
+    """Return the Jobs or pods of launchers, or of the launcher of one run, by the names of their runs."""
     found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER)}")
     return {str(item["metadata"]["labels"].get(LAUNCHER)): item for item in found}
 

@@ -62,6 +62,12 @@ def send(**fields: Any) -> None:
     os.write(1, json.dumps(fields).encode("ascii") + b"\n")
 
 
+def say_alive(*_: Any) -> None:
+    """Tell the launcher that this program runs. Where nobody hears it, `read_answers` ends this program."""
+    with suppress(OSError):
+        send()
+
+
 def read_answers() -> None:
     """Read answers; at the end of standard input, end this program and all processes that it has started."""
     with open(0, "rb", 0) as answers:
@@ -206,7 +212,10 @@ def locked() -> Iterator[None]:
             remove_incomplete()
             yield
         finally:
+            # What interrupts this would leave what it has not removed yet.
+            ends = signal.signal(signal.SIGTERM, signal.SIG_IGN)
             remove_incomplete()
+            signal.signal(signal.SIGTERM, ends)
 
 
 def content(path: str) -> str:
@@ -348,7 +357,7 @@ def main(asked: Dict[str, Any]) -> None:
     """
     os.environ["PATH"] += ":/usr/local/bin:" + os.path.expanduser("~/.local/bin")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    signal.signal(signal.SIGALRM, lambda *_: send())
+    signal.signal(signal.SIGALRM, say_alive)
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
     threading.Thread(target=read_answers, daemon=True).start()
     check_private()

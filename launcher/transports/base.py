@@ -15,7 +15,7 @@ from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.protocol import Message
 from launcher.record import Record
-from launcher.text import NO_THREAD, byte_size, listed
+from launcher.text import NO_THREAD, byte_size, duration, listed
 from launcher.threads import start
 
 _T = TypeVar("_T")
@@ -322,14 +322,17 @@ def for_each(
             # Otherwise the work of this thread would keep the others from beginning.
             wait(futures.values(), _BEGINNING)
             meanwhile()
-        seconds = _FIRST_NOTICE
+        seconds, waited = _FIRST_NOTICE, 0.0
         left = set(futures.values())
         if loop is not None:
             for future in futures.values():
                 future.add_done_callback(lambda future: loop.call(lambda: left.discard(future)))
         while not loop.until(lambda: not left, seconds) if loop else wait(left, seconds).not_done:
+            # The same line a second time would read like a mistake.
+            waits = f"still waiting, after {duration(waited + seconds)}, for" if waited else "waiting for"
             waiting = [name for name in names if not futures[name].done()]
-            notice(f"waiting for {listed(waiting)}: {step if isinstance(step, str) else step()}")
+            notice(f"{waits} {listed(waiting)}: {step if isinstance(step, str) else step()}")
+            waited += seconds
             seconds *= growth
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

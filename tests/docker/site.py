@@ -109,5 +109,5 @@ def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
         site = DockerSite(engine, folder, stack)
         yield site
     # Launches of other tests are killed meanwhile.
-    expected = ("waiting for ", "removed what a killed launch had left: ")
+    expected = ("waiting for ", "still waiting, ", "removed what a killed launch had left: ")
     assert [line for line in site.notices if not line.startswith(expected)] == []

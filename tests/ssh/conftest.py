@@ -75,7 +75,7 @@ def fleet(lab: Lab, caller: Path, notices: list[str]) -> Iterator[SshConnections
     """Connections to all four, made by `caller`."""
 
     def notice(line: str) -> None:
-        if not line.startswith("waiting for "):
+        if not line.startswith(("waiting for ", "still waiting, ")):
             notices.append(line)
 
     with SshConnections([Host(host.name) for host in lab.hosts], SshSettings(), notice) as fleet:

@@ -105,8 +105,9 @@ def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent
 def test_a_notice_names_the_slow_hosts(home: Home, hosts: list[LabHost], silent: int):
     notices: list[str] = []
     slow = Host("127.0.0.1", port=silent)
-    refusal(Host(hosts[0].name), slow, settings=QUICK._replace(connect_timeout=4.0), notice=notices.append)
-    assert notices == ["waiting for 127.0.0.1: connecting over SSH"]
+    refusal(Host(hosts[0].name), slow, settings=QUICK._replace(connect_timeout=6.5), notice=notices.append)
+    step = "127.0.0.1: connecting over SSH"
+    assert notices == [f"waiting for {step}", f"still waiting, after 6.0s, for {step}"]
 
 
 def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):

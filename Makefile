@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 # Most tests wait: more processes than cores.
-SIDE_BY_SIDE := -p no:cacheprovider -n 10
+SIDE_BY_SIDE := -p no:cacheprovider -n 8
 # Set, it has each launch compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py

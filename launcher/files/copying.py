@@ -21,6 +21,9 @@ T = TypeVar("T")
 _STALL = 600.0
 #: Seconds between two looks at whether the time is over.
 _LOOK = 0.05
+#: Seconds to wait first when a host takes no more bytes. A pipe is empty again within that time, and nothing
+#: says so.
+_FIRST_WAIT = 0.001
 
 
 class Copying:
@@ -141,7 +144,7 @@ class CommandStream(FileStream):
         self._copying.add(moved=size)
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
+        view, longest = memoryview(data), _FIRST_WAIT
         while view:
             try:
                 count = self._command.send(view)
@@ -150,20 +153,24 @@ class CommandStream(FileStream):
                 raise
             view = view[count:]
             if count:
+                longest = _FIRST_WAIT
                 self._moved_at = time.monotonic()
                 self._copying.check(self._host)
-            elif early := self._read():
+                continue
+            early = self._read(longest)
+            longest = min(2 * longest, _LOOK)
+            if early:
                 self._received += self._decoder.feed(early)
                 self.get()
                 raise ProtocolError("it sends and does not receive")
 
-    def _read(self) -> bytes:
-        """Wait `_LOOK` for bytes, or until more can be sent; may return none."""
+    def _read(self, longest: float = _LOOK) -> bytes:
+        """Wait for bytes, at most so many seconds; there may be none."""
         self._copying.check(self._host)
         if time.monotonic() > self._moved_at + _STALL:
             silent = f"no file data for {_STALL:.0f}s; does another copy keep it busy?"
             raise TransportError(f"{self._host}: {silent}")
-        await_readable(self._command, _LOOK)
+        await_readable(self._command, longest)
         data = self._command.recv(256 * 1024)
         if data is None:
             return b""

@@ -257,6 +257,11 @@ def provide_base(found: Engine) -> None:
     found.docker("import", *_CHANGES, str(_archive()), BASE, timeout=MAKE)
 
 
+#: What the image does without, as the real one does: each engine and each node unpacks it.
+_UNUSED = (
+    "usr/share/doc/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/man/*",
+    "var/cache/apt/*.bin", "var/cache/apt/archives/*.deb", "var/lib/apt/lists/*",
+)  # fmt: skip
 #: As the real image has it: what is installed is the image's own, no package manager minds.
 _CHANGES = ("--change", "ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
             "--change", 'CMD ["python3"]')  # fmt: skip
@@ -289,10 +294,8 @@ def _make_archive(archive: Path) -> None:
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
         _finish(root)
         part = archive.with_suffix(".part")
-        subprocess.run(
-            ["tar", "-C", str(root), "-cf", str(part), "--exclude=./var/cache/apt/archives/*.deb", "."],
-            check=True, timeout=MAKE,
-        )  # fmt: skip
+        excluded = [f"--exclude=./{path}" for path in _UNUSED]
+        subprocess.run(["tar", "-C", str(root), "-cf", str(part), *excluded, "."], check=True, timeout=MAKE)
         part.rename(archive)
 
 

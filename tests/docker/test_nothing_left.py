@@ -17,7 +17,7 @@ import pytest
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.processes import children_of
 from launcher.transports.docker.container import OWNER, labels, network_name
-from tests.conftest import Launch
+from tests.conftest import Launch, command_line
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
 from tests.local.seeing import ended_by_ctrl_c, last_run, press_ctrl_c, soon
@@ -279,8 +279,9 @@ def test_the_network_of_a_launcher_that_was_killed_in_a_container(docker: Engine
     if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":
         pytest.skip("these tests run in a container themselves")
     with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"]) as container:
-        soon(lambda: children_of(container.pid))
-        namespace = os.readlink(f"/proc/{children_of(container.pid)[0]}/ns/pid")
+        # From then on it dies with its parent.
+        child = soon(lambda: [pid for pid in children_of(container.pid) if command_line(pid) == "sleep 60"])
+        namespace = os.readlink(f"/proc/{child[0]}/ns/pid")
         inside = this_process()._replace(pid=1, pid_namespace=namespace, machine="container", machine_id="-")
         made.network("inside", job="inside", owner=owner_text(inside))
         assert "--foreign inside" in launch("clean", timeout=60).err

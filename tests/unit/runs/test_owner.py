@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +23,8 @@ from launcher.agent.identity import (
 )
 from launcher.agent.processes import children_of
 from launcher.runs.owner import open_pidfd
+from tests.conftest import command_line
+from tests.local.seeing import soon
 from tests.unit.runs.conftest import Sleeper, owner_of
 
 #: A process of this machine and boot that has ended.
@@ -183,15 +184,12 @@ def test_a_process_as_a_text():
 def test_a_process_of_a_container_that_has_ended_is_dead():
     inside = ["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"]
     with subprocess.Popen(inside) as container:
-        deadline = time.monotonic() + 10
-        while not (child := children_of(container.pid)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        # From then on it dies with its parent.
+        child = soon(lambda: [pid for pid in children_of(container.pid) if command_line(pid) == "sleep 60"])
         namespace = os.readlink(f"/proc/{child[0]}/ns/pid")
         there = this_process()._replace(pid=1, pid_namespace=namespace, machine_id="its own")
         assert fate_of(there) is Fate.UNKNOWN
         container.kill()
         container.wait()
-    deadline = time.monotonic() + 10
-    while fate_of(there) is Fate.UNKNOWN and time.monotonic() < deadline:
-        time.sleep(0.01)
+    soon(lambda: fate_of(there) is not Fate.UNKNOWN)
     assert fate_of(there) is Fate.DEAD

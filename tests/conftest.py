@@ -67,6 +67,11 @@ def examples(most: int, part: int = 4) -> int:
     return most if os.environ.get("LAUNCH_SOAK") else most // part
 
 
+def is_about_waiting(line: str) -> bool:
+    """Whether a line says what ``launch`` waits for, as it may on a busy machine."""
+    return line.removeprefix("launch: ").startswith(("waiting for ", "still waiting, "))
+
+
 class Leaks(NamedTuple):
     """What there is: processes by number and start, threads by name, open files by number and target.
 
@@ -298,9 +303,8 @@ class Ended(NamedTuple):
 
     @property
     def said(self) -> list[str]:
-        """The lines of its standard error without those that say what it waits for, as on a busy machine."""
-        waits = ("launch: waiting for ", "launch: still waiting, ")
-        return [line for line in self.err.splitlines() if not line.startswith(waits)]
+        """The lines of its standard error that it would print on a quiet machine, too."""
+        return [line for line in self.err.splitlines() if not is_about_waiting(line)]
 
 
 class Started:

@@ -21,6 +21,7 @@ from launcher.job import Host, JobSpec
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
 from launcher.transports.local import fork_agent
+from tests.conftest import is_about_waiting
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -118,8 +119,7 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield site
         site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
-    # The machine may be busy.
-    notices = [line for line in notices if not line.startswith(("waiting for ", "still waiting, "))]
+    notices = [line for line in notices if not is_about_waiting(line)]
     assert notices == [], notices
 
 

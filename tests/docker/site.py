@@ -19,6 +19,7 @@ from launcher.transports.docker.container import Container, Mount, container_nam
 from launcher.transports.docker.hosts import Containers
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.launch import Inventory, Launch, Reaching
+from tests.conftest import is_about_waiting
 from tests.docker.engine import BASE, Engine, at_engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
@@ -109,5 +110,5 @@ def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
         site = DockerSite(engine, folder, stack)
         yield site
     # Launches of other tests are killed meanwhile.
-    expected = ("waiting for ", "still waiting, ", "removed what a killed launch had left: ")
-    assert [line for line in site.notices if not line.startswith(expected)] == []
+    removed = "removed what a killed launch had left: "
+    assert [it for it in site.notices if not (is_about_waiting(it) or it.startswith(removed))] == []

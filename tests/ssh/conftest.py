@@ -12,7 +12,7 @@ import pytest
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections
-from tests.conftest import Launch
+from tests.conftest import Launch, is_about_waiting
 from tests.ssh.connecting import Home
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -75,7 +75,7 @@ def fleet(lab: Lab, caller: Path, notices: list[str]) -> Iterator[SshConnections
     """Connections to all four, made by `caller`."""
 
     def notice(line: str) -> None:
-        if not line.startswith(("waiting for ", "still waiting, ")):
+        if not is_about_waiting(line):
             notices.append(line)
 
     with SshConnections([Host(host.name) for host in lab.hosts], SshSettings(), notice) as fleet:

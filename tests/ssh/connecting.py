@@ -15,6 +15,7 @@ from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections
 from launcher.transports.ssh.program import SshProgram
+from tests.conftest import is_about_waiting
 from tests.ssh.lab import Lab
 
 _STUBS = "tests.stubs.programs"
@@ -58,7 +59,7 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
             receive(program)
             assert program.wait(30) is not None, program.stderr()
             program.close()
-    return notices
+    return [line for line in notices if not is_about_waiting(line)]
 
 
 def refusal(*hosts: Host, settings: SshSettings = ONCE, notice: Callable[[str], None] = print) -> str:

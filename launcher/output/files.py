@@ -69,6 +69,15 @@ class Recent:
         return found
 
 
+def _ends_in_a_line(path: str) -> bool:
+    """Return whether a log ends in the middle of a line."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return size > 0 and file.read() != b"\n"
+    return False
+
+
 class Files:
     """Writes the files of a run, without buffers, so that they are complete if launch is killed.
 
@@ -86,7 +95,8 @@ class Files:
         clock: Callable[[], float] = time.time,
         resumed: bool = False,
     ) -> None:
-        self._warn, self._create = warn, _APPEND | os.O_CREAT | (0 if resumed else os.O_EXCL)
+        self._warn, self._resumed = warn, resumed
+        self._create = _APPEND | os.O_CREAT | (0 if resumed else os.O_EXCL)
         #: The run goes on with another launcher: its report is only for that.
         self.goes_on = False
         self._clock = clock
@@ -116,6 +126,9 @@ class Files:
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in opening.placement.tasks)):
             self._append(path, b"", self._create)
+        if self._resumed:
+            tasks = [placed.task for placed in opening.placement.tasks]
+            self._in_line.update(task for task in tasks if _ends_in_a_line(paths.log(task)))
 
     def on(self, event: Shown) -> None:
         """Append output to its task's log, any other event to ``events.jsonl``."""

@@ -70,17 +70,20 @@ _GRANTED = b"\0\n"
 #: A shell that waits for the allocation, and gives it back when its stdin closes. Its stdin is a pipe of
 #: launch, which closes even if launch is killed. SIGTERM takes a pending salloc out of the queue; if salloc
 #: was killed, its job is still there. A salloc that gets SIGTERM when its job is granted may run for ever.
-#: The second shell has the allocation, and frees it even if salloc was killed.
+#: The second shell has the allocation, and frees it even if salloc was killed. The first one reaps a salloc
+#: that ends early, so its pid may be that of another process at the end: the time of its start tells.
 _HOLDER = r"""trap "" INT TERM HUP
 name=$1
 shift
 exec 3<&0
 salloc "$@" /bin/sh -c 'trap "" INT TERM HUP; env -0; echo; exec >/dev/null; cat; scancel $SLURM_JOB_ID' <&3 &
-exec >/dev/null
+exec >/dev/null 2>&1
+started=$(cut -d" " -f22 /proc/$!/stat)
+runs() { [ -e /proc/$!/exe ] && [ "$(cut -d" " -f22 /proc/$!/stat)" = "$started" ]; }
 cat <&3
-kill -TERM $! 2>/dev/null
-i=0; while [ -e /proc/$!/exe ] && [ $i -lt 150 ]; do i=$((i+1)); sleep 0.02; done 2>/dev/null
-kill -KILL $! 2>/dev/null
+runs && kill -TERM $!
+i=0; while runs && [ $i -lt 150 ]; do i=$((i+1)); sleep 0.02; done
+runs && kill -KILL $!
 wait $! || scancel --quiet --me --name="$name"
 """
 

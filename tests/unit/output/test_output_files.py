@@ -32,8 +32,8 @@ def paths(tmp_path) -> RunPaths:
     return RunPaths(str(tmp_path / "run"))
 
 
-def begun(paths: RunPaths, warnings: list[Tell], **hosts: str) -> Files:
-    made = Files(warnings.append, lambda: 5.0)
+def begun(paths: RunPaths, warnings: list[Tell], resumed: bool = False, **hosts: str) -> Files:
+    made = Files(warnings.append, lambda: 5.0, resumed)
     made.begin(Opening("mnist", placement(**hosts), paths, 100.0))
     return made
 
@@ -90,6 +90,21 @@ def test_other_files_in_the_place_of_a_log_are_not_written(paths, warnings, tmp_
         f"{paths.log(W0)} can't be written: File exists"
     ]
     files.close(report())
+
+
+def test_another_launcher_begins_an_attempt_in_a_line_of_its_own(paths, warnings):
+    files = begun(paths, warnings, node1="worker/0 worker/1 ps/0")
+    for task, data in ((W0, b"half a line"), (W1, b"whole\n")):
+        files.on(printed(task, data))
+    files.close(report())
+    files = begun(paths, warnings, resumed=True, node1="worker/0 worker/1 ps/0")
+    for task in (W0, W1, TaskId("ps/0")):
+        files.on(moved(task, 2, TaskState.STARTING))
+    files.close(report())
+    mark = b"launch: attempt 2 starts here\n"
+    assert content(paths.log(W0)) == b"half a line\n" + mark
+    assert content(paths.log(W1)) == b"whole\n" + mark
+    assert content(paths.log(TaskId("ps/0"))) == mark
 
 
 def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkeypatch):

@@ -317,9 +317,17 @@ class Engine:
                 if not _BUSY.search(result.fault) or time.monotonic() > until:
                     break
                 time.sleep(_AGAIN)
-            if result.code and not _GONE.search(result.fault):
+            if result.code and not self._is_gone(item, max(1.0, until - time.monotonic())):
                 left[item.id] = f"{item.kind} {item.name}: {result.fault}"
         return left
+
+    def _is_gone(self, item: EngineObject, seconds: float) -> bool:
+        """Return whether an object could not be removed because it is gone, as another one has removed it.
+
+        What the engine says of the removal itself depends on how far the other one was.
+        """
+        result = self.docker(item.kind, "inspect", "--format", "{{.Name}}", item.id, seconds=seconds)
+        return result.code != 0 and _GONE.search(result.fault) is not None
 
     def sweep(self) -> None:
         """Remove what killed launches have left, but not what ``--keep`` left."""

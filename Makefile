@@ -49,7 +49,7 @@ test: packages oldest data  ## install what is missing; ruff, codespell, mypy, i
 	$(MAKE) --no-print-directory --jobs=4 --output-sync=target collected lint types docs
 	@echo "beside the others run the tests that fork, and some as an ordinary user; they write to $(VENV)/beside.log"
 	@$(MAKE) --no-print-directory forks as-user >$(VENV)/beside.log 2>&1 & \
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS); \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks and not long" $(LONG:%=--ignore tests/soak/%) $(PYTEST_ARGS); \
 	code=$$?; wait $$! || { cat $(VENV)/beside.log; code=1; }; exit $$code
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (two minutes)
@@ -79,6 +79,7 @@ collected: $(VENV)/.dev
 
 soak: packages data  ## random kills, many times, on every transport; trainings that survive kills
 	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(EXAMPLES) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m long tests $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, codespell and import-linter
 	$(BIN)/ruff check .

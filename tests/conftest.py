@@ -180,6 +180,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
         def _split_scope(self, nodeid: str) -> str:
             return _shared_by(nodeid)
 
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            super().mark_test_complete(node, item_index, duration)
+            # It would count the tests of all scopes again after each test, also of those that are done.
+            work = self.assigned_work[node]
+            for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+                del work[scope]
+
         def schedule(self) -> None:
             super().schedule()
             folders: dict[str, list[str]] = {}

@@ -75,6 +75,7 @@ def test_mnist_fed_and_then_inference(run: Run, tmp_path: Path):
     assert len((tmp_path / "digits.txt").read_text().splitlines()) == 10_000
 
 
+@pytest.mark.long
 def test_text_search(run: Run, tmp_path: Path):
     words = ["--context", "2", "6", "--rate", "0.01", "--steps", "150", "--at_once", "2"]
     out = run("text_search/text_search.py", *words)

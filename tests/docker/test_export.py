@@ -88,6 +88,7 @@ def test_several_tasks_decide(compose: Compose, image: str, launch: Launch, weir
     assert tasks == {"worker/0": "0", "worker/1": "7"}
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_mnist(compose: Compose, image: str, launch: Launch, weird_path: Path, docker: Engine):

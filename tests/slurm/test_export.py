@@ -138,6 +138,7 @@ def test_what_can_t_start(submit: Callable[..., Batch], tmp_path: Path):
     assert ended.code == 1 and "LANG: expected in the environment of sbatch" in ended.out
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.slow
 def test_mnist(submit: Callable[..., Batch]):

@@ -129,12 +129,16 @@ def _marked(mark: str) -> Iterator[int]:
 
 
 def _children(parent: int) -> Iterator[int]:
-    """All processes below this one, zombies too: a test that starts one waits for it."""
+    """All processes below this one, zombies too: a test that starts one waits for it.
+
+    Those of an engine are not among them: it unpacks an image for another test, perhaps.
+    """
     if not any(proc(parent, f"task/{thread}/children") for thread in os.listdir(f"/proc/{parent}/task")):
         return
     parents = {pid: int(stat_field(pid, 4) or 0) for pid in _pids()}
     below = {parent}
-    while more := {pid for pid, its in parents.items() if its in below} - below:
+    engines = {pid for pid in parents if proc(pid, "comm") == b"dockerd\n"}
+    while more := {pid for pid, its in parents.items() if its in below - engines} - below:
         below |= more
     yield from below - {parent}
 

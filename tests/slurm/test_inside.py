@@ -16,7 +16,7 @@ import pytest
 
 from launcher.agent.node import without_step
 from launcher.transports.slurm.allocation import expanded
-from tests.conftest import Launch, Started, command_line, stat_field
+from tests.conftest import Launch, Started, command_line
 from tests.local.seeing import last_run
 from tests.slurm.cluster import SRUN_PARTS, Cluster, kill_srun, soon, sruns
 
@@ -348,37 +348,32 @@ def test_an_srun_is_killed(start: Start, held: dict[str, str], part: str):
 
 @pytest.mark.parametrize("victim", ["srun", "agent"])
 def test_the_first_step_is_killed(start: Start, held: dict[str, str], slurm: Cluster, victim: str):
-    """Another one takes its place, with the same Python. The step must die before it has answered."""
-    first_word = "srun" if victim == "srun" else sys.executable
-    nodes = {os.readlink(f"/proc/{slurm.pid(name)}/ns/pid") for name in ("n1", "n2", "n3")}
+    """Another one takes its place, with the same Python. The step dies before it has answered, or soon after.
+
+    It has begun on its node: Slurm keeps a step whose srun is killed between its creation and its start.
+    """
+    nodes = {os.readlink(f"/proc/{slurm.pid(name)}/ns/pid"): name for name in ("n1", "n2", "n3")}
     earlier = set(os.listdir("/proc"))
     started = start("--workers", "3", "--", "sh", "-c", "echo up", env=held)
-    found: list[int] = []
-
-    def is_of_launch(pid: int) -> bool:
-        return stat_field(pid, 4) == str(started.pid).encode()
-
-    def is_of_node(pid: int) -> bool:
-        with suppress(OSError):
-            return os.readlink(f"/proc/{pid}/ns/pid") in nodes
-        return False
+    found: dict[int, str] = {}
 
     def has_begun() -> bool:
         """Look at new processes only: a look at all of them takes longer than the start of a step."""
         for pid in map(int, filter(str.isdigit, set(os.listdir("/proc")) - earlier)):
-            is_step = re.match(rf"{re.escape(first_word)} .*import sys", command_line(pid), re.S)
-            # A test beside this one starts a Python, too.
-            is_ours = is_of_launch(pid) if victim == "srun" else is_of_node(pid)
-            if is_step and is_ours:
-                found.append(pid)
-                return True
+            with suppress(OSError):  # it ended meanwhile
+                node = nodes.get(os.readlink(f"/proc/{pid}/ns/pid"))
+                if node and re.match(rf"{re.escape(sys.executable)} .*import sys", command_line(pid), re.S):
+                    found[pid] = node
+                    return True
         return False
 
     until = time.monotonic() + 20
     while not has_begun():
         assert time.monotonic() < until, started.err
         time.sleep(0.002)
-    os.kill(found[0], signal.SIGKILL)
+    ((agent, node),) = found.items()
+    of_node = [pid for pid in sruns(held) if f" --nodelist={node} " in command_line(pid)]
+    os.kill(agent if victim == "agent" else of_node[0], signal.SIGKILL)
     ended = started.wait(60)
     assert (ended.code, ended.out.count("| up")) == (0, 3), ended.err
     assert "scancel" not in ended.err

@@ -21,8 +21,8 @@ T = TypeVar("T")
 _STALL = 600.0
 #: Seconds between two looks at whether the time is over.
 _LOOK = 0.05
-#: Seconds to wait first when a host takes no more bytes. A pipe is empty again within that time, and nothing
-#: says so.
+#: Seconds of the first wait when a host takes no more bytes; each further wait is twice as long. A pipe is
+#: usually empty again after the first one, and no descriptor becomes readable then.
 _FIRST_WAIT = 0.001
 
 
@@ -144,7 +144,7 @@ class CommandStream(FileStream):
         self._copying.add(moved=size)
 
     def _write(self, data: bytes) -> None:
-        view, longest = memoryview(data), _FIRST_WAIT
+        view, wait_seconds = memoryview(data), _FIRST_WAIT
         while view:
             try:
                 count = self._command.send(view)
@@ -153,24 +153,24 @@ class CommandStream(FileStream):
                 raise
             view = view[count:]
             if count:
-                longest = _FIRST_WAIT
+                wait_seconds = _FIRST_WAIT
                 self._moved_at = time.monotonic()
                 self._copying.check(self._host)
                 continue
-            early = self._read(longest)
-            longest = min(2 * longest, _LOOK)
+            early = self._read(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, _LOOK)
             if early:
                 self._received += self._decoder.feed(early)
                 self.get()
                 raise ProtocolError("it sends and does not receive")
 
-    def _read(self, longest: float = _LOOK) -> bytes:
-        """Wait for bytes, at most so many seconds; there may be none."""
+    def _read(self, wait_seconds: float = _LOOK) -> bytes:
+        """Wait for bytes from the host, and return them. If none come in time, they are empty."""
         self._copying.check(self._host)
         if time.monotonic() > self._moved_at + _STALL:
             silent = f"no file data for {_STALL:.0f}s; does another copy keep it busy?"
             raise TransportError(f"{self._host}: {silent}")
-        await_readable(self._command, longest)
+        await_readable(self._command, wait_seconds)
         data = self._command.recv(256 * 1024)
         if data is None:
             return b""

@@ -69,7 +69,7 @@ class Recent:
         return found
 
 
-def _ends_in_a_line(path: str) -> bool:
+def _ends_mid_line(path: str) -> bool:
     """Return whether a log ends in the middle of a line."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -128,7 +128,7 @@ class Files:
             self._append(path, b"", self._create)
         if self._resumed:
             tasks = [placed.task for placed in opening.placement.tasks]
-            self._in_line.update(task for task in tasks if _ends_in_a_line(paths.log(task)))
+            self._in_line.update(task for task in tasks if _ends_mid_line(paths.log(task)))
 
     def on(self, event: Shown) -> None:
         """Append output to its task's log, any other event to ``events.jsonl``."""

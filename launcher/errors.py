@@ -16,7 +16,7 @@
     │   │   └── WayDown                  what leads to the host is down for a while
     │   └── HostGone                     an agent, or its host, that will not come back
     │       ├── AllGone                      ... and so have all others: their allocation is over
-    │       └── Preempted                    ... by a cluster, or to get more memory
+    │       └── Preempted                    ... because a cluster took it
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
@@ -135,7 +135,7 @@ class HostGone(TransportError):
 
 
 class Preempted(HostGone):
-    """A cluster took the host away, or a new one with more memory replaces it: the restart does not count."""
+    """A cluster took the host away: the restart does not count."""
 
 
 class AllGone(HostGone):

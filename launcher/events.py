@@ -219,16 +219,6 @@ class RestartAsked(Record):
     tasks: Tuple[TaskId, ...]
 
 
-class Grown(Record):
-    """The answer to `Grow`: a line for the user; empty: its memory had its last size."""
-
-    host: str
-    at: float
-    text: str
-    #: Whether its memory has another size now.
-    larger: bool = False
-
-
 class OutputDelayed(Record):
     """Output of tasks may be on its way: its reader is slow, or the connection to a host is broken."""
 
@@ -260,7 +250,7 @@ AgentEvent = Union[
     HostNotice,
     AgentClosed,
 ]
-Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, Grown, OutputDelayed, TimeUp]
+Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, TimeUp]
 
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process
@@ -384,12 +374,6 @@ class StartAgent(Record):
     host: str
 
 
-class Grow(Record):
-    """To the launcher: give a host whose memory ran out the next size. It answers `Grown` or `AgentLost`."""
-
-    host: str
-
-
 class CheckNetwork(Record):
     """To the launcher: every port is held, so let hosts try to connect to those of others (`TryPeers`)."""
 
@@ -487,7 +471,6 @@ Command = Union[
     AgentCommand,
     HangUp,
     StartAgent,
-    Grow,
     CheckNetwork,
     MakePlan,
     MoveTasks,

@@ -174,10 +174,9 @@ class Role(Record):
     flags: bool | None = None
     #: The image of the containers of its tasks; ``None``: as for the job.
     image: str | None = None
-    #: Limits of each task, for containers; ``None``: as for the job. CPUs, and sizes of memory in bytes: the
-    #: first attempt has the first one, and an attempt after one that was out of memory has the next.
+    #: Limits of each task, for containers: CPUs, and bytes of memory; ``None``: as for the job.
     cpus: float | None = None
-    memory: tuple[int, ...] | None = None
+    memory: int | None = None
     #: ``file:line`` of the role and of its program, for messages.
     source: str = ""
     program_source: str = ""

@@ -77,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
     made, text = make(options, job, label(job, _name(command)))
     for note in (*options.notes, *made.placement.notes):
         print_notice(note)
-    if any(len(role.memory or ()) > 1 for role in made.job.roles):
-        print_notice("the file has only the first memory size: without launch no task gets a larger one")
     print(text, end="")
     return 0
 

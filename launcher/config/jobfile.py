@@ -20,7 +20,6 @@ from launcher.config.schema import (
     Node,
     Section,
     Values,
-    joined,
     mapping,
     quoted,
     several,
@@ -93,7 +92,7 @@ _GPU = "nvidia.com/gpu"
 _QUANTITIES = mapping(
     table(
         Key("cpu", "CPUs, as in 2 or 500m.", single(values.cpu_quantity)),
-        Key("memory", "Memory, as in 512Mi or 2Gi.", joined(values.memory_quantities)),
+        Key("memory", "Memory, as in 512Mi or 2Gi.", single(values.memory_quantity)),
         Key(_GPU, "GPUs.", _WHOLE_GPUS),
     ),
     f"expected a mapping with cpu:, memory: or {_GPU}:",

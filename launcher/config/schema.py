@@ -275,19 +275,6 @@ def single(read: Callable[[str], Any]) -> Read:
     return value
 
 
-def joined(read: Callable[[str], Any]) -> Read:
-    """A reader of a list of values, or of one: ``read`` gets their texts with commas between them."""
-
-    def value(node: Node, label: str, faults: Faults) -> Any:
-        if not isinstance(node.value, list):
-            return single(read)(node, label, faults)
-        texts = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
-        whole = len(texts) == len(node.value)
-        return faults.check(node.line, label, ",".join(texts), read) if whole else None
-
-    return value
-
-
 def alone(text: str) -> Sequence[str]:
     """A text as the only item of a list: a path may contain commas and blanks."""
     return (text,)

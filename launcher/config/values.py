@@ -12,8 +12,6 @@ from launcher.job import RESERVED_VARIABLES
 
 MOST_GPUS = 256
 MOST_SLOTS = 1_000_000
-#: Sizes of memory that attempts get one after the other.
-MOST_SIZES = 8
 #: The longest duration in days: timers of the system end at about 292 years.
 MOST_DAYS = 10_000
 
@@ -209,26 +207,11 @@ def memory(text: str) -> int:
     """Bytes of a container's memory: ``512m``, ``2g``, ``1.5GiB``, as ``docker run --memory`` takes it."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", text, re.IGNORECASE)
     if match is None:
-        raise ValueError("expected a size such as 512m or 2g")
+        raise ValueError("expected one size such as 512m or 2g")
     size = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))
     if not 6 << 20 <= size < 1 << 63:
         raise ValueError("expected from 6m to 8388607t: container engines accept no other size")
     return size
-
-
-def _ascending(read: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
-    """A reader of sizes with commas between them, each larger than the one before."""
-
-    def sizes(text: str) -> tuple[int, ...]:
-        found = tuple(map(read, comma_separated(text)))
-        if len(found) > MOST_SIZES or [*found] != sorted({*found}):
-            raise ValueError(f"expected at most {MOST_SIZES} sizes, each larger than the one before")
-        return found
-
-    return sizes
-
-
-memory_sizes = _ascending(memory)
 
 
 def cpus(text: str) -> float:
@@ -255,9 +238,6 @@ def memory_quantity(text: str) -> int:
     unit = match[2] or " "
     power = " KMGT".index(unit[0].upper())
     return memory(str(int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)))
-
-
-memory_quantities = _ascending(memory_quantity)
 
 
 def exit_codes(text: str) -> range:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from launcher import events
-from launcher.errors import LaunchError, Preempted, ProtocolError, TransportError
+from launcher.errors import LaunchError, ProtocolError, TransportError
 from launcher.fields import FieldReader
 from launcher.job import STOP_NOW, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.job_run.control import Control
@@ -104,7 +104,6 @@ class Orchestrator:
         commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
         moves: how tasks move; ``None``: they do not.
         board: TensorBoard; ``None``: the job has none.
-        grow: see `launcher.transports.base.Hosts.grow`.
     """
 
     def __init__(
@@ -122,7 +121,6 @@ class Orchestrator:
         commands_fd: int | None = None,
         moves: Moves | None = None,
         board: Board | None = None,
-        grow: Callable[[str], str] | None = None,
     ) -> None:
         self._loop = loop
         self._job = job
@@ -137,7 +135,6 @@ class Orchestrator:
         self._partial_command = b""
         self._moves = moves
         self._board = board
-        self._grow_memory = grow
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
         state = JobState(job, planned, check, tasks_end=tasks_end, managed=interrupts.managed)
         self._machine = Machine(opening.job, state)
@@ -161,7 +158,6 @@ class Orchestrator:
             events.CloseAgent: self._send,
             events.HangUp: self._hang_up,
             events.StartAgent: self._start_agent,
-            events.Grow: self._grow,
             events.MakePlan: self._make_plan,
             events.MoveTasks: self._move_tasks,
             events.SetTimer: self._set_timer,
@@ -479,27 +475,6 @@ class Orchestrator:
             self._connections.pop(host).link.close()
         self._open(self._machine.state.hosts[host].host)
         self._send(events.HoldOutput(host, self._held))
-
-    def _grow(self, command: events.Grow) -> None:
-        """Give a host more memory; another thread waits for it."""
-        assert self._grow_memory is not None
-        grow, host = self._grow_memory, command.host
-
-        def grown() -> events.Event:
-            try:
-                text = grow(host)
-                return events.Grown(host, events.now(), text, bool(text))
-            except Preempted as error:
-                return events.AgentLost(host, events.now(), str(error), preempted=True)
-            except (LaunchError, OSError) as error:
-                text = host_text(f"{host} was out of memory, and its limit can't be raised: {error}")
-                return events.Grown(host, events.now(), text)
-
-        self._loop.work(grown, lambda answer: self._grown(host, answer.result()))
-
-    def _grown(self, host: str, event: events.Event) -> None:
-        if self._machine.state.hosts[host].growing:  # else it was lost meanwhile
-            self._execute(self._machine.handle(event))
 
     def _make_plan(self, command: events.MakePlan) -> None:
         self.plan = make_plan(self._job, self._placement, command.ports)

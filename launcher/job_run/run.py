@@ -314,7 +314,6 @@ def _launch(
             options.commands_fd,
             moves,
             board,
-            hosts.grow,
         )
         complete = written = True
         with ExitStack() as ending:

@@ -68,8 +68,6 @@ class HostRecord(StateRecord):
         self.tasks: list[TaskRecord] = []
         #: Whether its agent has said that it runs; whether it has not answered yet a request to end tasks.
         self.ready = self.unanswered = False
-        #: Whether it is to get more memory before its tasks start.
-        self.growing = False
         #: Notices since it started a task.
         self.notices = 0
         #: Why its tasks can't use their environment; empty: they can, as far as the launcher knows.
@@ -95,7 +93,7 @@ class HostRecord(StateRecord):
         super().move(state, cause)
         self._counts[state] += 1
         if not self.active:
-            self.ready = self.unanswered = self.growing = False
+            self.ready = self.unanswered = False
 
     def hold_ports(self) -> HoldPorts:
         """The command to hold ports for its tasks."""

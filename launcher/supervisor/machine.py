@@ -180,7 +180,6 @@ _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.AgentClosed: host_events.agent_closed,
     events.StopAsked: requests.stop_asked,
     events.RestartAsked: restarting.asked,
-    events.Grown: restarting.grown,
     events.OutputDelayed: stalls.output_delayed,
     events.TimeUp: _time_up,
 }

@@ -144,8 +144,6 @@ def after_loss(
         return False, ""
     if job.tasks_end is None or not job.restarts.may_start([record.task for record in own]):
         return False, ""
-    if event.preempted:  # with more memory the next attempt may not fail in the same way
-        job.restarts.forget_failures(record.task for record in own)
     names = job.tasks.names([record.task for record in own])
     if moving is not None and host.name not in moving.lost_hosts:
         restart, where = moving, ", too"
@@ -259,7 +257,7 @@ def time_up(job: JobState, event: events.TimeUp) -> list[str]:
 def start_if_due(job: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its time is over and the last of them is gone.
 
-    If tasks move, their new hosts hold ports first; new containers are waited for, and more memory.
+    If tasks move, their new hosts hold ports first; new containers are waited for.
     """
     if not restart.tasks or restart.stage is not Stage.DUE or not restart.tasks.isdisjoint(job.tasks.open):
         return
@@ -269,33 +267,12 @@ def start_if_due(job: JobState, restart: Restart) -> None:
             job.do(events.CancelTimer(restart.timer))
             hold_ports(job, restart)
         return
-    records = job.tasks.start_order(restart.tasks)
-    for record in records:
-        host = job.hosts[record.next_host]
-        if record.out_of_memory and not host.growing:
-            host.growing = True
-            job.do(events.Grow(host.name))
-        record.out_of_memory = False
-    if any(job.hosts[record.next_host].growing for record in records):
-        return
     job.restarts_made += 1
-    for record in records:
+    for record in job.tasks.start_order(restart.tasks):
         job.tasks.start_again(record)
         job.start(record)
     job.end_restart(restart)
     job.do(events.SetTimer("start", START_LIMIT), NOTICE_TIMER)
-
-
-def grown(job: JobState, event: events.Grown) -> None:
-    """A host has got more memory, or can't have more: its tasks start."""
-    host = job.hosts[event.host]
-    host.growing = False
-    if event.larger:
-        job.restarts.forget_failures(record.task for record in host.tasks)
-    if event.text:
-        job.notify(event.text, urgent=True)
-    for restart in [*job.under_way.values()]:
-        start_if_due(job, restart)
 
 
 def _begin(job: JobState, restart: Restart, cause: Failure | None = None) -> None:

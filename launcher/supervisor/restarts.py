@@ -130,11 +130,6 @@ class Restarts:
         self._steps.clear()
         return progress
 
-    def forget_failures(self, tasks: Iterable[TaskId]) -> None:
-        """They have more memory now: their next failures do not follow from the same cause."""
-        for task in tasks:
-            self._alike.pop(task, None)
-
     def given_up(self, record: TaskRecord, counts: bool) -> str:
         """Why a task that failed does not start again after all, now that all its output is here; else empty.
 

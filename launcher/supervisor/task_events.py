@@ -92,7 +92,6 @@ def exited(job: JobState, event: events.TaskExited) -> None:
     record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
     oom = f", out of memory ({event.oom})" if event.oom and event.signal is not None else ""
     record.detail = f"{record.status.text}{oom}"
-    record.out_of_memory = bool(event.oom) and len(record.role.memory or ()) > 1
     job.tasks.process_ended(event.task, event.at)
     if record.stalled and record.signalled:
         record.outcome, record.reason = TaskState.FAILED, Reason.STALLED
@@ -140,7 +139,7 @@ def _exited_by_itself(job: JobState, record: TaskRecord, event: events.TaskExite
     if not record.status.ok:
         after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
         after += f" (attempt {record.attempt})" if record.attempt > 1 else ""
-        text, hint = f"failed{job.on(record.host)}{after}: {record.detail}", _exit_hint(job, record, event)
+        text, hint = f"failed{job.on(record.host)}{after}: {record.detail}", _exit_hint(record, event)
         _fail(job, record, event, text, hint)
     else:
         restarting.ended_well(job, record, event.at)
@@ -171,10 +170,8 @@ def _fail(
         report_failure(job, text, job.fail(failure, record.status.shell))
 
 
-def _exit_hint(job: JobState, record: TaskRecord, event: events.TaskExited) -> str:
+def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
     """A hint for the user; may be empty."""
-    if record.out_of_memory and not job.restarts.limit:
-        return "`--restarts 1` would start it again with the next size of its memory"
     if event.oom and record.role.memory:
         return "a larger `--memory` gives it more; or make its batches or caches smaller"
     if event.oom:

@@ -109,8 +109,6 @@ class TaskRecord(StateRecord):
         self.detail = ""
         #: Whether a command to stop it was given; whether a signal of a stop sequence was sent to it.
         self.stop_sent = self.signalled = False
-        #: Whether memory ran out, and its host did not get more since.
-        self.out_of_memory = False
         #: Whether it is ended because of its silence.
         self.stalled = False
         #: The numbers of the looks (`stalls`) at its start and at its last output.

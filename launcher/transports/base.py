@@ -15,7 +15,7 @@ from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.protocol import Message
 from launcher.record import Record
-from launcher.text import NO_THREAD, byte_size, duration, listed
+from launcher.text import NO_THREAD, duration, listed
 from launcher.threads import start
 
 _T = TypeVar("_T")
@@ -233,28 +233,11 @@ class Hosts(Protocol):
             TransportError: it can't be used now.
         """
 
-    def grow(self, host: str) -> str:
-        """Give a host, on which no task runs, the next size of its memory. Blocks; any thread may call it.
-
-        Returns:
-            A line for the user, see `outgrown`; empty: it has the last size.
-
-        Raises:
-            Preempted: the host is lost, and `reach` makes one with that size. The text is that line.
-            TransportError: that is not possible now.
-        """
-
     def located(self, placement: Placement) -> Placement:
         """The placement with the present addresses of its hosts; for each plan, after `started`."""
 
     def kept(self) -> Sequence[str]:
         """Lines about containers or files that stay after the job, at the user's request."""
-
-
-def outgrown(host: str, before: int, now: int) -> str:
-    """The line for the user about the sizes of a host's memory, in bytes."""
-    old, new = byte_size(before, binary=True), byte_size(now, binary=True)
-    return f"{host} was out of memory at {old}: its next attempt gets {new}"
 
 
 def with_tilde(path: str) -> str:

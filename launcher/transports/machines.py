@@ -211,10 +211,6 @@ class Machines:
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
 
-    def grow(self, host: str) -> str:
-        """See `Hosts.grow`."""
-        return self._transport.grow(host, self._settings)
-
     def located(self, placement: Placement) -> Placement:
         """See `Hosts.located`."""
         found = {host.name: self._located(host) for host in placement.hosts()}

@@ -154,10 +154,6 @@ class Transport:
         """
         raise NotImplementedError
 
-    def grow(self, host: str, settings: Any) -> str:
-        """Give a host the next size of its memory; see `Hosts.grow`."""
-        raise NotImplementedError
-
     def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
         """Add its options of ``launch clean``."""
 

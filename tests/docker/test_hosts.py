@@ -57,17 +57,6 @@ def test_the_engine_sees_no_secrets_and_the_agents_hold_the_ports(
     assert started.wait(40).code == 130
 
 
-def test_the_container_of_a_host_gets_more_memory(
-    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
-):
-    """It has the sizes of its two tasks together."""
-    code = "import os; os.environ['TASK_INDEX'] == '1' and bytearray(200 << 20)"
-    options = ["--workers", "2", "--memory", "64m,512m", "--restarts", "1", "--no-mount"]
-    ended = launch(*docker_on(hostfile, *options, "--", "python3", "-c", code), cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    assert "node1 was out of memory at 128 MiB: its next attempt gets 1 GiB\n" in ended.err
-
-
 def test_files_that_travel(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     """What is synced is mounted, what is written there can be fetched, and is whose we are there."""
     work = tmp_path / "work"

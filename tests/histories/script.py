@@ -6,7 +6,6 @@
     reaches node1 | reaches node1 all but node2:4001
     ready node1 | held node1 | refused node1 | lacks node1 | closed node1
     lost node1 | taken node1 | over node1
-    grown node1 | full node1    its memory has the next size | has none
     closed                      every agent that is not lost
     worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
     worker/0 finishes 0         exits, and is gone
@@ -79,7 +78,7 @@ def job(
     """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
 
     Also ``evaluator 1 drain 60``, ``board 1 sidecar``, ``ps 1 restart job``, ``ps 1 retryable 128-255``, and
-    ``worker 2 sizes 8 16``: bytes of memory.
+    ``worker 2 memory 8``: bytes.
     """
     roles = []
     for count in counts:
@@ -88,8 +87,8 @@ def job(
         role = role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role
         if more[:1] == ["retryable"]:
             role = role._replace(retryable=tuple(map(exit_codes, more[1:])))
-        if more[:1] == ["sizes"]:
-            role = role._replace(memory=tuple(map(int, more[1:])))
+        if more[:1] == ["memory"]:
+            role = role._replace(memory=int(more[1]))
         roles.append(role._replace(restart=more[1]) if more[:1] == ["restart"] else role)
     policy = Policy(
         OnFailure(on_failure),
@@ -321,9 +320,6 @@ class Script:
             return events.PortsRefused(host, now(), "there is no environment 'tf'", 127)
         if verb == "closed":
             return events.AgentClosed(host, now())
-        if verb in ("grown", "full"):
-            grows = verb == "grown"
-            return events.Grown(host, now(), f"{host} gets more memory" if grows else "", grows)
         assert verb in ("lost", "taken", "over"), verb  # by a cluster: for others, with all others
         self._lost.add(host)
         self._back.discard(host)

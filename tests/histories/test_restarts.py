@@ -9,7 +9,7 @@ from launcher.report import ExitStatus, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.restarts import Restarts
 from launcher.task_id import TaskId
-from tests.histories.script import Case, Replay, Script, cases, check, hosts, job
+from tests.histories.script import Replay, Script, cases, check, hosts, job
 
 GROUPS = """
 worker 2, ps 2 -> worker/1: worker/1 | ps/0: ps/0
@@ -403,75 +403,15 @@ def test_the_others_have_the_wait_to_end():
     assert [stop.steps for stop in replay.all(events.StopTasks)] == [((15, 1.0), (9, 5.0))]
 
 
-OOM = "up; worker/1 dies 9 oom; worker/1 gone"
-GROWN = "grown node1; worker/1 starts; worker/1 finishes 0"
-MEMORY = f"""
-# its host gets more memory, then it starts
-worker 2 sizes 8 16, ps 1, restarts 1: {OOM}; time up restart 1; {GROWN}; worker/0 finishes 0; ps/0 ends;
-    closed
-    -> 0 | succeeded, succeeded, stopped | node1 gets more memory
-# it has the last size: as without sizes
-worker 2 sizes 8 16, ps 1, restarts 1: {OOM}; time up restart 1; full node1; worker/1 starts;
-    worker/1 dies 9 oom; worker/1 gone; worker/0,ps/0 ends; closed
-    -> 137 | stopped, failed: out of memory, stopped | worker/1 failed on node1 after 0.0s (attempt 2): killed
-       by SIGKILL, out of memory (oom_kill 1); no restart is left of 1
-# three times in a row: more memory is not the same way, the last size is
-worker 1 sizes 8 16, restarts 9: up; worker/0 dies 9 oom; worker/0 gone; time up restart 1; grown node1;
-    worker/0 starts; worker/0 dies 9 oom; worker/0 gone; time up restart 2; grown node1; worker/0 starts;
-    worker/0 dies 9 oom; worker/0 gone; time up restart 3; full node1; worker/0 starts;
-    worker/0 dies 9 oom; worker/0 gone; time up restart 4; full node1; worker/0 starts;
-    worker/0 dies 9 oom; worker/0 gone; closed
-    -> 137 | failed: out of memory
-# the user ends the job meanwhile; the host is lost, and a new one takes its place
-worker 2 sizes 8 16, ps 1, restarts 1: {OOM}; time up restart 1; Ctrl-C; grown node1; worker/0,ps/0 ends;
-    closed
-    -> 130 | stopped, failed: out of memory, stopped
-worker 2 sizes 8 16, ps 1, hosts 3, containers, restarts 2: {OOM}; time up restart 1; lost node3;
-    worker/0,ps/0 ends; time up restart 2; ready node3; held node1; held node2; held node3;
-    worker/0,worker/1,ps/0 starts; grown node3; worker/0,worker/1 finishes 0; ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped
-# it is made anew with more memory: that is one restart
-worker 2 sizes 8 16, ps 1, hosts 3, containers, restarts 1: {OOM}; time up restart 1; taken node3;
-    worker/0,ps/0 ends; time up restart 2; ready node3; held node1; held node2; held node3;
-    worker/0,worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed
-    -> 0 | succeeded, succeeded, stopped | host node3 is lost: connection reset; a new one takes its place,
-       all tasks start again (attempt 2, not counted)
-"""
-
-
-@pytest.mark.parametrize("case", cases(MEMORY))
-def test_out_of_memory(case: Case):
-    check(case)
-
-
-def test_a_host_gets_more_memory_before_its_tasks_start():
-    """Once, though two of them are to start."""
-    two = Script(job("worker 2 sizes 8 16", "ps 1", restarts=2), hosts(1))
-    history = f"{OOM}; worker/0 dies 9 oom; worker/0 gone; time up restart 1; time up restart 2"
-    replay = two.play(history)
-    assert replay.all(events.Grow) == (events.Grow("node1"),)
-    assert starts(replay)[3:] == []
-    assert starts(two.play(f"{history}; grown node1"))[3:] == [("worker/1", 2), ("worker/0", 2)]
-
-
-@pytest.mark.parametrize(("end", "sizes"), [("dies 9 oom", "8"), ("dies 9", "8 16")])
-def test_a_host_gets_no_more_memory(end: str, sizes: str):
-    """It has one size, or its task was not out of memory."""
-    history = f"up; worker/1 {end}; worker/1 gone; time up restart 1"
-    replay = Script(job(f"worker 2 sizes {sizes}", "ps 1", restarts=1), hosts(1)).play(history)
-    assert not replay.all(events.Grow)
-    assert starts(replay)[3:] == [("worker/1", 2)]
-
-
 @pytest.mark.parametrize(
-    ("sizes", "expected"),
+    ("limit", "expected"),
     [
-        ("sizes 8 16", "`--restarts 1` would start it again with the next size of its memory"),
-        ("sizes 8", "a larger `--memory` gives it more; or make its batches or caches smaller"),
+        ("memory 8", "a larger `--memory` gives it more; or make its batches or caches smaller"),
         ("", "give it a machine with more memory, or make its batches or caches smaller"),
     ],
 )
-def test_without_restarts_a_hint_says_what_would_give_it_more_memory(sizes: str, expected: str):
-    failure = Script(job(f"worker 2 {sizes}"), hosts(1)).play(OOM).report.failure
+def test_out_of_memory_a_hint_says_what_gives_the_task_more(limit: str, expected: str):
+    replay = Script(job(f"worker 2 {limit}"), hosts(1)).play("up; worker/1 dies 9 oom; worker/1 gone")
+    failure = replay.report.failure
     assert failure is not None
     assert failure.hint == expected

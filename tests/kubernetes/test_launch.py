@@ -64,20 +64,18 @@ if os.environ["TASK_INDEX"] == "1":
 """
 
 
-@pytest.mark.parametrize("whole", [(), ("-x", "WHOLE=1")])
-def test_a_pod_gets_more_memory_after_it_was_out_of_it(
-    start: Start, launch: Launch, kubernetes: Cluster, whole: tuple[str, ...]
+@pytest.mark.parametrize(("whole", "code", "limit"), [((), 137, "64 MiB"), (("-x", "WHOLE=1"), 125, "64Mi")])
+def test_a_pod_is_out_of_memory(
+    start: Start, launch: Launch, kubernetes: Cluster, whole: tuple[str, ...], code: int, limit: str
 ):
-    """A new one, even if its agent lives, and all tasks start again: one restart."""
-    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--memory", "worker=64m,400m", *whole)
+    """The task fails if its agent lives, else the pod is lost; the message names the limit and the option."""
+    words = ("--kubernetes", kubernetes.image, "--workers", "2", "--memory", "worker=64m", *whole)
     # With limits of both the kubelet makes no process of the pod more likely to be killed.
-    more = ("--cpus", "0.5", "--restarts", "1", "--restart", "task")
-    result = start(*words, *more, "--", "python3", "-c", LARGE).wait(90)
-    assert result.code == 0, result.err
-    assert "worker-1 was out of memory at 64 MiB: its next attempt gets 400 MiB" in result.err
-    assert ("OOMKilled: its limit is 64Mi" in result.err) == bool(whole), result.err
-    attempts = [task["attempt"] for task in last_run(launch).report["tasks"]]
-    assert attempts == [2, 2]
+    result = start(*words, "--cpus", "0.5", "--", "python3", "-c", LARGE).wait(90)
+    assert result.code == code, result.err
+    failure = last_run(launch).report["failure"]
+    assert f"its limit is {limit}" in failure["text"], failure
+    assert "--memory" in failure["text"] + failure["hint"], failure
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

@@ -86,6 +86,7 @@ COMMAND_LINE = [
     ("--kubernetes x --docker y true", "docker and kubernetes can't start the same tasks"),
     ("--kubernetes x --user me true", "--user: 'me' is a name; expected UID or UID:GID"),
     ("--kubernetes x --mount /data true", "--mount: the option is not for pods"),
+    ("--docker x --memory 2g,4g true", "--memory: '2g,4g': expected one size such as 512m or 2g"),
     ("--kubernetes x --memory chief=1g true", "--memory chief=: there is no role 'chief'"),
     ("--start-timeout 5m true", "--start-timeout: the option is about Kubernetes"),
     ("srun -n 4 train.py", "type `launch --slurm PROGRAM`; a program of that name: `launch run srun`"),

@@ -27,7 +27,12 @@ _CUT_OFF = "the agent was cut off: its Docker engine has gone, or its container"
         (1, f"WARNING: no swap limit support\n{_OVER_TCP}\n", f"{_CUT_OFF} ({_OVER_TCP})"),
         (1, f"OSError: {_UNREAD}", f"the agent exited: OSError: {_UNREAD}"),
         (1, "", "the agent was killed"),
-        (137, _UNREAD, "its container was killed by SIGKILL (its memory limit is 1 GiB)"),
+        (
+            137,
+            _UNREAD,
+            "its container was killed by SIGKILL "
+            "(its memory limit is 1 GiB; a larger `--memory` gives it more)",
+        ),
         (-9, _UNREAD, "its `docker run` was killed by SIGKILL"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_launcher_has_no_resources_of_tasks():
     """What the user gives tasks beside variables, it does not need; it has limits of its own."""
     container = {"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     spec = {"containers": [container], "initContainers": [{}], "nodeSelector": {"disk": "ssd"}}
-    options = KubernetesOptions("image", memory=(("", (64 << 30,)),), pod={"spec": spec})
+    options = KubernetesOptions("image", memory=(("", 64 << 30),), pod={"spec": spec})
     job = JobSpec((ROLE,))
     launch = Launch("run", job, (), False, options, Reaching(), (TRANSPORT, None), print, lambda: None)
     pod = LauncherPod(launch).manifest(HOST)["spec"]["template"]["spec"]

@@ -45,9 +45,8 @@ class Container(Record):
     mounts: tuple[Mount, ...] = ()
     #: ``UID:GID`` or names the image knows; empty: the image's own user.
     user: str = ""
-    #: Its limit in bytes (``None``: no limit), and those that it may have later, each after out of memory.
+    #: Its limit in bytes; ``None``: no limit.
     memory: int | None = None
-    larger: tuple[int, ...] = ()
     #: Further options of ``docker run``.
     options: tuple[str, ...] = ()
 
@@ -138,9 +137,8 @@ def containers(
             options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
             options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
-        memory, *larger = _sums(_limits(placed.role.memory for placed in tasks)) or (None,)
-        mine = same._replace(host=host, image=image, options=tuple(options))
-        made.append(mine._replace(memory=memory, larger=tuple(larger)))
+        memory = sum(_limits(placed.role.memory for placed in tasks)) or None
+        made.append(same._replace(host=host, image=image, options=tuple(options), memory=memory))
     return made
 
 
@@ -200,12 +198,6 @@ def _limits(limits: Iterable[_N | None]) -> list[_N]:
     given = [*limits]
     found = [one for one in given if one is not None]
     return found if len(found) == len(given) else []
-
-
-def _sums(tasks: Sequence[Sequence[int]]) -> list[int]:
-    """The first sizes of all tasks together, then the second ones, and so on; a task keeps its last size."""
-    steps = range(max(map(len, tasks), default=0))
-    return [sum(sizes[min(step, len(sizes) - 1)] for sizes in tasks) for step in steps]
 
 
 # ---------------------------------------------------------------------- names and labels

@@ -18,7 +18,7 @@ from launcher.task_id import TaskId
 from launcher.text import listed
 from launcher.threads import in_thread
 from launcher.transports import bootstrap
-from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, outgrown, slow
+from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, slow
 from launcher.transports.cleaning import Cleaning
 from launcher.transports.docker.container import (
     HOST_NETWORK,
@@ -329,20 +329,6 @@ class Containers:
             self._links[host].close()
             link = self._links[host] = self._start(host)
         link.await_agent()
-
-    def grow(self, host: str) -> str:
-        """See `Hosts.grow`: the container runs on with a larger limit."""
-        container = self._containers[host]
-        if container.memory is None or not container.larger:
-            return ""
-        engine, (size, *larger) = self._engines[_HERE if self._machines is None else host], container.larger
-        limits = ["--memory", str(size), "--memory-swap", str(size)]
-        if fault := engine.docker("update", *limits, self._name(host)).fault:
-            raise TransportError(fault)
-        grown = self._containers[host] = container._replace(memory=size, larger=tuple(larger))
-        command = self._elsewhere[host].first if host in self._elsewhere else self._links[host].command
-        command.container = grown
-        return outgrown(host, container.memory, size)
 
     def open(self, host: Host) -> Link:
         """See `Hosts.open`: the agent is up already."""

@@ -63,8 +63,7 @@ class ContainerCommand:
         self, command: RemoteCommand, container: Container, program: bytes, is_run: bool = True
     ) -> None:
         self._command, self._is_run = command, is_run
-        #: Its memory may become larger.
-        self.container = container
+        self._container = container
         self._unsent, self._output = program, b""
         #: All that follows on stdout is the agent's; its stdout has ended before.
         self.ready = self._ended = False
@@ -91,12 +90,14 @@ class ContainerCommand:
             found = bootstrap.find_mark(self._output)
             if found is not None:
                 if found[0] != bootstrap.READY:
-                    python = f"{self.container.python} of the image {self.container.image}"
+                    python = f"{self._container.python} of the image {self._container.image}"
                     advice = "--python names another Python of the image"
                     raise TransportError(bootstrap.explain(found[0], python, advice))
                 self.ready = True
             elif len(self._output) > bootstrap.MAX_NOISE:
-                raise TransportError(f"its {self.container.python} printed too much before the agent started")
+                raise TransportError(
+                    f"its {self._container.python} printed too much before the agent started"
+                )
         return self.ready
 
     def await_agent(self) -> None:
@@ -122,7 +123,7 @@ class ContainerCommand:
 
     def explain(self, code: int) -> str:
         """How the container ended, for this exit status of the command; empty if all is well."""
-        return end_fault(code, self.container, self.ready, self._command.stderr())
+        return end_fault(code, self._container, self.ready, self._command.stderr())
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
@@ -195,8 +196,8 @@ class ContainerLink(PipeLink):
     ) -> None:
         self._name, self._engine = name, engine
         self._run = DockerRun(container.host, argv)
-        self.command = ContainerCommand(self._run, container, program)
-        self.await_agent = self.command.await_agent
+        self._command = ContainerCommand(self._run, container, program)
+        self.await_agent = self._command.await_agent
         #: How the container ended; ``None``: it has not.
         self._ended: str | None = None
         super().__init__(container.host, os.dup(self._run.fileno()), os.dup(self._run.fileno()))
@@ -212,7 +213,7 @@ class ContainerLink(PipeLink):
             code = self._run.wait(seconds)
             if code is None:
                 return None
-            self._ended = self.command.explain(code)
+            self._ended = self._command.explain(code)
             if self._refusal and self._ended.startswith("the agent "):
                 self._ended = self._refusal
         return self._ended
@@ -261,7 +262,8 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
     if code - 128 in signal.valid_signals():
         limit = ""
         if container.memory is not None and code - 128 == signal.SIGKILL:
-            limit = f" (its memory limit is {byte_size(container.memory, binary=True)})"
+            size = byte_size(container.memory, binary=True)
+            limit = f" (its memory limit is {size}; a larger `--memory` gives it more)"
         return f"its container was killed by {signal_name(code - 128)}{limit}"
     if began and _CUT_OFF.match(last):
         return f"the agent was cut off: its Docker engine has gone, or its container ({last})"

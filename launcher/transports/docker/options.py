@@ -43,8 +43,8 @@ class DockerOptions(Record):
     mounts: tuple[str, ...] = ()
     no_mount: bool = False
     read_only: bool = False
-    #: Limits: role -> sizes of memory, as of `Role`; role -> CPUs; an empty role is every role.
-    memory: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: Limits: role -> bytes of memory; role -> CPUs; an empty role is every role.
+    memory: tuple[tuple[str, int], ...] = ()
     cpus: tuple[tuple[str, float], ...] = ()
     user: str | None = None
     #: ``missing``, ``always`` or ``never``.
@@ -62,12 +62,12 @@ class DockerOptions(Record):
 
 def shared_keys() -> Sequence[Key]:
     """The keys about containers wherever they run; `read_shared` reads them."""
-    from launcher.config.schema import Key, by_role, joined, single
+    from launcher.config.schema import Key, by_role, single
 
-    gpus, sizes = single(values.whole(0, values.MOST_GPUS)), by_role(joined(values.memory_sizes))
+    gpus, memory = single(values.whole(0, values.MOST_GPUS)), by_role(single(values.memory))
     return (
         Key("image", "The image of roles that have none of their own.", single(values.image)),
-        Key("memory", "The memory limit of each container: 2g. [2g, 4g]: 4g after 2g was too little.", sizes),
+        Key("memory", "The memory limit of each container: 512m, 2g.", memory),
         Key("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
         Key("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
         Key("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
@@ -165,8 +165,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mount SRC[:DST][:ro]", text, **values.REPEATABLE)
     add("--no-mount", "do not mount the working folder")
     add("--read-only", "mount the working folder read-only")
-    text = "limit of each container: 2g; 2g,4g to grow; repeatable"
-    add("--memory [ROLE=]SIZE", text, _of_role(values.memory_sizes), **values.REPEATABLE)
+    text = "limit of each container: 512m, 2g; repeatable"
+    add("--memory [ROLE=]SIZE", text, _of_role(values.memory), **values.REPEATABLE)
     text = "limit of each container: 1.5; repeatable"
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
     add("--user UID[:GID]", "user of the tasks (default: you)", values.one_line)

@@ -122,10 +122,6 @@ class KubernetesTransport(Transport):
         """See `Transport.renew`."""
         settings.renew(host)
 
-    def grow(self, host: str, settings: Pods) -> str:
-        """See `Transport.grow`."""
-        return settings.grow(host)
-
     def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
         """See `Transport.add_cleaning`."""
         parser.add_argument(

@@ -126,8 +126,8 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
     limits: dict[str, str] = {}
     if role.cpus is not None:
         limits["cpu"] = f"{round(role.cpus * 1000)}m"
-    if role.memory:
-        limits["memory"] = quantity(role.memory[0])
+    if role.memory is not None:
+        limits["memory"] = quantity(role.memory)
     if role.gpus:
         limits["nvidia.com/gpu"] = str(role.gpus)
     if limits:

@@ -57,8 +57,8 @@ class KubernetesOptions(Record):
     #: ``None``: those of kubectl's configuration.
     namespace: str | None = None
     context: str | None = None
-    #: Limits: role -> sizes of memory, as of `Role`; role -> CPUs; an empty role is every role.
-    memory: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    #: Limits: role -> bytes of memory; role -> CPUs; an empty role is every role.
+    memory: tuple[tuple[str, int], ...] = ()
     cpus: tuple[tuple[str, float], ...] = ()
     user: str | None = None
     #: ``missing``, ``always`` or ``never``.

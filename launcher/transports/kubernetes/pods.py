@@ -18,7 +18,7 @@ from launcher.loop import await_readable
 from launcher.text import duration, listed
 from launcher.threads import in_thread
 from launcher.transports import bootstrap
-from launcher.transports.base import Connected, outgrown, slow
+from launcher.transports.base import Connected, slow
 from launcher.transports.cleaning import Cleaning
 from launcher.transports.command import CommandPipe
 from launcher.transports.kubernetes.kubectl import LIMIT, Kubectl, explain
@@ -84,15 +84,13 @@ class Pods:
     def __init__(self, launch: Launch, job: JobSpec) -> None:
         self.options: KubernetesOptions = launch.settings
         self.kubectl = Kubectl(self.options.context, self.options.namespace)
-        self._launch, self._job = launch, job
+        self._launch = launch
         self.lease, self.grace = launch.reaching.lease, job.policy.grace
         self.python = job.python or "python3"
         self._roles = {role.name: role for role in job.roles}
         self._user = user_of(self.options)
         self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}
-        #: Of each host: the sizes of its memory from the present one on, see `Role`.
-        self._sizes: dict[str, tuple[int, ...]] = {}
         #: Selects the objects of the launch.
         self.selects = f"--selector={selector(launch.name)}"
         #: Of each host: the number of Jobs that were made for it.
@@ -101,8 +99,6 @@ class Pods:
         self._seen: dict[str, Mapping[str, Any]] = {}
         self._found: Mapping[str, Mapping[str, Any]] = {}
         self._looked_at = -_FRESH
-        #: Jobs that launch has deleted while an agent ran in their pods.
-        self._deleted: set[str] = set()
         #: Why pods do not start: the Jobs, by name, and the events.
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
         self._events: Sequence[Mapping[str, Any]] = ()
@@ -117,13 +113,11 @@ class Pods:
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """The Job of a host, see `job_manifest`."""
-        role = self._roles[host.roles[0]]
-        sizes = self._sizes.setdefault(host.name, role.memory or ())
         found = job_manifest(
             self.options,
             self._launch.name,
             host,
-            role._replace(memory=sizes),
+            self._roles[host.roles[0]],
             self.python,
             self._user,
             self.grace,
@@ -254,36 +248,10 @@ class Pods:
                     f"{duration(longest)} at most"
                 )
             time.sleep(_PAUSE)
-        number, status = self._numbers[host], self.status(host)
+        number, node = self._numbers[host], self.status(host).node
         self.kubectl.delete("job", job_name(self._launch.name, host, number))
-        if self._outgrew(host, status):
-            self._launch.notice(self._outgrown(host))
-        self._make([(self._hosts[host], number + 1, "" if ended else status.node)])
+        self._make([(self._hosts[host], number + 1, "" if ended else node)])
         self._await_running([host], f"--selector=job-name={self._of(host)}")
-
-    def _outgrew(self, host: str, status: PodStatus) -> bool:
-        """Whether its pod has ended because memory ran out, and there is a larger size."""
-        return status.over.startswith(OOM_KILLED) and len(self._sizes[host]) > 1
-
-    def _more_memory(self, host: str) -> str:
-        """Return what gives a pod more memory that has ended because memory ran out."""
-        if len(self._sizes[host]) < 2:
-            return "; a larger `--memory` gives it more"
-        return "" if self._job.policy.restarts else "; `--restarts 1` would give it the next size"
-
-    def grow(self, host: str) -> str:
-        """See `Transport.grow`: its pod is deleted, and `renew` makes another one."""
-        if len(self._sizes[host]) < 2:
-            return ""
-        self._deleted.add(self._of(host))
-        self.kubectl.delete("job", self._of(host))
-        raise Preempted(self._outgrown(host))
-
-    def _outgrown(self, host: str) -> str:
-        """Take the next size of its memory. Returns the line about it."""
-        before, *larger = self._sizes[host]
-        self._sizes[host] = tuple(larger)
-        return outgrown(host, before, larger[0])
 
     def _has_ended(self, host: str) -> bool:
         try:
@@ -346,7 +314,7 @@ class Pods:
         if job in self._found:
             return pod_status(self._found[job], self._events)
         if job in self._seen:
-            return gone_status(self._seen[job], job in self._deleted)
+            return gone_status(self._seen[job])
         if job in self._jobs:
             return job_status(self._jobs[job], self._events)
         return PodStatus(host, "", waiting="its pod is not made yet")
@@ -367,7 +335,7 @@ class Pods:
             if status.taken or (status.over and not taken):
                 why = _AGENT_ENDS.get(status.over, status.over)
                 if status.over.startswith(OOM_KILLED):
-                    why += self._more_memory(host)
+                    why += "; a larger `--memory` gives it more"
                 return (Preempted if status.preempted else HostGone)(f"{host}: {why}")
             if time.monotonic() >= until:
                 return None

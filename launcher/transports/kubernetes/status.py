@@ -111,18 +111,17 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     )
 
 
-def gone_status(pod: _Json, deleted: bool = False) -> PodStatus:
+def gone_status(pod: _Json) -> PodStatus:
     """What is known about a pod that is not there any more, from the last answer about it.
 
     Its node removes it when its processes have ended; the cluster does if the node itself is removed.
 
     Args:
         pod: the object.
-        deleted: whether launch has asked for its deletion; the last look at it may have been before.
     """
     last = pod_status(pod)
     reasons = (_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True"))
-    deleted = deleted or _get(pod, "metadata", "deletionTimestamp") is not None
+    deleted = _get(pod, "metadata", "deletionTimestamp") is not None
     by_node = not last.node or (deleted and not _is_silent(pod) and _COLLECTED not in reasons)
     over = last.over or "its pod was deleted"
     return last._replace(running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)

@@ -92,7 +92,7 @@ def test_everything():
 
 
 def test_in_containers_it_has_its_limits_and_perhaps_its_images():
-    limited = WORKER._replace(cpus=0.5, memory=(1 << 30,))
+    limited = WORKER._replace(cpus=0.5, memory=1 << 30)
     found = parse_job(FULL, "j", {}, sections(), "/proj", HERE._replace(engine="docker"))
     assert found.roles == (limited, PS), "--docker IMAGE replaces those of the TFJob"
     assert "image" not in found.notes[0] and "memory" not in found.notes[0]

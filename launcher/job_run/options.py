@@ -60,7 +60,7 @@ class Options(Record):
     report: str | None = None
     #: The value of ``--show``: the tasks whose output is shown.
     show: str | None = None
-    #: Hide TensorFlow's start-up notices and repeated tracebacks in pipes and files, too; show them always.
+    #: Hide TensorFlow's start-up notices in pipes and files, too; show them always.
     fold: bool = False
     verbose: bool = False
     #: Begin the lines of tasks with the time.

@@ -44,7 +44,7 @@ class Options(Record):
     colour: bool = False
     #: Tasks whose output is shown; ``None``: all.
     show: frozenset[str] | None = None
-    #: Do not show TensorFlow's start-up notices and repeated tracebacks.
+    #: Do not show TensorFlow's start-up notices.
     fold: bool = False
     #: Begin the lines of tasks with the time.
     timestamps: bool = False
@@ -84,10 +84,9 @@ class Console:
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
-        #: What was folded; of each task; of the tasks whose lines may be held.
+        #: What was folded; of each task.
         self._folding: Folding | None = None
         self._folds: dict[TaskId, TaskFolding] = {}
-        self._holding: dict[TaskId, TaskFolding] = {}
         #: When to look at the unfinished lines again.
         self._look_at = 0.0
         self._hosts: dict[TaskId, str] = {}
@@ -138,14 +137,9 @@ class Console:
             for task, cutter in self._unfinished.items():
                 self._print(self._folded(task, cutter.snapshot(now)))
             self._unfinished = {t: cutter for t, cutter in self._unfinished.items() if cutter.unfinished}
-        for fold in self._holding.values():
-            self._print(fold.release(now))
-        self._holding = {task: fold for task, fold in self._holding.items() if fold.holds}
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
             waits.append(max(0.0, self._look_at - now))
-        if self._holding:
-            waits.append(_LOOK)
         return min(waits) if waits else None
 
     def close(self, report: Report) -> None:
@@ -192,12 +186,7 @@ class Console:
 
     def _folded(self, task: TaskId, lines: bytes) -> bytes:
         fold = self._folds.get(task)
-        if fold is None or not lines:
-            return lines
-        shown = fold.feed(lines, self._clock())
-        if fold.holds:
-            self._holding[task] = fold
-        return shown
+        return lines if fold is None else fold.feed(lines)
 
     def _print(self, lines: bytes) -> None:
         if not lines:
@@ -217,9 +206,7 @@ class Console:
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
             self._print(self._folded(task, cutter.end()))
-        fold = self._folds.pop(task, None)
-        if fold is not None:
-            self._print(fold.release())
+        self._folds.pop(task, None)
 
     def _show_notices(self) -> None:
         if not self._kept or self._options.covered():

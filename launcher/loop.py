@@ -23,8 +23,6 @@ _T = TypeVar("_T")
 _Function = Callable[[], object]
 #: Threads for work that blocks, at most. A thread may wait for a host that does not answer.
 _THREADS = 128
-#: If a turn takes so many seconds longer than it waits and works, this process was suspended meanwhile.
-_SUSPENDED = 4.0
 #: Seconds until a thread is started again, if this system starts none now.
 _NO_THREAD = 0.2
 #: Seconds to wait for the rest of a message, see `Loop.await_rest`.
@@ -85,9 +83,6 @@ class Loop:
         self.watch(self._wake, lambda: os.eventfd_read(self._wake))
         self._pool: Pool | None = None
         self._rest_comes = False
-        #: Seconds of the last suspension of this process (SIGSTOP, a laptop's lid), and its end (monotonic).
-        self.suspended = self.resumed_at = 0.0
-        self._looked_at = self._clocks()
 
     def __enter__(self) -> Loop:
         return self
@@ -167,9 +162,7 @@ class Loop:
         if self._rest_comes:
             self._rest_comes = False
             time.sleep(_REST)
-        wait = self._seconds_to_wait(seconds)
-        ready = self._selector.select(wait)
-        self.notice_suspension(wait or 0.0)
+        ready = self._selector.select(self._seconds_to_wait(seconds))
         for key, events in ready:  # a function may end the watching of another descriptor
             read, write = self._watched.get(key.fd, (None, None))
             if read is not None and events & selectors.EVENT_READ:
@@ -214,20 +207,3 @@ class Loop:
             return seconds
         left = max(0.0, self._timers[0].due - time.monotonic())
         return left if seconds is None else min(left, seconds)
-
-    def notice_suspension(self, waited: float = 0.0) -> None:
-        """Compare the time that has passed with the waits and the CPU time: more than these is a suspension.
-
-        Call it before the loop is used again: a time in which the loop did not run looks like a suspension.
-
-        Args:
-            waited: seconds for which the loop has waited.
-        """
-        (clock, cpu), self._looked_at = self._looked_at, self._clocks()
-        late = self._looked_at[0] - clock - waited - (self._looked_at[1] - cpu)
-        if late > _SUSPENDED:
-            self.suspended, self.resumed_at = late, time.monotonic()
-
-    @staticmethod
-    def _clocks() -> tuple[float, float]:
-        return time.clock_gettime(time.CLOCK_BOOTTIME), time.process_time()

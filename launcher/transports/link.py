@@ -29,7 +29,6 @@ from launcher.errors import (
 from launcher.events import AgentClosed, CloseAgent, Command, TaskStarted
 from launcher.loop import Loop, Timer, await_readable
 from launcher.protocol import (
-    PING,
     WINDOW,
     Channel,
     CloseCommand,
@@ -143,16 +142,13 @@ class ReconnectingLink:
         #: When the making of the present connection began (monotonic), as if it included the first login.
         self._began = self._received_at - login_seconds
         self._attempts = 0
-        self._why_not = "the network to it, or the host itself, is down"
+        self._why_not = "the network to it or the host itself is down, or launch was suspended"
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
         self._met = False
         self._lost_at: float | None = None
         #: The agent has closed; the reader needs no more; the deadline of the end.
         self._closed_there = self._hung_up = False
         self._leave_at: float | None = None
-        loop.notice_suspension()
-        #: Seconds of the last suspension of this process, and when it ended (monotonic).
-        self._suspended, self._resumed_at = 0.0, loop.resumed_at
         #: How the link ended; ``None``: it has not.
         self.reason: str | None = None
         self._fault: ProtocolError | None = None
@@ -338,13 +334,10 @@ class ReconnectingLink:
                     raise _Ended
                 self._find_out_why(program)
                 return
-            self._resume()
             self._received_at = time.monotonic()
             with self.lock:
                 was_met = self._channel.met
                 messages = self._channel.receive(data)
-            if self._channel.met and self._received_at > self._resumed_at + SILENCE:
-                self._suspended = 0.0  # the agent has outlived it
             if self._channel.met and not was_met:
                 took = self._received_at - self._began
                 self._channel.grace = max(self._channel.grace if self._met else 0.0, _LONGER * took)
@@ -404,7 +397,6 @@ class ReconnectingLink:
     # ------------------------------------------------------------------ time
 
     def _look_at_time(self, now: float) -> None:
-        self._resume()
         if self._hung_up:
             with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
@@ -413,7 +405,7 @@ class ReconnectingLink:
             self._leave_at = self._leave_at or now + _LAST_ACK
         if now >= self._received_at + self._lease:
             tasks = "; its agent stops the tasks there" if self._met and self.tasks else ""
-            raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f}s: {self._why_not}{tasks}"))
+            raise _Ended(f"no answer for {now - self._received_at:.0f}s: {self._why_not}{tasks}")
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
             raise _Ended("" if self._closed_there else "closed before its agent exited")
         if self._connecting or self._ending or (self._program is not None and now < self._silent_at()):
@@ -423,26 +415,6 @@ class ReconnectingLink:
         self._lose(f"no answer for {now - self._received_at:.0f}s" if self._met else self._why_not)
         if now >= self._tried_at + _PAUSE:
             self._connect()
-
-    def _resume(self) -> None:
-        """This process was suspended (SIGSTOP, a laptop's lid): the silence was not the network's."""
-        if self.loop.resumed_at != self._resumed_at:
-            self._suspended, self._resumed_at = self.loop.suspended, self.loop.resumed_at
-            self._received_at = max(self._received_at, self._resumed_at - SILENCE)
-
-    @property
-    def _overslept(self) -> bool:
-        """Whether a suspension was so long that the agent has ended its tasks."""
-        return self._suspended + PING >= float(self._arguments["lease"])
-
-    def _with_suspension(self, why: str) -> str:
-        if not self._overslept:
-            return why
-        return (
-            f"launch itself was suspended for {self._suspended:.0f}s, and the agent there stops its tasks "
-            f"after {self._arguments['lease']:.0f}s; a longer --lease prevents that, or "
-            "launch -d on a machine that stays up"
-        )
 
     def _silent_at(self) -> float:
         """When the present connection counts as lost if nothing comes."""
@@ -512,7 +484,7 @@ class ReconnectingLink:
         self.loop.watch(program.fileno())
 
         def known(reason: Future[str]) -> None:
-            raise _Ended(self._with_suspension(reason.result()))
+            raise _Ended(reason.result())
 
         self.loop.work(lambda: program.why_refused(why), lambda found: self._step(lambda: known(found)))
 
@@ -525,7 +497,7 @@ class ReconnectingLink:
             raise _Ended from error
         if isinstance(error, HostGone):
             self.all_gone, self.preempted = isinstance(error, AllGone), isinstance(error, Preempted)
-            raise _Ended(self._with_suspension(self._bare(error))) from error
+            raise _Ended(self._bare(error)) from error
         once = isinstance(error, ConnectionLost) and self._attempts == 1
         other = self._connecting or once or isinstance(error, WayDown)
         if not self._met and not other:
@@ -548,9 +520,6 @@ class ReconnectingLink:
             self._lost_at = time.monotonic()
             left = self._received_at + self._lease - self._lost_at
             tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
-            if self._suspended:
-                why = f"launch was suspended for {self._suspended:.0f}s"
-                tasks = "trying again" if self._overslept else tasks
             self._report(f"connection lost ({why}); {tasks} for {left:.0f}s")
 
     def _why_ended(self, program: RemoteCommand) -> str:

@@ -55,7 +55,7 @@ def test_while_tasks_run(
     started.until(lambda it: "launch: node1: connection lost (no answer for " in it.err, SOON)
     ended = started.wait(SOON)
     assert ended.code == 125
-    assert "host node1 is lost: no answer for 6s" in ended.err
+    assert "host node1 is lost: no answer for " in ended.err
     nothing_runs(hosts)
 
 

@@ -39,14 +39,11 @@ def test_longer_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     _suspend(started.pid, 9.0, lambda: started.out.count("| up") >= 4)
     ended = started.wait(60)
     assert ended.code == 125
-    for host in ("node1", "node2"):
-        lost = rf"host {host} is lost: launch itself was suspended for \d+s, and the agent there stops"
-        assert re.search(lost, ended.err), ended.err
-    assert "network" not in ended.err and "no answer" not in ended.err and "tasks go on" not in ended.err
+    assert all(f"host {host} is lost: " in ended.err for host in ("node1", "node2")), ended.err
 
 
 def test_shorter_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
-    """The tasks go on, in the background, too; no line is lost, and nobody blames the network."""
+    """The tasks go on, in the background, too, and no line is lost."""
     assert ssh_launch("-d", "--hosts", "node1", "--", "sh", "-c", SCRIPT, cwd="/").code == 0
     attached = ssh_launch.start("attach")
     (pid,) = re.findall(r'"pid": (\d+)', next(ssh_launch.state.glob("*/launcher.json")).read_text())
@@ -55,7 +52,7 @@ def test_shorter_than_the_lease(ssh_launch: Launch, hosts: list[LabHost]):
     attached.until(lambda it: it.out.count("| up") > before + 20)
     assert ssh_launch.here("stop").code == 0
     assert attached.wait(60).code == 143
-    assert "no answer" not in attached.out
+    assert "is lost" not in attached.out
 
 
 def test_ctrl_c_before_all_tasks_run(ssh_launch: Launch, hosts: list[LabHost]):

@@ -13,8 +13,6 @@ from launcher.text import byte_size, duration, host_text, last_line, listed
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
 PROBLEM, WARNING = "problem", "warning"
-#: Values that TensorFlow reads as true (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
-_YES = ("1", "true", "True")
 #: Seconds that a clock may be off: above the first a warning; above the second certificates and locks fail.
 _ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
 #: Bytes of disk and memory below which a job probably fails.
@@ -151,7 +149,7 @@ def findings(
     found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]
     found += [*_clocks(reports), *more]
     for report in reports:
-        found += [*_keras(report), *_resources(report), *_gpus(report)]
+        found += [*_resources(report), *_gpus(report)]
     return _merged(found, hosts)
 
 
@@ -284,24 +282,6 @@ def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
         advice = "one may not read what another pickles; one `python:` or `venv:` for all avoids it"
         seen = f"Python {version}, the others have {usual}"
         yield Finding(WARNING, "python-differs", names, seen, advice)
-
-
-def _keras(report: HostReport) -> Iterator[Finding]:
-    """``model.fit`` of Keras 3 can't train across workers; the legacy one can, if installed and asked for."""
-    tensorflow, keras, legacy = (report.version(name) for name in ("tensorflow", "keras", "tf_keras"))
-    asked = report.facts.environment.get("TF_USE_LEGACY_KERAS", "") in _YES
-    install = f"`pip install 'tf_keras~={_minor(tensorflow)}.0'` there"
-    if tensorflow and asked and not legacy:
-        seen = "TF_USE_LEGACY_KERAS is set, and tf_keras is not installed: `tf.keras` can't be imported"
-        yield Finding(PROBLEM, "keras", (report.host.name,), seen, install)
-    elif tensorflow and not asked and keras.partition(".")[0] not in ("", "1", "2"):
-        seen = (
-            f"Keras {keras.partition('.')[0]}: `model.fit` fails under MultiWorkerMirroredStrategy and "
-            "ParameterServerStrategy (custom training loops work)"
-        )
-        first = "" if _minor(legacy) == _minor(tensorflow) else f"{install} and "
-        advice = f"if you need it: {first}launch with `-x TF_USE_LEGACY_KERAS=1`"
-        yield Finding(WARNING, "keras", (report.host.name,), seen, advice)
 
 
 def _odd(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str]]:

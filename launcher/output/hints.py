@@ -111,10 +111,7 @@ def _is_name_of_tensorflow_1(_: Facts, found: re.Match[str]) -> bool:
 
 # ---------------------------------------------------------------------- the table
 
-_KERAS_2 = (
-    "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1 (`launch check` finds"
-    " this)"
-)
+_KERAS_2 = "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1"
 _FLAGS = (
     "write after the program those that it defines, as in --job_name={{job_name}} --task_index={{task_index}}"
     " --ps_hosts={{ps_hosts}} --worker_hosts={{worker_hosts}}"

@@ -58,13 +58,6 @@ def listed(of: list[HostReport], pairs: tuple[Pair, ...] = ()) -> list[tuple[str
             ["problem python node1: python3 can't be run: libc is missing"],
         ),
         (
-            [{"environment": {"TF_USE_LEGACY_KERAS": "1"}}],
-            [
-                "problem keras node1: TF_USE_LEGACY_KERAS is set, and tf_keras is not installed: "
-                "`tf.keras` can't be imported"
-            ],
-        ),
-        (
             [{"folders": {"tmp": {"path": "/tmp", "free": 5_000_000, "why": ""}}}],
             ["warning disk node1: its folder for temporary files /tmp has 5 MB left"],
         ),
@@ -86,12 +79,12 @@ def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str]):
 
 
 def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
-    keras = {"python": {"keras": "3.0"}}
-    full = {**keras, "folders": {"tmp": {"path": "/tmp", "free": 0, "why": "full"}}}
-    found = listed(reports(keras, full))
+    bare: dict[str, Any] = {"python": {"tensorflow": None}}
+    full = {**bare, "folders": {"tmp": {"path": "/tmp", "free": 0, "why": "full"}}}
+    found = listed(reports(bare, full))
     assert [(severity, kind, hosts) for severity, kind, hosts, _ in found] == [
         ("problem", "disk", ("node2",)),
-        ("warning", "keras", ("node1", "node2")),
+        ("warning", "tensorflow-missing", ("node1", "node2")),
     ]
 
 

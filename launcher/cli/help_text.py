@@ -55,7 +55,9 @@ def _row(action: argparse.Action) -> Row:
     if action.nargs == "?":
         value = f"[{value}]"
     names = ", ".join(action.option_strings)
-    return Row(names if action.nargs == 0 else f"{names} {value}", action.help or "")
+    if action.nargs == 0:  # a switch: its value, if it may have one, is written with the "="
+        return Row(f"{names}{action.metavar or ''}", action.help or "")
+    return Row(f"{names} {value}", action.help or "")
 
 
 def section_text(section: Section) -> str:

@@ -129,7 +129,7 @@ def read_options(
     faults += check_descriptors(job, hosts, where.get("env", ""))
     faults += _path_faults(args)
     faults += _api_faults(args, command)
-    faults += _host_as_program(args, command)
+    faults += _value_as_program(args, program if job_file else command)
     faults += () if own_roles else _job_file_as_program(command)
     sections = {**defaults.file.sections, **file.sections}
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
@@ -333,12 +333,7 @@ def _roles(
         program = Program.of(command)
     except ValueError as error:
         if not args.faults:  # the program may be the value of a wrong option
-            expected = "launch --help shows how"
-            if args.tensorboard:
-                expected = (
-                    f"{args.tensorboard!r} is the folder of --tensorboard; before a program: --tensorboard="
-                )
-            faults.append(Fault("", str(error), expected))
+            faults.append(Fault("", str(error), "launch --help shows how"))
         return ()
     counts = _counts(args, defaults.settings) or {"worker": 1}
     if not any(counts.values()) and not args.faults:
@@ -478,16 +473,29 @@ def _api_faults(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fa
         yield Fault("options", f"{word!r} ends the options", expected)
 
 
-def _host_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:
-    """The fault that the program is a host: ``--hosts node1 node2 train.py``."""
-    if args.hosts is None or len(command) < 2 or command[0].startswith("-"):
-        return
-    import shutil  # 4 ms, needed only with --hosts
+def _value_as_program(args: argparse.Namespace, command: Sequence[str]) -> Iterator[Fault]:
+    """Yield the fault that a value is the program: ``--tensorboard logs train.py``, ``--hosts a b train.py``.
 
-    name, following = command[0], command[1]
-    is_program = os.path.exists(name) or shutil.which(name) or not re.fullmatch(r"[\w.:@\[\]-]+", name)
-    if not is_program and (following.endswith(".py") or shutil.which(following)):
-        problem = f"{name!r} would be the program, and {following!r} its argument"
+    ``--`` before the program prevents it: the program may be in an image, or on other machines.
+    """
+    lacks_folder = args.tensorboard == ""
+    if not lacks_folder and args.hosts is None:
+        return
+    if args.program[:1] == ["--"] or len(command) < 2 or command[0][:1] in ("", "-"):
+        return
+    import shutil  # 4 ms, needed only with these options
+
+    name, following = command[:2]
+    if name.endswith(".py") or os.path.isfile(name) or shutil.which(name):
+        return
+    begins = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
+    if not begins and not following.endswith((".py", *JOB_FILE_ENDINGS)) and not shutil.which(following):
+        return
+    problem = f"{name!r} would be the program, and {following!r} its argument"
+    if lacks_folder:
+        expected = f"use --tensorboard={name} for a folder, or -- before a program"
+        yield Fault("--tensorboard", problem, expected)
+    elif re.fullmatch(r"[\w.:@\[\]-]+", name):
         yield Fault("--hosts", problem, f"for several hosts use --hosts {args.hosts},{name}")
 
 

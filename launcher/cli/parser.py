@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 from launcher.cli import peers
 from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
-from launcher.cli.logdir import with_logdir
 from launcher.errors import Fault, InputError
 from launcher.text import nearest, printable
 
@@ -160,8 +159,9 @@ class Parser(argparse.ArgumentParser):
         """
         end = next((number for number, word in enumerate(args, 1) if word in self.divided_at), len(args))
         namespace.rest = args[end:]
-        words = with_logdir(args[:end], self._option_string_actions)
+        words = args[:end]
         self._refuse_one_dash()
+        self._add_values(words)
         faults: list[str] = []
         extras: list[str] = []
         unknown: list[str] = []
@@ -223,6 +223,18 @@ class Parser(argparse.ArgumentParser):
                 action.type, action.choices, action.required = lambda _: None, None, False
                 if action.nargs not in ("*", argparse.REMAINDER):
                     action.nargs = "*" if action.nargs == "+" else "?"
+
+    def _add_values(self, words: Sequence[str]) -> None:
+        """Let a switch that may have a value after ``=`` accept those of the command line.
+
+        With ``nargs="?"`` argparse would also take the next word, which may be the program.
+        """
+        switches = {name: each for name, each in self._option_string_actions.items() if each.nargs == 0}
+        for word in {*words}:
+            name, equals, value = word.partition("=")
+            if equals and name in switches and switches[name].metavar:
+                hidden: Any = {"dest": switches[name].dest, "help": argparse.SUPPRESS}
+                self._refusing.add_argument(word, action="store_const", const=value, **hidden)
 
     # ------------------------------------------------------------------ unknown options
 

@@ -40,6 +40,13 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, value)
 
 
+class _Switch(argparse.Action):
+    """An option that may have a value after ``=`` and never takes the next word; `Parser` adds the values."""
+
+    def __call__(self, parser: object, namespace: object, *_: object) -> None:
+        setattr(namespace, self.dest, self.const)
+
+
 def _descriptor(text: str) -> int:
     """The number of an open descriptor, inherited from the program that started ``launch``."""
     try:
@@ -152,7 +159,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     program("--preload MODULE,...", text, values.modules)
     program("--workdir DIR", "where the tasks run (default: here)", path)
     text = "run TensorBoard (default: on the working folder)"
-    program("--tensorboard DIR", text, nargs="?", const="")
+    program("--tensorboard", text, action=_Switch, nargs=0, const="", metavar="[=DIR]")
 
     machines = parser.add_argument_group("other machines")
     others = functools.partial(option, machines)

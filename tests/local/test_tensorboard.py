@@ -70,7 +70,7 @@ def test_the_job_file(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text("tensorboard: logs\nflags: true\nroles: {ps: 1, worker: {count: 1}}\ncommand: 'true'\n")
     assert " --logdir logs --host 127.0.0.1 --port " in launch.here(job, "--dry-run").out
-    assert "--logdir other " in launch.here(job, "--tensorboard", "other", "--dry-run").out
+    assert "--logdir other " in launch.here(job, "--tensorboard=other", "--dry-run").out
     job.write_text("tensorboard: false\nroles: {worker: 1}\ncommand: 'true'\n")
     assert "logdir" not in launch.here(job, "--dry-run").out
     job.write_text("roles: {worker: 1, tensorboard: 1}\ncommand: 'true'\n")

@@ -25,7 +25,7 @@ JOB += ["-x", f"PYTHONPATH={FOLDER}"]
 
 def test_through_a_connection_that_breaks(hosts: list[LabHost], ssh_launch: Launch, tmp_path: Path):
     logs = tmp_path / "logs"
-    started = ssh_launch.start(*JOB, "--tensorboard", logs, "--", "sleep", "200", cwd=tmp_path)
+    started = ssh_launch.start(*JOB, f"--tensorboard={logs}", "--", "sleep", "200", cwd=tmp_path)
     url = url_of(started)
     assert url.startswith("http://localhost:")
     assert page_of(url) == f"<title>TensorBoard</title>{logs}"

@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 SIDE_BY_SIDE := -p no:cacheprovider -n 8
 # Set, it has each launch compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
-FAST := tests/unit tests/histories tests/local tests/test_layout.py
+FAST := tests/unit tests/histories tests/local tests/test_layout.py tests/test_public.py
 FAST_MARKS := not tensorflow and not slow and not tmux
 # What depends on the user who runs it.
 BY_USER := tests/unit/files tests/unit/agent tests/unit/runs tests/unit/test_ssh.py \
@@ -29,7 +29,7 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast newest soak lint types docs picture forks as-user data collected bench man packages oldest \
+.PHONY: help venv dev demo test test-fast newest soak lint types docs public picture forks as-user data collected bench man packages oldest \
 	constraints wheel install uninstall clean python-ok
 
 help:  ## this list
@@ -94,6 +94,10 @@ docs: $(VENV)/.dev  ## build the documentation as a site in site/; a dead link i
 	@echo "building the site (up to a minute)"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "open site/index.html; for its search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
+
+public: $(VENV)/.dev  ## renew what tests/test_public.py compares with, after a change of something public that is meant
+	LAUNCH_RENEW_PUBLIC=1 $(BIN)/python -m pytest -p no:cacheprovider tests/test_public.py
+	@git --no-pager diff --stat tests/public
 
 picture: $(VENV)/.dev  ## record docs/terminal.svg from a training
 	$(BIN)/python examples/mnist_dist/data.py

@@ -209,7 +209,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """What shares a process with this test: sets of tests with engines on hosts or Slurm, four modules."""
+    """What shares a process with this test: sets of tests with engines on hosts or Slurm, five modules."""
     if "tests/soak/test_survival" in nodeid:  # several TensorFlows each: one test at a time for each place
         return "tests/soak/test_survival " + re.split(r"[-\[]", nodeid.rstrip("]"))[-1]
     if "tests/soak/test_kubernetes" in nodeid:  # a cluster for each victim
@@ -220,7 +220,7 @@ def _shared_by(nodeid: str) -> str:
         part = next((part for part in ("test_inside", "test_batch", "contract") if part in nodeid), "others")
         return f"tests/slurm/{part}"
     modules = ("docker/test_engines", "docker/test_dockerfile", "local/test_installed", "local/test_site")
-    if any(module in nodeid for module in modules):
+    if any(module in nodeid for module in (*modules, "tests/test_public")):
         return nodeid.partition("::")[0]
     return nodeid
 

@@ -585,6 +585,9 @@ def test_clean(launch: Launch, tmp_path: Path, observed: Observed):
     named = [word for words in removed for word in words if word in ("dead", "unknown", "11", "12")]
     assert sorted(named) == ["11", "dead", "dead", "dead"], "at Slurm; a container, a network, a Job"
     assert "on other" in "".join(each.err for each in ended)
+    assert launch.here("clean", "--foreign", RUN, env=clusters.env).code == 0
+    assert len(clusters.calls("docker", "rm", "unknown")) == 2
+    assert len(clusters.calls("scancel", "12")) == 1
 
 
 def _objects(**owners: str) -> Mapping[str, Any]:

@@ -95,11 +95,6 @@ class Loop:
             os.close(self._wake)
             self._wake = -1
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether the caller is the thread of the loop."""
-        return threading.get_ident() == self._thread
-
     # ------------------------------------------------------------------ what is called
 
     def watch(self, fd: int, read: _Function | None = None, write: _Function | None = None) -> None:
@@ -127,7 +122,7 @@ class Loop:
     def call(self, function: _Function) -> None:
         """Call a function in the next turn. Any thread may ask for that."""
         self._calls.append(function)
-        if not self.is_mine:
+        if threading.get_ident() != self._thread:
             with self._lock:
                 if self._wake >= 0:
                     os.eventfd_write(self._wake, 1)

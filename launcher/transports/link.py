@@ -207,7 +207,7 @@ class ReconnectingLink:
         with self.lock:
             self._numbers += 1
             command = self._commands[self._numbers] = LinkCommand(
-                self._numbers, self.lock, self.loop, self.send, self.forget
+                self._numbers, self.lock, self.send, self.forget
             )
             if self.over:
                 command.lost(f"{self.host}: {self.reason or 'its agent has exited'}")

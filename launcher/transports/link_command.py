@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from launcher.errors import ProtocolError, TransportError
-from launcher.loop import Loop
 from launcher.protocol import CREDIT, CommandCredit, CommandData, CommandEnded, Message
 from launcher.text import last_line
 
@@ -19,7 +18,6 @@ class LinkCommand:
     Args:
         number: of the command.
         lock: of the link; held by it when it calls `take` and `lost`.
-        loop: of the link.
         send: sends a message over the link.
         forget: called when it is closed, with its number.
     """
@@ -28,12 +26,11 @@ class LinkCommand:
         self,
         number: int,
         lock: threading.RLock,
-        loop: Loop,
         send: Callable[[Message], None],
         forget: Callable[[int], None],
     ) -> None:
         self.number = number
-        self._lock, self._loop, self._send, self._forget = lock, loop, send, forget
+        self._lock, self._send, self._forget = lock, send, forget
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = bytearray()
         self._output_ended = False
@@ -96,11 +93,8 @@ class LinkCommand:
         return count
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`. A program that was killed has no exit status."""
-        if self._loop.is_mine:
-            self._loop.until(self._ended.is_set, seconds)
-        else:
-            self._ended.wait(seconds)
+        """See `RemoteCommand.wait`; not for the loop's thread. A program that was killed has no status."""
+        self._ended.wait(seconds)
         status = self._status
         return status if status is not None and status >= 0 else None
 

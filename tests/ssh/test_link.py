@@ -296,10 +296,11 @@ def test_a_remote_command_that_is_closed_ends(here: Reach):
     command.close()
     here.agent.until(lambda: len(here.alive()) < len(names))
     broken = here.link.command("tests.stubs.programs:breaks", None)
-    assert broken.wait(TIME_LIMIT) == 1
+    here.agent.until(lambda: broken.wait(0.0) == 1)
     assert "RuntimeError: a program that is broken" in broken.stderr()
     killed = here.link.command("tests.stubs.programs:killed", None)
-    assert killed.wait(TIME_LIMIT) is None
+    here.agent.until(lambda: killed.recv(1) == b"")
+    assert killed.wait(0.0) is None
     broken.close()
     killed.close()
     assert here.agent.close() == ""

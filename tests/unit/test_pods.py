@@ -88,7 +88,7 @@ STARTING = waiting("PodInitializing")
 
 def test_a_pod_that_runs():
     found = pod_status(pod(RUNNING, phase="Running", podIP="10.244.2.13"))
-    assert found == PodStatus("worker-0", "u1", True, "n2", "10.244.2.13")
+    assert found == PodStatus(True, "n2", "10.244.2.13")
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def _created(message: str) -> dict[str, Any]:
 def test_why_a_job_has_no_pod(status: dict[str, Any], events: list[Any], waiting: str, hopeless: bool):
     metadata = {"name": "m", "uid": "j1", "labels": {"tf-launcher/host": "worker-0"}}
     found = job_status({"metadata": metadata, "status": status}, events)
-    assert found == PodStatus("worker-0", "", waiting=waiting, hopeless=hopeless)
+    assert found == PodStatus(waiting=waiting, hopeless=hopeless)
 
 
 # ---------------------------------------------------------------------- any object
@@ -335,5 +335,5 @@ def test_any_object_gives_a_status_or_an_error(found: dict[str, Any], events: li
         except TransportError as error:
             texts.append(str(error))
         else:
-            texts += (status.host, status.uid, status.node, status.address, status.waiting, status.over)
+            texts += (status.node, status.address, status.waiting, status.over)
     assert all(len(text) <= 2200 and text.isprintable() for text in texts)

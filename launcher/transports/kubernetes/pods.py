@@ -317,7 +317,7 @@ class Pods:
             return gone_status(self._seen[job])
         if job in self._jobs:
             return job_status(self._jobs[job], self._events)
-        return PodStatus(host, "", waiting="its pod is not made yet")
+        return PodStatus(waiting="its pod is not made yet")
 
     def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGone | None:
         """Why nothing can connect to a host any more; ``None``: something may, or it is not known.

@@ -1,7 +1,7 @@
 """What the API server says about pods and Jobs: whether a pod runs, what prevents that, why it has ended.
 
-The objects are JSON of the API server, with texts of nodes, registries and users in it. Only uid and label
-must be right; any other field that is not as Kubernetes describes it counts as absent.
+The objects are JSON of the API server, with texts of nodes, registries and users in it. Only uid and label of
+a pod must be right; any other field that is not as Kubernetes describes it counts as absent.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ JOB_EVENT, POD_EVENT = "FailedCreate", "FailedMount"
 class PodStatus(Record):
     """A pod of a host."""
 
-    host: str
-    uid: str
     #: Whether the container that launch runs, runs.
     running: bool = False
     #: Its node and its address; empty: none yet.
@@ -95,8 +93,6 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     running = isinstance(_get(ours, "state", "running"), Mapping)
     waiting, hopeless = ("", False) if over or running else _waiting(pod, ours, uid, events)
     return PodStatus(
-        host,
-        uid,
         running,
         node if _NAME.fullmatch(node) else "",
         address if _ADDRESS.fullmatch(address) else "",
@@ -133,18 +129,14 @@ def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
     Args:
         job: the object.
         events: of its namespace, with the reason `JOB_EVENT`.
-
-    Raises:
-        TransportError: it has no host.
     """
-    host = _host(job)
     for condition in _list(job, "status", "conditions"):
         if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
             hopeless = _text(condition, "type") == "Failed"
-            return PodStatus(host, "", waiting=host_text(_said(condition)), hopeless=hopeless)
+            return PodStatus(waiting=host_text(_said(condition)), hopeless=hopeless)
     why = _event(events, _text(job, "metadata", "uid"), JOB_EVENT)
     hopeless = _HOPELESS_WORDS.search(why) is not None
-    return PodStatus(host, "", waiting=host_text(why) or "its pod is not made yet", hopeless=hopeless)
+    return PodStatus(waiting=host_text(why) or "its pod is not made yet", hopeless=hopeless)
 
 
 def _host(found: _Json) -> str:

@@ -1,0 +1,254 @@
+"""A mapping of YAML or TOML -> the level of settings that a file gives, by the rows of the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from launcher.config import schema, values
+from launcher.config.documents import is_tfjob, job_document
+from launcher.config.jobfile import _overlaid, _Reader
+from launcher.config.options import NO_TARGET, Target
+from launcher.config.schema import (
+    Faults,
+    Key,
+    Keys,
+    Node,
+    Read,
+    Values,
+    by_role,
+    read_mapping,
+    several,
+    single,
+    table,
+)
+from launcher.config.settings import FileContent, FileSection, Given, Level, Setting, SourceKind
+from launcher.errors import Fault, JobError
+from launcher.regular_file import is_ours
+from launcher.task_id import TENSORFLOW_ROLES
+from launcher.text import did_you_mean
+
+
+def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[FileSection] = ()) -> Keys:
+    """Return the keys that a mapping in a file may have.
+
+    Args:
+        rows: The rows of the table.
+        kind: The kind of file.
+        sections: Those that the file may have.
+    """
+    found = (Key(row.key, row.help, _reader(row)) for row in rows if kind in row.given_in)
+    return table(*found, *(Key(section.name, section.help) for section in sections))
+
+
+def _file_level(
+    written: Values,
+    rows: Sequence[Setting[Any]],
+    sections: Sequence[FileSection],
+    role_names: Sequence[str],
+    kind: SourceKind,
+    folder: str,
+) -> Level:
+    """Return what a file gives.
+
+    Args:
+        written: The file, read by `keys_of`.
+        rows, sections, kind: As for `keys_of`.
+        role_names: The roles that sections may name; empty: any.
+        folder: The folder of the file: its paths are relative to it.
+
+    Returns:
+        If there are faults, without sections: what they ask for is not known.
+    """
+    by_key = {row.key: row for row in rows if kind in row.given_in}
+    by_name = {section.name: section for section in sections}
+    level: dict[str, Given] = {}
+    of_sections: dict[str, Given] = {}
+    for key in written.nodes:
+        if key in by_name:
+            of_sections.update(_section_level(by_name[key], written, role_names, kind, folder))
+            level.update(of_sections)
+        elif key in written:
+            level[by_key[key].name] = _given(written, by_key[key], kind, folder)
+    if written.faults:
+        return {name: given for name, given in level.items() if name not in of_sections}
+    return level
+
+
+def _section_level(
+    section: FileSection, file: Values, role_names: Sequence[str], kind: SourceKind, folder: str
+) -> Level:
+    """Return what a section gives. Its head is given even if it has nothing else."""
+    node, faults = file.nodes[section.name], file.faults
+    text = written_text(node)
+    if isinstance(node.value, str) and section.short:
+        node = node._replace(value={section.short: node})
+    elif not isinstance(node.value, dict):
+        faults.add_kind(node, section.name, section.expected)
+        node = node._replace(value={})
+    written = read_mapping(node, keys_of(section.rows, kind), faults)
+    given = [row for row in section.rows if row.key in written]
+    for row in given:
+        for role, _ in written[row.key] if row.by_role else ():
+            if role and role_names and role not in role_names:
+                problem = f"{row.key}: there is no role {role!r}"
+                written.add(row.key, problem, did_you_mean(role, role_names))
+    level = {row.name: _given(written, row, kind, folder) for row in given}
+    head = level.get(section.head.name, Given(section.head.without_value, "", kind))
+    level[section.head.name] = head._replace(source=faults.where(file.line_of(section.name)), text=text)
+    return level
+
+
+def _given(written: Values, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
+    """Return what a mapping gives for a row."""
+    value, source = _resolved(row, written[row.key], folder), written.faults.where(written.line_of(row.key))
+    return Given(value, source, kind, written_text(written.nodes[row.key]))
+
+
+def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:
+    """Return a value whose paths are absolute."""
+    if row.path is None:
+        return value
+    if isinstance(value, str):
+        return row.path(value, folder)
+    return tuple(row.path(path, folder) for path in value) if row.repeatable else value
+
+
+def written_text(node: Node) -> str:
+    """Return a value as it is written; of a list its items, of a mapping its keys."""
+    if isinstance(node.value, (dict, list)):
+        return ",".join(item if isinstance(item, str) else written_text(item) for item in node.value)
+    return str(node.value)
+
+
+# ---------------------------------------------------------------------- readers
+
+
+def _reader(row: Setting[Any]) -> Read:
+    """Return what reads the value of a key."""
+    if row.read is not None:
+        return row.read
+    parse = _of_one_line(row.parse)
+    if row.by_role:
+        return by_role(single(parse))
+    if row.repeatable:
+        return several(parse)
+    if row.value_optional and not row.takes_next_word:
+        return single(_optional(parse))
+    return single(parse)
+
+
+def _of_one_line(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser that refuses blocks of text and control characters, which are mistakes in a file."""
+
+    def parse_line(text: str) -> Any:
+        value = parse(text)
+        values.one_line(text)
+        return value
+
+    return parse_line
+
+
+def _optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser for which ``true`` is a setting without a value, and ``false`` is none."""
+
+    def parse_optional(text: str) -> Any:
+        try:
+            return "" if values.flag(text) else None
+        except ValueError:
+            return parse(text)
+
+    return parse_optional
+
+
+# ---------------------------------------------------------------------- files
+
+
+def read_job(
+    text: str,
+    source: str,
+    rows: Sequence[Setting[Any]],
+    sections: Sequence[FileSection],
+    roles: Mapping[str, Any] = {},
+    folder: str = "",
+    target: Target = NO_TARGET,
+) -> FileContent:
+    """Read a job file, or a TFJob of Kubeflow.
+
+    Args:
+        text: Its content; may be empty if there are ``roles``.
+        source: Its name, for messages.
+        rows, sections: What it may have.
+        roles: Name -> a count, or keys of a role, which replace the keys of the file's role. If one of them
+            has a ``command``, other roles of the file are kept only if they have their own program.
+        folder: The folder of the file: paths in it are relative to this folder. Programs are not changed.
+        target: What the command line says about a TFJob; other job files take no program.
+    """
+    faults = Faults(source)
+    text = text.removeprefix("\ufeff")
+    notes: Sequence[str]
+    node, notes = job_document(text, faults) if text or not roles else (Node({}), ())
+    if node is not None and not isinstance(node.value, dict):
+        faults.add_kind(node, "the file", "expected a mapping, with roles:")
+        node = None
+    elif node is not None and is_tfjob(node):
+        from launcher.config.tfjob import job_of
+
+        made, more_notes = job_of(node, target, faults)
+        node, notes = None if faults else made, (*notes, *more_notes)
+    elif node is not None and target.program:
+        faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
+    if node is None:
+        return FileContent(faults=faults.all())
+    node = _overlaid(node, roles, faults) if roles else node
+    keys = keys_of(rows, SourceKind.JOB_FILE)
+    named = {section.name: schema.Section(section.help, None) for section in sections}  # type: ignore[arg-type]
+    reader = _Reader(node, faults, named, folder, notes, keys)
+    found = reader._roles()
+    names = tuple(reader.top["roles"].value) if found else ()
+    level = _file_level(reader.top, rows, sections, names, SourceKind.JOB_FILE, folder)
+    if faults:
+        return FileContent(level, faults=faults.all(), notes=tuple(dict.fromkeys(reader.notes)))
+    return FileContent(level, found, tuple(dict.fromkeys(reader.notes)))
+
+
+def read_project(
+    path: str,
+    keys: Sequence[str],
+    rows: Sequence[Setting[Any]],
+    sections: Sequence[FileSection],
+    users: Collection[int],
+) -> FileContent | None:
+    """Read a project file.
+
+    Args:
+        path: The file.
+        keys: Those that lead to its table of settings.
+        rows, sections: What it may have.
+        users: Its owner may be one of them, besides this user.
+
+    Returns:
+        None if it has no settings.
+
+    Raises:
+        JobError: It can't be read, or is another user's.
+    """
+    from launcher.config.jobfile import _in_job_file
+
+    shown = schema.shown_path(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    text, faults = schema.read_text(path, "file of defaults", JobError), Faults(shown)
+    if keys and keys[-1] not in text:  # faults of other programs' tables do not matter
+        return None
+    node = schema.parse_toml(text, keys, faults)
+    if node is None:
+        return FileContent(faults=faults.all()) if faults else None
+    owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
+    if not all(is_ours(owner) or owner in users for owner in owners):
+        problem = "these defaults belong to another user"
+        raise JobError([Fault(shown, problem, "expected --no-defaults, or a file of your own")])
+    known = keys_of(rows, SourceKind.PROJECT_FILE, sections)
+    written = read_mapping(node, known, faults, _in_job_file)
+    level = _file_level(written, rows, sections, TENSORFLOW_ROLES, SourceKind.PROJECT_FILE, folder)
+    return FileContent(level, faults=faults.all())

@@ -1,0 +1,314 @@
+"""The table of settings: every option of ``launch`` and every key of job files and project files, once.
+
+The rows of backends are beside the backends, in ``rows.py``. A row of files only has a key that is read by
+its ``read``; what rows mean is decided where they are used.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from launcher.config import values
+from launcher.config.settings import (
+    COMMAND_LINE,
+    EVERYWHERE,
+    FILES,
+    Group,
+    HiddenValueError,
+    Need,
+    Setting,
+    SourceKind,
+    switch,
+)
+from launcher.config.values import choice, positive_duration, role_name, whole
+from launcher.job import MOST_TASKS, RESTART_CHOICES, Host, Program
+
+if TYPE_CHECKING:  # only files need it
+    from launcher.config.schema import Faults, Node
+
+#: A launch that may have other machines among its hosts.
+OTHER_MACHINES = Need("other machines, and none is named", "expected --hosts")
+#: Largest value of ``--fanout``.
+_MOST_AT_ONCE = 1024
+#: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
+_LEAST_LEASE = 6
+
+_count = whole(0, MOST_TASKS)
+_COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
+
+
+# ---------------------------------------------------------------------- readers
+
+
+def any_text(text: str) -> str:
+    """Read a text of any characters."""
+    return text
+
+
+def _environment(text: str) -> str:
+    """Read the value of ``--env``, which sets a variable in other tools: it may be secret."""
+    name, equals, _ = text.partition("=")
+    if equals:
+        raise HiddenValueError(f"for a variable use -x {name}=...")
+    return values.environment(text)
+
+
+def _program_name(text: str) -> str:
+    if values.not_empty(text).startswith("-"):
+        raise ValueError('expected the name or path of a program, not beginning with "-"')
+    return text
+
+
+def _lease(text: str) -> float:
+    """Read a lease; a shorter one would end before the launcher notices a lost connection."""
+    seconds = positive_duration(text)
+    if seconds < _LEAST_LEASE:
+        raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
+    return seconds
+
+
+def _descriptor(text: str) -> int:
+    """Read the number of an open descriptor, inherited from the program that started ``launch``."""
+    try:
+        os.fstat(int(text))
+    except (ValueError, OSError, OverflowError):
+        raise ValueError("expected the number of an open descriptor") from None
+    return int(text)
+
+
+def _read_variables(node: Node, label: str, faults: Faults) -> Any:
+    from launcher.config.schema import named
+
+    return named(values.env_name)(node, label, faults)
+
+
+def _read_modules(node: Node, label: str, faults: Faults) -> Any:
+    from launcher.config.schema import several
+
+    return several(values.module, values.comma_separated)(node, label, faults)
+
+
+def _read_hosts(node: Node, label: str, faults: Faults) -> Any:
+    if isinstance(node.value, str):
+        return faults.check(node.line, label, node.value, values.one_line)
+    from launcher.config.hostfile import read_host_list
+
+    return read_host_list(node, faults)
+
+
+def _read_command(node: Node, label: str, faults: Faults) -> Any:
+    from launcher.config.jobfile import _program as read_program
+
+    return read_program(node, label, faults)
+
+
+def _as_written(node: Node, label: str, faults: Faults) -> Any:
+    return node
+
+
+# ---------------------------------------------------------------------- paths of files
+
+
+def _here(path: str, folder: str) -> str:
+    return os.path.join(folder, os.path.expanduser(path))
+
+
+def _remote(path: str, folder: str) -> str:
+    """Return a path that may be on another machine: ``~`` stays, as the home there is another one."""
+    return path if path.startswith("~") else os.path.join(folder, path)
+
+
+def _remote_name(name: str, folder: str) -> str:
+    return _remote(name, folder) if "/" in name else name
+
+
+def _hostfile(text: str, folder: str) -> str:
+    """Return the path of a hostfile; other texts are lists of hosts."""
+    from launcher.config.hostfile import names_file
+
+    path = _here(text, folder)
+    is_file = os.path.exists(path) and not os.path.isdir(path)
+    return path if is_file or names_file(text) else text
+
+
+# ---------------------------------------------------------------------- rows
+
+PS: Setting[int | None] = Setting(
+    "ps", _count, "number of parameter servers", metavar="N", default=None, given_in=_COUNTS
+)
+WORKERS: Setting[int | None] = Setting(
+    "workers", _count, "number of workers (default: 1 if no role is given)", metavar="N", default=None,
+    given_in=_COUNTS,
+)  # fmt: skip
+CHIEF = Setting("chief", switch, "add a chief", default=False, given_in=_COUNTS)
+EVALUATOR = Setting("evaluator", switch, "add an evaluator", default=False, given_in=_COUNTS)
+GPUS: Setting[int | None] = Setting(
+    "gpus", whole(0, values.MOST_GPUS), "GPUs per task (ps tasks get none)", metavar="N", default=None,
+    given_in=_COUNTS,
+)  # fmt: skip
+HOSTS: Setting[str | tuple[Host, ...] | None] = Setting(
+    "hosts", any_text, "a hostfile, or host[:slots],... (default: this machine)", metavar="X", default=None,
+    given_in=EVERYWHERE, read=_read_hosts, path=_hostfile, once="for several hosts use host,host",
+)  # fmt: skip
+
+COMMAND: Setting[Program | None] = Setting(
+    "command", any_text, "The program and its arguments: a list, or a text that is split as a shell does.",
+    default=None, given_in=SourceKind.JOB_FILE, read=_read_command,
+)  # fmt: skip
+ROLES: Setting[Any] = Setting(
+    "roles", any_text, "The roles: a number of tasks, or a mapping.", default=None,
+    given_in=SourceKind.JOB_FILE, read=_as_written,
+)  # fmt: skip
+FLAGS = Setting(
+    "flags", switch, "add --ps_hosts --worker_hosts --job_name --task_index", default=False,
+    given_in=EVERYWHERE,
+)  # fmt: skip
+VARIABLES: Setting[tuple[str, ...]] = Setting(
+    "variables", any_text, "set a variable, or copy it (NAME, PRE*); repeatable", metavar="NAME[=VALUE]",
+    flags=("-x",), default=(), repeatable=True,
+)  # fmt: skip
+ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
+    "env", any_text, "Environment variables of the tasks.", default=(), given_in=FILES, read=_read_variables
+)
+PYTHON: Setting[str | None] = Setting(
+    "python", _program_name, "the Python that runs .py files (default: launch's own)", metavar="PATH",
+    default=None, given_in=EVERYWHERE, path=_remote_name,
+)  # fmt: skip
+VENV: Setting[str | None] = Setting(
+    "venv", _environment, "the Python environment of the tasks, or its folder", metavar="NAME",
+    flags=("--venv", "--env"), default=None, given_in=EVERYWHERE, path=_remote_name, excludes=("python",),
+)  # fmt: skip
+PRELOAD: Setting[tuple[str, ...]] = Setting(
+    "preload", values.modules, "import once on each host, and fork the tasks from there",
+    metavar="MODULE,...", default=(), given_in=EVERYWHERE, read=_read_modules,
+)  # fmt: skip
+WORKDIR: Setting[str | None] = Setting(
+    "workdir", values.not_empty, "where the tasks run (default: here)", metavar="DIR", default=None,
+    given_in=EVERYWHERE, path=_remote,
+)  # fmt: skip
+TENSORBOARD: Setting[str | None] = Setting(
+    "tensorboard", any_text, "run TensorBoard (default: on the working folder)", metavar="[=DIR]",
+    default=None, value_optional=True, given_in=EVERYWHERE,
+)  # fmt: skip
+
+SYNC: Setting[tuple[str, ...]] = Setting(
+    "sync", any_text, "copy a folder to the hosts, run there; repeatable", metavar="DIR[:REMOTE]", default=(),
+    repeatable=True, given_in=EVERYWHERE, path=_here, needs=OTHER_MACHINES,
+)  # fmt: skip
+COLLECT: Setting[tuple[str, ...]] = Setting(
+    "collect", any_text, "copy PATH of tasks to here at the end; repeatable", metavar="[TASK=]PATH[:DIR]",
+    default=(), repeatable=True, given_in=EVERYWHERE,
+)  # fmt: skip
+NO_CHECK = Setting(
+    "no_check", switch, "do not check that the hosts reach each other", default=False, needs=OTHER_MACHINES
+)
+# It needs no other machines: the Python API always gives it, and a job file may name hosts.
+RELAY: Setting[str | None] = Setting(
+    "relay", any_text, "forward a port of each host here; see LAUNCH_RELAY", metavar="SOCKET", default=None
+)
+LEASE = Setting(
+    "lease", _lease, "time tasks run without a connection (default: 60)", metavar="S", default=60.0,
+    needs=OTHER_MACHINES,
+)  # fmt: skip
+CONNECT_TIMEOUT = Setting(
+    "connect_timeout", positive_duration, "limit for each step of connecting (default: 10)", metavar="S",
+    default=10.0, needs=OTHER_MACHINES,
+)  # fmt: skip
+FANOUT = Setting(
+    "fanout", whole(1, _MOST_AT_ONCE), "hosts to connect to at the same time (default: 32)", metavar="N",
+    default=32, needs=OTHER_MACHINES,
+)  # fmt: skip
+
+RESTARTS = Setting(
+    "restarts", _count, "start failed tasks again, up to N times (default: 0)", metavar="N", default=0,
+    given_in=EVERYWHERE,
+)  # fmt: skip
+RESTART = Setting(
+    "restart", choice(*RESTART_CHOICES), "what starts again (default: auto, by the strategy)",
+    choices=RESTART_CHOICES, default="auto", given_in=EVERYWHERE,
+)  # fmt: skip
+STALL = Setting(
+    "stall", values.duration, "a task silent for so long fails: 90s, 10m (default: 0)", metavar="S",
+    default=0.0, given_in=EVERYWHERE,
+)  # fmt: skip
+
+ON_FAILURE = Setting(
+    "on_failure", choice("stop", "continue"), "stop or continue if a task fails (default: stop)",
+    choices=("stop", "continue"), default="stop", given_in=EVERYWHERE,
+)  # fmt: skip
+DONE_WHEN = Setting(
+    "done_when", role_name, "chief, workers or a role: the job is done when it is", metavar="ROLE",
+    default="", given_in=EVERYWHERE,
+)  # fmt: skip
+GRACE = Setting(
+    "grace", values.duration, "time from SIGTERM to SIGABRT: 10s, 5m (default: 10)", metavar="S",
+    default=10.0, given_in=EVERYWHERE,
+)  # fmt: skip
+DRAIN: Setting[tuple[tuple[str, float], ...]] = Setting(
+    "drain", values.duration, "time for workers to finish after the job (default: 0)", metavar="[ROLE=]S",
+    default=(), by_role=True,
+)  # fmt: skip
+TIMEOUT = Setting(
+    "timeout", values.duration, "time limit of the job: 90s, 5m, 2h (default: 0, none)", metavar="S",
+    default=0.0, given_in=EVERYWHERE,
+)  # fmt: skip
+
+DETACH = Setting(
+    "detach", switch, "run in the background; launch attach comes back", flags=("-d", "--detach"),
+    default=False,
+)  # fmt: skip
+DRY_RUN = Setting("dry_run", switch, "show the plan, start nothing", default=False)
+REPORT: Setting[str | None] = Setting(
+    "report", any_text, "write a report (JSON) to this file, too", metavar="FILE", default=None
+)
+QUIET = Setting("quiet", switch, "show failures only", flags=("-q", "--quiet"), default=False)
+RUN_DIR: Setting[str | None] = Setting(
+    "run_dir", values.not_empty, "folder of the run's files (default: in ~/.local/state)", metavar="DIR",
+    default=None, given_in=COMMAND_LINE | SourceKind.JOB_FILE, path=_here,
+)  # fmt: skip
+OUTPUT_DIRS = Setting(
+    "output_dirs", switch, "give each task a folder for results, OUTPUT_DIR", default=False,
+    given_in=EVERYWHERE,
+)  # fmt: skip
+VERBOSE = Setting(
+    "verbose", switch, "show start-up notices of TensorFlow, too", flags=("-v", "--verbose"), default=False
+)
+FOLD = Setting("fold", switch, "hide start-up notices of TensorFlow", default=False)
+TIMESTAMPS = Setting("timestamps", switch, "begin each line of a task with the time", default=False)
+SHOW: Setting[str | None] = Setting(
+    "show", values.not_empty, "show only these tasks: worker,ps/0,worker/2-5", metavar="TASKS", default=None
+)
+NO_LAST_LINES = Setting("no_last_lines", switch, "do not show the last lines of a failed task", default=False)
+JSON = Setting("json", switch, "events and output as JSON lines on stdout", default=False)
+TMUX = Setting("tmux", switch, "a tmux pane for each task; closing tmux stops the job", default=False)
+NO_DEFAULTS = Setting(
+    "no_defaults", switch, "ignore launch.toml and pyproject.toml beside the program", default=False
+)
+
+#: The options of a launcher in a cluster, see `launcher.job_run.detach`.
+SUBMITTED: Setting[str | None] = Setting("submitted", any_text, metavar="FILE", default=None)
+# Descriptors of programs that start `launch`, as the Python API does: `launcher.output.jsonl`,
+# `launcher.job_run.orchestrator`, `launcher.config.jobfile`, `launcher.job_run.interrupts`.
+EVENTS_FD: Setting[int | None] = Setting("events_fd", _descriptor, metavar="N", default=None)
+COMMANDS_FD: Setting[int | None] = Setting("commands_fd", _descriptor, metavar="N", default=None)
+ROLES_FD: Setting[int | None] = Setting("roles_fd", _descriptor, metavar="N", default=None)
+UNTIL_EOF_FD: Setting[int | None] = Setting("until_eof_fd", _descriptor, metavar="N", default=None)
+
+# ---------------------------------------------------------------------- groups
+
+#: The groups of the help before those of the backends, and after them.
+FIRST_GROUPS = (
+    Group("tasks", (PS, WORKERS, CHIEF, EVALUATOR, GPUS, HOSTS)),
+    Group("program", (COMMAND, ROLES, FLAGS, VARIABLES, ENV, PYTHON, VENV, PRELOAD, WORKDIR, TENSORBOARD)),
+    Group("other machines", (SYNC, COLLECT, NO_CHECK, RELAY, LEASE, CONNECT_TIMEOUT, FANOUT)),
+)
+LAST_GROUPS = (
+    Group("failed tasks", (RESTARTS, RESTART, STALL)),
+    Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT)),
+    Group(
+        "output",
+        (DETACH, DRY_RUN, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, VERBOSE, FOLD, TIMESTAMPS, SHOW, NO_LAST_LINES,
+         JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD),
+    ),
+)  # fmt: skip

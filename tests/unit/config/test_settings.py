@@ -1,0 +1,337 @@
+"""Settings: what a row reads, how levels are merged, and that the table fits itself."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.cli.arguments import UsageError, parse_launch
+from launcher.config import levels, table
+from launcher.config.project import find_project_file
+from launcher.config.settings import (
+    COMMAND_LINE,
+    EVERYWHERE,
+    Given,
+    Level,
+    Setting,
+    Settings,
+    SourceKind,
+    command_line_level,
+    merge,
+    switch,
+)
+from launcher.config.values import whole
+from launcher.errors import InputError
+from launcher.transports import from_settings
+from launcher.transports.container_rows import MEMORY, PULL
+from launcher.transports.docker.rows import DOCKER, MOUNTS
+from launcher.transports.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
+
+ROWS = from_settings.all_rows()
+GIB = 1 << 30
+
+
+def parse(*words: str) -> Mapping[str, Any]:
+    """Return the texts of a command line by row."""
+    return parse_launch([*words, "true"], from_settings.groups, lambda: False).texts
+
+
+def read(*words: str) -> tuple[Settings, list[tuple[str, str]]]:
+    """Return the settings of a command line, and the places and problems of its faults."""
+    level, faults = command_line_level(parse(*words), ROWS)
+    settings, more = merge([level], ROWS)
+    return settings, [(fault.where, fault.problem) for fault in [*faults, *more]]
+
+
+def job_level(text: str) -> Level:
+    """Return the level of a job file."""
+    file = f"command: a\nroles: {{worker: 1}}\n{text}"
+    found = levels.read_job(file, "job.yaml", from_settings.launch_rows(), from_settings.SECTIONS, {}, "/job")
+    if found.faults:
+        raise InputError(found.faults)
+    return found.level
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def test_names_flags_and_keys_are_unique():
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)
+    flags = [flag for row in ROWS if COMMAND_LINE in row.given_in for flag in row.flags]
+    assert len(set(flags)) == len(flags)
+    for section in from_settings.SECTIONS:
+        keys = [row.key for row in section.rows]
+        assert len(set(keys)) == len(keys)
+
+
+def test_every_row_of_a_module_is_in_a_group():
+    found = {id(row) for row in vars(table).values() if isinstance(row, Setting)}
+    assert found == {id(row) for row in from_settings.launch_rows()}
+
+
+def test_what_nobody_gives_has_its_default():
+    settings, faults = merge([], ROWS)
+    assert not faults
+    for row in ROWS:
+        assert settings[row] == row.default
+        assert (settings.source(row), settings.source_kind(row), settings.text(row)) == ("", None, "")
+        assert not settings.is_given(row)
+
+
+# ---------------------------------------------------------------------- command line
+
+
+@pytest.mark.parametrize(
+    ("words", "row", "value", "text"),
+    [
+        ("--workers 2", table.WORKERS, 2, "2"),
+        ("--workers 2 --workers 3", table.WORKERS, 3, "3"),
+        ("--chief", table.CHIEF, True, "True"),
+        ("--timeout 5m", table.TIMEOUT, 300.0, "5m"),
+        ("--tensorboard", table.TENSORBOARD, "", ""),
+        ("--tensorboard=logs", table.TENSORBOARD, "logs", "logs"),
+        ("--docker tf:1", DOCKER, "tf:1", "tf:1"),
+        ("-x A=1,2 -x B", table.VARIABLES, ("A=1,2", "B"), "A=1,2,B"),
+        ("--mount /a --mount /b:ro", MOUNTS, ("/a", "/b:ro"), "/a,/b:ro"),
+        ("--memory 1g --memory ps=2g", MEMORY, (("", GIB), ("ps", 2 * GIB)), "1g,ps=2g"),
+        ("--env lab", table.VENV, "lab", "lab"),
+        ("-N 3", NODES, 3, "3"),
+        ("--preload a,b.c", table.PRELOAD, ("a", "b.c"), "a,b.c"),
+        ("--hosts a --hosts a", table.HOSTS, "a", "a,a"),
+    ],
+)
+def test_values_of_a_command_line(words: str, row: Setting[object], value: object, text: str):
+    settings, faults = read(*words.split())
+    assert not faults
+    assert settings[row] == value
+    assert (settings.source(row), settings.source_kind(row)) == (row.flag, COMMAND_LINE)
+    assert settings.text(row) == text
+
+
+def test_all_wrong_values_of_a_command_line_are_reported_at_once():
+    words = "--workers two -N 0 --grace soon --env A=secret --hosts a --hosts b --memory ps=x --pull rarely"
+    faults = read(*words.split())[1]
+    assert {place for place, _ in faults} == {
+        "--workers", "--nodes", "--grace", "--venv", "--hosts", "--memory", "--pull"
+    }  # fmt: skip
+    assert "secret" not in str(faults)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("-hosts a", "did you mean --hosts?"),
+        ("-chief", "did you mean --chief?"),
+        ("-n 4 --zzz", "-n 4: use --workers 4"),
+        ("-n4", "-n 4: use --workers 4"),
+        ("-env A 1", "use -x A=VALUE"),
+        ("--wrokers 2 --zzz", "did you mean --workers?"),
+        ("--no-chek", "did you mean --no-check?"),
+        ("--zzz", "an option of the program comes after the program"),
+        ("--workers", "--workers: "),
+        ("--chief=1", "--chief: "),
+        ("-it", "tasks have no terminal"),
+    ],
+)
+def test_options_that_do_not_exist_are_reported_one_at_a_time(words: str, answer: str):
+    with pytest.raises(UsageError) as error:
+        parse_launch(words.split(), from_settings.groups, lambda: False)
+    assert len(error.value.faults) == 1 and answer in str(error.value)
+
+
+def test_options_of_a_wrong_value_that_is_the_program_are_not_reported():
+    with pytest.raises(UsageError) as error:
+        parse_launch(["--ps", "train.py", "--epochs", "3"], from_settings.groups, lambda: False)
+    assert [fault.where for fault in error.value.faults] == ["--ps"]
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "is_marked"),
+    [
+        ("train.py --ps 2", "train.py --ps 2", False),
+        ("-- train.py", "train.py", True),
+        ("-m pkg.train -x 1 -- 2", "-m pkg.train -x 1 -- 2", False),
+        ("-c code --chief", "-c code --chief", False),
+        ("", "", False),
+    ],
+)
+def test_the_program_ends_the_options(words: str, command: str, is_marked: bool):
+    line = parse_launch(["--workers", "1", *words.split()], from_settings.groups, lambda: False)
+    assert (line.texts, line.command, line.is_marked) == ({"workers": "1"}, command.split(), is_marked)
+
+
+# ---------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "value"),
+    [
+        ("restarts: 3", table.RESTARTS, 3),
+        ("flags: off", table.FLAGS, False),
+        ("timeout: 5m", table.TIMEOUT, 300.0),
+        ("tensorboard: true", table.TENSORBOARD, ""),
+        ("tensorboard: logs", table.TENSORBOARD, "logs"),
+        ("env: {A: 1}", table.ENV, (("A", "1"),)),
+        ("preload: [a, b]", table.PRELOAD, ("a", "b")),
+        ("preload: a, b", table.PRELOAD, ("a", "b")),
+        ("sync: .", table.SYNC, ("/job/.",)),
+        ("collect: [a, b]", table.COLLECT, ("a", "b")),
+        ("workdir: ~/x", table.WORKDIR, "~/x"),
+        ("workdir: x", table.WORKDIR, "/job/x"),
+        ("venv: lab", table.VENV, "lab"),
+        ("venv: ./lab", table.VENV, "/job/./lab"),
+        ("hosts: lab.yaml", table.HOSTS, "/job/lab.yaml"),
+        ("hosts: 'a,b'", table.HOSTS, "a,b"),
+        ("docker: tf:1", DOCKER, "tf:1"),
+        ("docker: {image: tf:1}", DOCKER, "tf:1"),
+        ("docker: {pull: never}", DOCKER, ""),
+        ("docker: {pull: never}", PULL, "never"),
+        ("kubernetes: {memory: {worker: 1g}}", MEMORY, (("worker", GIB),)),
+        ("docker: {mounts: [a, '~/b']}", MOUNTS, ("/job/a", "~/b")),
+        ("slurm: {}", SLURM, True),
+        ("slurm: {options: --qos=a}", SLURM_OPTIONS, "--qos=a"),
+    ],
+)
+def test_values_of_a_file(text: str, row: Setting[object], value: object):
+    settings, faults = merge([job_level(text)], ROWS)
+    assert not faults
+    assert settings[row] == value
+    assert (settings.source(row), settings.source_kind(row)) == ("job.yaml:3", SourceKind.JOB_FILE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "restarts: many", "flags: perhaps", "workdir: |\n  a\n  b", "ps: 1", "docker: {imag: a}",
+        "docker: {memory: {nobody: 1g}}", "slurm: 4", "kubernetes: {pods: {nobody: {}}}", "python: -x",
+        "collect: [a, a]", "docker: {slurm: true}", "slurm: {slurm: true}", "variables: [A]",
+    ],
+)  # fmt: skip
+def test_faults_of_a_file(text: str):
+    with pytest.raises(InputError) as error:
+        job_level(text)
+    assert [fault.where for fault in error.value.faults] == ["job.yaml:3"]
+
+
+def test_a_project_file_tells_its_settings_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "launch.toml").write_text("timeout = 5\n[docker]\nimage = 'a'\n[env]\nB = 'c'\n")
+    rows, sections = from_settings.launch_rows(), from_settings.SECTIONS
+    level = find_project_file("", rows, sections).level
+    assert {name: (given.text, given.source) for name, given in level.items()} == {
+        "timeout": ("5", "launch.toml:1"),
+        "docker": ("image", "launch.toml:2"),
+        "env": ("B", "launch.toml:4"),
+    }
+    assert [*level] == ["timeout", "docker", "env"]
+
+
+# ---------------------------------------------------------------------- merge
+
+
+def at(kind: SourceKind, **values: Any) -> Level:
+    """Return a level with these values."""
+    return {name: Given(value, f"{kind.name}:{name}", kind, str(value)) for name, value in values.items()}
+
+
+FILE, LINE = SourceKind.JOB_FILE, COMMAND_LINE
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "found"),
+    [
+        ({"restarts": 3}, {}, {table.RESTARTS: 3}),
+        ({"restarts": 3}, {"restarts": 0}, {table.RESTARTS: 0}),
+        ({"python": "a"}, {"venv": "b"}, {table.PYTHON: None, table.VENV: "b"}),
+        ({"venv": "a"}, {"python": "b"}, {table.PYTHON: "b", table.VENV: None}),
+        ({"slurm": True}, {"no_slurm": True}, {SLURM: False, NO_SLURM: True}),
+        ({"mounts": ("a",)}, {"mounts": ("b",)}, {MOUNTS: ("a", "b")}),
+        ({"sync": ("a",)}, {"sync": ("b",)}, {table.SYNC: ("b",)}),
+        ({"docker": "a"}, {"docker": ""}, {DOCKER: "a"}),
+        ({"docker": "a"}, {"docker": "b"}, {DOCKER: "b"}),
+        ({"memory": (("a", 1),)}, {"memory": (("b", 2),)}, {MEMORY: (("a", 1), ("b", 2))}),
+        ({"memory": (("a", 1),)}, {"memory": (("", 2),)}, {MEMORY: (("", 2),)}),
+        ({"slurm_options": "-a"}, {"slurm_options": "-b"}, {SLURM_OPTIONS: "-a -b"}),
+    ],
+)
+def test_two_levels(
+    file: Mapping[str, Any], line: Mapping[str, Any], found: Mapping[Setting[object], object]
+):
+    settings, faults = merge([at(FILE, **file), at(LINE, **line)], ROWS)
+    assert not faults
+    assert {row: settings[row] for row in found} == found
+
+
+@pytest.mark.parametrize("names", [("python", "venv"), ("slurm", "no_slurm")])
+def test_one_level_gives_only_one_of_two_that_exclude_each_other(names: Sequence[str]):
+    _, faults = merge([at(LINE, **dict.fromkeys(names, True))], ROWS)
+    assert [fault.where for fault in faults] == [f"COMMAND_LINE:{names[1]}"]
+
+
+#: Rows of a table of every kind.
+A = Setting("a", whole(0, 9), default=0, given_in=EVERYWHERE)
+B = Setting("b", whole(0, 9), default=0, given_in=EVERYWHERE, excludes=("a",))
+SUM: Setting[tuple[int, ...]] = Setting(
+    "sum", whole(0, 9), default=(), repeatable=True, join=lambda weaker, stronger: weaker + stronger
+)
+ON = Setting("on", switch, default=False)
+SMALL = (A, B, SUM, ON)
+NUMBERS = st.integers(0, 9)
+LEVELS = st.fixed_dictionaries(
+    {}, optional={"a": NUMBERS, "b": NUMBERS, "sum": st.lists(NUMBERS).map(tuple), "on": st.booleans()}
+)
+
+
+def numbered(values: Sequence[Mapping[str, Any]]) -> list[Level]:
+    """Return levels whose sources are their numbers."""
+    return [
+        {name: Given(value, f"{number}", LINE) for name, value in level.items()}
+        for number, level in enumerate(values)
+    ]
+
+
+@given(st.lists(LEVELS, max_size=4))
+def test_laws_of_merge(values: Sequence[Mapping[str, Any]]):
+    found = numbered(values)
+    settings, faults = merge(found, SMALL)
+    for row in (A, B, ON):
+        giving = [level for level in found if row.name in level]
+        rival = {A: B, B: A}.get(row)
+        later = found[found.index(giving[-1]) + 1 :] if giving else []
+        dropped = rival is not None and any(rival.name in level for level in later)
+        if dropped or not giving:
+            assert not settings.is_given(row)
+        else:
+            assert (settings[row], settings.source(row)) == giving[-1][row.name][:2]
+    assert settings[SUM] == tuple(number for level in values for number in level.get("sum", ()))
+    assert [part.source for part in settings.parts(SUM)] == [
+        str(number) for number, level in enumerate(values) if "sum" in level
+    ]
+    both = settings.is_given(A) and settings.is_given(B)
+    assert [fault.where for fault in faults] == ([settings.source(B)] if both else [])
+
+
+@given(st.lists(LEVELS, max_size=3), st.integers(0, 3))
+def test_a_level_that_gives_nothing_changes_nothing(values: Sequence[Mapping[str, Any]], index: int):
+    found = numbered(values)
+    with_empty: list[Level] = [*found[:index], {}, *found[index:]]
+    assert vars(merge(found, SMALL)[0]) == vars(merge(with_empty, SMALL)[0])
+
+
+@given(st.lists(LEVELS, max_size=3))
+def test_settings_travel(values: Sequence[Mapping[str, Any]]):
+    settings = merge(numbered(values), SMALL)[0]
+    copy = pickle.loads(pickle.dumps(settings))
+    assert {row: (copy[row], copy.source(row)) for row in SMALL} == {
+        row: (settings[row], settings.source(row)) for row in SMALL
+    }
+    moved = copy.with_values({A: 7, SUM: (7,)})
+    assert (moved[A], moved[SUM], moved[B]) == (7, (7,), settings[B])
+    assert moved.source(A) == settings.source(A)

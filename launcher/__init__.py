@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from launcher.api.remote.node import TFNodeContext as TFNodeContext
     from launcher.api.remote.node import compat as compat
     from launcher.api.run import run as run
-    from launcher.errors import FeedError as FeedError
-    from launcher.errors import FeedTimeout as FeedTimeout
-    from launcher.errors import HostfileError as HostfileError
-    from launcher.errors import InputError as InputError
-    from launcher.errors import JobError as JobError
-    from launcher.errors import JobFailed as JobFailed
-    from launcher.errors import LaunchError as LaunchError
-    from launcher.errors import TaskFailed as TaskFailed
+    from launcher.common.cluster import TaskId as TaskId
+    from launcher.common.errors import FeedError as FeedError
+    from launcher.common.errors import FeedTimeout as FeedTimeout
+    from launcher.common.errors import HostfileError as HostfileError
+    from launcher.common.errors import InputError as InputError
+    from launcher.common.errors import JobError as JobError
+    from launcher.common.errors import JobFailed as JobFailed
+    from launcher.common.errors import LaunchError as LaunchError
+    from launcher.common.errors import TaskFailed as TaskFailed
+    from launcher.common.report import ExitStatus as ExitStatus
+    from launcher.common.report import Failure as Failure
+    from launcher.common.report import Reason as Reason
+    from launcher.common.report import Report as Report
+    from launcher.common.report import TaskReport as TaskReport
+    from launcher.common.report import TaskState as TaskState
     from launcher.feed.files import CsvFiles as CsvFiles
     from launcher.feed.files import TextFiles as TextFiles
     from launcher.feed.files import TFRecordFiles as TFRecordFiles
     from launcher.feed.remote.data_feed import DataFeed as DataFeed
     from launcher.feed.sources import partitions as partitions
     from launcher.feed.sources import rows as rows
-    from launcher.report import ExitStatus as ExitStatus
-    from launcher.report import Failure as Failure
-    from launcher.report import Reason as Reason
-    from launcher.report import Report as Report
-    from launcher.report import TaskReport as TaskReport
-    from launcher.report import TaskState as TaskState
-    from launcher.task_id import TaskId as TaskId
 
 __version__ = "0.1.0"
 
@@ -46,14 +46,14 @@ _MODULES = {
     "launcher.api.parallel": "TFParallel",
     "launcher.api.remote.node": "InputMode TFNode TFNodeContext compat",
     "launcher.api.run": "run",
-    "launcher.errors": (
+    "launcher.common.errors": (
         "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError TaskFailed"
     ),
     "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
     "launcher.feed.remote.data_feed": "DataFeed",
     "launcher.feed.sources": "partitions rows",
-    "launcher.task_id": "TaskId",
-    "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
+    "launcher.common.cluster": "TaskId",
+    "launcher.common.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }
 
 __all__ = sorted(" ".join(_MODULES.values()).split())

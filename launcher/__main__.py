@@ -89,7 +89,7 @@ def _run(argv: list[str]) -> int:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
             return _LAUNCHER_FAILED
-        from launcher.text import NO_THREAD
+        from launcher.common.text import NO_THREAD
         from launcher.threads import is_no_thread
 
         if is_no_thread(error):

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-from launcher.events import Facts
+from launcher.common.events import Facts
+from launcher.common.record import Record
+from launcher.common.text import byte_size, duration, host_text, last_line, listed
 from launcher.job import Host, is_loopback
-from launcher.record import Record
-from launcher.text import byte_size, duration, host_text, last_line, listed
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
 PROBLEM, WARNING = "problem", "warning"

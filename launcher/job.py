@@ -4,8 +4,8 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 
-from launcher.record import Record
-from launcher.task_id import TASK_MARK, TaskId
+from launcher.common.cluster import TASK_MARK, TaskId
+from launcher.common.record import Record
 
 #: The variable with the output folder of a task, if it has one.
 OUTPUT_DIR = "OUTPUT_DIR"

@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from launcher.errors import TransportError
-from launcher.text import NO_THREAD
+from launcher.common.errors import TransportError
+from launcher.common.text import NO_THREAD
 from launcher.threads import is_no_thread
 
 _T = TypeVar("_T")

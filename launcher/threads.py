@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from launcher.errors import TransportError
-from launcher.text import NO_THREAD
+from launcher.common.errors import TransportError
+from launcher.common.text import NO_THREAD
 
 _T = TypeVar("_T")
 

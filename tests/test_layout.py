@@ -25,16 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "launcher"
 #: Files and packages that run on hosts: Python 3.8 and the standard library only.
 TRAVELS = (
-    "errors.py",
-    "task_id.py",
-    "report.py",
-    "events.py",
-    "fields.py",
-    "text.py",
-    "protocol.py",
-    "scheduler/__init__.py",
-    "scheduler/cluster_spec.py",
     "agent",
+    "common",
     "feed/remote",
     "api/remote",
 )

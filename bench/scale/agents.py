@@ -1,8 +1,8 @@
 """A simulator: one process that plays the agents of many hosts: ``agents.py SOCKET LATENCY``.
 
-It speaks the protocol of `launcher.protocol` and obeys every command of the launcher; its tasks are numbers.
-What it receives it handles after LATENCY seconds. Its standard input has orders, a line each; the end of it
-ends the simulator:
+It speaks the protocol of `launcher.common.protocol` and obeys every command of the launcher; its tasks are
+numbers. What it receives it handles after LATENCY seconds. Its standard input has orders, a line each; the
+end of it ends the simulator:
 
     print LINES TOTAL SINGLE
                         each task prints so many lines a second, so many in all; SINGLE 1: it writes each by
@@ -26,10 +26,10 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from launcher import events
 from launcher.agent.host import host_facts
-from launcher.protocol import Channel, Decoder, Message, Refused, encode
-from launcher.task_id import TaskId
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.protocol import Channel, Decoder, Message, Refused, encode
 
 #: How a failing task exits; lines that each task prints when it starts.
 CODE, FIRST_LINES = 7, 10

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from launcher.__main__ import main
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.job import Host
 from launcher.transports import TRANSPORTS, bootstrap
 from launcher.transports.base import Connected

@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from launcher import events, protocol
 from launcher.agent import environments, host, listening, ports, processes
 from launcher.agent.children import Children
 from launcher.agent.connection import Connection
@@ -23,10 +22,10 @@ from launcher.agent.preload import Templates
 from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import ENDING, Deadline
-from launcher.errors import LaunchError, NotRunnableError
-from launcher.scheduler.cluster_spec import TF_CONFIG_ROLES, ClusterSpec, complete
-from launcher.task_id import TaskId
-from launcher.text import why_not_started
+from launcher.common import events, protocol
+from launcher.common.cluster import TF_CONFIG_ROLES, ClusterSpec, TaskId, complete
+from launcher.common.errors import LaunchError, NotRunnableError
+from launcher.common.text import why_not_started
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))

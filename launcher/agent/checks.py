@@ -31,8 +31,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from launcher.agent.environments import entered
 from launcher.agent.host import NVIDIA_SMI, host_facts
 from launcher.agent.ports import PortKeeper, dual_stack_socket
-from launcher.errors import ProgramError
-from launcher.task_id import TaskId
+from launcher.common.cluster import TaskId
+from launcher.common.errors import ProgramError
 
 Json = Dict[str, Any]
 
@@ -136,8 +136,8 @@ def _facts(request: Mapping[str, Any]) -> Json:
             tasks, and the ``seconds`` that each command may take.
 
     Returns:
-        ``agent`` (`launcher.events.Facts`), ``available`` (bytes of memory), ``folders`` (``workdir`` and
-        ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
+        ``agent`` (`launcher.common.events.Facts`), ``available`` (bytes of memory), ``folders`` (``workdir``
+        and ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
         matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see `_task_python`).
     """
     env = {**os.environ, **request["env"]}

@@ -1,8 +1,8 @@
 """Programs of ours that the agent runs in children: remote commands of the launcher, and its own questions.
 
 A child is a fork of the agent that calls a function with a pipe for each standard stream. A remote command
-has the bytes of its stdin and stdout carried by the protocol, within a window (`launcher.protocol.CREDIT`)
-each way.
+has the bytes of its stdin and stdout carried by the protocol, within a window
+(`launcher.common.protocol.CREDIT`) each way.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from launcher.agent.connection import Connection
 from launcher.agent.processes import become_function
-from launcher.protocol import CREDIT, CloseCommand, CommandCredit, CommandData, CommandEnded, RunCommand
-from launcher.text import why_not_started
+from launcher.common.protocol import (
+    CREDIT,
+    CloseCommand,
+    CommandCredit,
+    CommandData,
+    CommandEnded,
+    RunCommand,
+)
+from launcher.common.text import why_not_started
 
 #: Bytes kept of the stderr of a child.
 _LIMIT = 64 * 1024

@@ -20,9 +20,9 @@ from functools import partial
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from launcher.agent.processes import nothing_on
-from launcher.errors import ProtocolError
-from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
-from launcher.unix_socket import BACKLOG, accept_own, connect_unix, process_and_user
+from launcher.common.errors import ProtocolError
+from launcher.common.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
+from launcher.common.trusted_io import BACKLOG, accept_own, connect_unix, process_and_user
 
 #: Seconds to wait, at least, for a new connection after one has closed; the load average per processor above
 #: which they grow in proportion, as a login takes longer there.

@@ -10,8 +10,8 @@ import os
 from contextlib import suppress
 from typing import Dict, List, Mapping, NoReturn
 
-from launcher.errors import ProgramError
-from launcher.regular_file import read_regular
+from launcher.common.errors import ProgramError
+from launcher.common.trusted_io import read_regular
 
 #: Seconds that the Python of an environment may take to start: a file server may be slow.
 SECONDS = 30.0

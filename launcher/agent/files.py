@@ -44,10 +44,10 @@ from launcher.agent.transfer import (
     send_entries,
     walk,
 )
-from launcher.errors import LaunchError, ProtocolError
-from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
-from launcher.regular_file import open_regular, read_most
-from launcher.task_id import TASK_MARK
+from launcher.common.cluster import TASK_MARK
+from launcher.common.errors import LaunchError, ProtocolError
+from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
+from launcher.common.trusted_io import open_regular, read_most
 
 #: Bytes of the trees of earlier runs, at most.
 _MOST_KEPT = 2 * 1024**3

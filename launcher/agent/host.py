@@ -16,7 +16,7 @@ from array import array
 from contextlib import suppress
 from typing import Dict, List, Optional, Tuple
 
-from launcher.events import Facts
+from launcher.common.events import Facts
 
 #: A command that prints a line for each GPU; needs ``--query-gpu=``.
 NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")

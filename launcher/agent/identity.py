@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Optional, Tuple
 
 from launcher.agent.processes import all_pids, is_nested, look_at
-from launcher.record import Record
-from launcher.regular_file import open_regular, read_most
+from launcher.common.record import Record
+from launcher.common.trusted_io import open_regular, read_most
 
 #: The folder of a user, on a disk of this machine that survives a reboot, for the boots that it has seen.
 _FOLDER = "/var/tmp/tf-launcher-%d"

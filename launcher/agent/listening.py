@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Dict, Iterable, Iterator, Sequence, Tuple
 
 from launcher.agent import processes
-from launcher.text import listed
+from launcher.common.text import listed
 
 #: Seconds from the first start to the look; for the look, at most.
 AFTER, SECONDS = 60.0, 8.0

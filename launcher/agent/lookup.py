@@ -5,8 +5,8 @@ The launcher looks before the job starts, for tasks on its own machine; an agent
 
 import os
 
-from launcher.errors import NotRunnableError, ProgramError
-from launcher.regular_file import similar_file
+from launcher.common.errors import NotRunnableError, ProgramError
+from launcher.common.trusted_io import similar_file
 
 _QUOTED = " (remove the quotes around the program and its arguments)"
 

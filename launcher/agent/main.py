@@ -34,8 +34,8 @@ from launcher.agent import processes, sweep
 from launcher.agent.connection import OUTAGE, Connection, connect_to, listen, pass_streams
 from launcher.agent.processes import PASSED, write_all
 from launcher.agent.watchdog import Deadline, watch
-from launcher.errors import LaunchError
-from launcher.protocol import Refused, encode, swap
+from launcher.common.errors import LaunchError
+from launcher.common.protocol import Refused, encode, swap
 
 #: Seconds to kill processes that earlier runs left; those of an agent that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
@@ -159,7 +159,8 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     If it was killed, report that, and kill the processes that it left.
 
     Args:
-        arguments: ``token``, ``agent``; ``swapped``: bytes to our stdout pass `launcher.protocol.swap`.
+        arguments: ``token``, ``agent``; ``swapped``: bytes to our stdout pass
+            `launcher.common.protocol.swap`.
         watchdog: the agent's, if it is a child of this process; 0: it is not.
 
     Returns:

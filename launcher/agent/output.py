@@ -9,8 +9,8 @@ from typing import Callable, Dict, Optional
 
 from launcher.agent.connection import Connection
 from launcher.agent.stopping import Task
-from launcher.events import TaskOutput
-from launcher.protocol import WINDOW
+from launcher.common.events import TaskOutput
+from launcher.common.protocol import WINDOW
 
 #: Seconds that an output may stay open after the last process of its task has ended: a process of another
 #: task may hold it.

@@ -19,7 +19,7 @@ import threading
 from contextlib import suppress
 from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence
 
-from launcher.task_id import TaskId
+from launcher.common.cluster import TaskId
 
 _ADVICE = {
     errno.EMFILE: "`ulimit -n` there says how many there may be",

@@ -19,11 +19,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from launcher.agent import processes
 from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import Families
-from launcher.errors import LaunchError
-from launcher.events import Preload, StartTask
-from launcher.record import Record
-from launcher.task_id import TaskId
-from launcher.text import signal_name
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.events import Preload, StartTask
+from launcher.common.record import Record
+from launcher.common.text import signal_name
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
 _IMPORTING, _FORKING = 50.0, 10.0

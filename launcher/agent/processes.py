@@ -17,8 +17,8 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Iterable, List, NoReturn, Optional, Sequence
 
-from launcher.record import Record
-from launcher.text import why_not_started
+from launcher.common.record import Record
+from launcher.common.text import why_not_started
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15

@@ -10,10 +10,10 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from launcher.agent import processes
 from launcher.agent.environments import entered
 from launcher.agent.lookup import find_executable, find_script
-from launcher.errors import LaunchError, NotRunnableError
-from launcher.record import Record
-from launcher.regular_file import open_regular
-from launcher.text import why_not_started
+from launcher.common.errors import LaunchError, NotRunnableError
+from launcher.common.record import Record
+from launcher.common.text import why_not_started
+from launcher.common.trusted_io import open_regular
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT.

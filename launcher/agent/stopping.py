@@ -16,8 +16,8 @@ from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from launcher.agent import processes
 from launcher.agent.processes import Process
-from launcher.events import StopSteps
-from launcher.task_id import TaskId
+from launcher.common.cluster import TaskId
+from launcher.common.events import StopSteps
 
 SIGKILL = 9
 #: Pids of unkillable processes that are reported.

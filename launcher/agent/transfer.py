@@ -1,7 +1,7 @@
 """Copying files as messages: what both ends of ``--sync`` and ``--collect`` share.
 
-The messages are those of `launcher.protocol.FILES`. Exactly the announced size of a file is sent. Paths are
-strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
+The messages are those of `launcher.common.protocol.FILES`. Exactly the announced size of a file is sent.
+Paths are strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Tuple
 
-from launcher.errors import ProtocolError, TransportError
-from launcher.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, encode
-from launcher.text import byte_size
+from launcher.common.errors import ProtocolError, TransportError
+from launcher.common.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, encode
+from launcher.common.text import byte_size
 
 FILE, FOLDER, LINK = "f", "d", "l"
 #: Entries that a tree may have.

@@ -11,12 +11,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from launcher import arguments
 from launcher.api.remote.node import TRAINING, InputMode
 from launcher.api.run import AnyPath, Options, context_fault, function_fault, read_options
 from launcher.api.tasks import TaskHandle, Tasks, dumps
-from launcher.arguments import Arguments, named_arguments
-from launcher.errors import Fault, InputError, JobFailed
+from launcher.common import arguments
+from launcher.common.arguments import Arguments, named_arguments
+from launcher.common.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Peer
 from launcher.feed.sources import FILLS

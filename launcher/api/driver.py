@@ -15,11 +15,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from launcher.errors import InputError, JobFailed, LaunchError, TaskFailed, TransportError
+from launcher.common.errors import InputError, JobFailed, LaunchError, TaskFailed, TransportError
+from launcher.common.report import Report, report_from_json
+from launcher.common.text import printable
 from launcher.itself import launch_command
-from launcher.report import Report, report_from_json
 from launcher.runs.logs import last_lines
-from launcher.text import printable
 from launcher.threads import start
 
 #: Lines of a failed task in an exception.

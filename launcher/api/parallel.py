@@ -11,18 +11,18 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from launcher import arguments
 from launcher.api.cluster import read_function
 from launcher.api.remote.worker import Message
 from launcher.api.run import Options, context_fault, read_options
 from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
-from launcher.arguments import Arguments, named_arguments
+from launcher.common import arguments
+from launcher.common.arguments import Arguments, named_arguments
+from launcher.common.errors import JobFailed, LaunchError, TaskFailed
+from launcher.common.record import Record
+from launcher.common.text import Waiting
 from launcher.config.hostfile import read_hosts
-from launcher.errors import JobFailed, LaunchError, TaskFailed
 from launcher.job import MOST_TASKS
-from launcher.record import Record
 from launcher.supervisor.restarts import cannot_import
-from launcher.text import Waiting
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

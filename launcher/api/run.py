@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from launcher import arguments
 from launcher.api.driver import Driver
-from launcher.arguments import Arguments, named_arguments
+from launcher.common import arguments
+from launcher.common.arguments import Arguments, named_arguments
+from launcher.common.report import Report
 from launcher.config import values
 from launcher.job import MOST_TASKS, RESTART_CHOICES, OnFailure
-from launcher.report import Report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

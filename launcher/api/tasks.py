@@ -25,22 +25,30 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from launcher import unix_socket
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
 from launcher.api.run import Options, option_arguments, option_environ
+from launcher.common import trusted_io
+from launcher.common.errors import (
+    Fault,
+    InputError,
+    JobError,
+    JobFailed,
+    LaunchError,
+    TaskFailed,
+    TransportError,
+)
+from launcher.common.report import TaskState
+from launcher.common.text import Waiting, listed, signal_name
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
-from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed, TransportError
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
 from launcher.job_run.notices import print_notice
-from launcher.report import TaskState
 from launcher.runs.logs import last_lines
-from launcher.text import Waiting, listed, signal_name
 from launcher.threads import start as start_thread
 from launcher.transports import sections
 from launcher.transports.bootstrap import IMPORTER, packed
@@ -58,14 +66,14 @@ _NEW = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
     "launcher.__init__",
-    "launcher.arguments",
-    "launcher.errors",
-    "launcher.fields",
-    "launcher.record",
-    "launcher.report",
-    "launcher.task_id",
-    "launcher.text",
-    "launcher.unix_socket",
+    "launcher.common.arguments",
+    "launcher.common.errors",
+    "launcher.common.validation",
+    "launcher.common.record",
+    "launcher.common.report",
+    "launcher.common.cluster",
+    "launcher.common.text",
+    "launcher.common.trusted_io",
     "launcher.feed.remote",
     "launcher.api.remote",
     "cloudpickle",
@@ -427,7 +435,7 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
 def start_text() -> str:
     """The text that a task runs first, see `launcher.api.remote.start`."""
     ours = ("from launcher.", "from __future__")
-    sources = [inspect.getsource(module) for module in (unix_socket, connect, start)]
+    sources = [inspect.getsource(module) for module in (trusted_io, connect, start)]
     lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
     call = f"main({tuple(sys.version_info[:2])}, Importer)\n"
     return "\n".join(["from __future__ import annotations", IMPORTER, *lines, call])
@@ -442,7 +450,7 @@ def _private_folder() -> str:
         with socket.socket(socket.AF_UNIX) as sock:
             try:
                 new = time.time() - os.stat(path).st_mtime < _NEW
-                unix_socket.connect_unix(sock, path, 0.0)
+                trusted_io.connect_unix(sock, path, 0.0)
             except ConnectionRefusedError:  # no process listens any more, or not yet
                 if not new:
                     shutil.rmtree(os.path.dirname(path), ignore_errors=True)

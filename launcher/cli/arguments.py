@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from launcher.cli import peers
 from launcher.cli.help_text import COLUMNS
+from launcher.common.errors import Fault, InputError
+from launcher.common.record import Record
+from launcher.common.text import nearest, printable
 from launcher.config.settings import COMMAND_LINE, Group, Setting, command_line_level
-from launcher.errors import Fault, InputError
-from launcher.record import Record
-from launcher.text import nearest, printable
 
 #: Options of Python, which name the program.
 _PROGRAM_OPTIONS = {"module": "-m", "code": "-c"}

@@ -12,13 +12,13 @@ from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.queued import LEFT, going, relayed, shown_there, withdrawn
 from launcher.cli.stop import launcher_of
+from launcher.common.text import duration
 from launcher.config.values import option, whole
 from launcher.output.failure import failure_report
 from launcher.output.table import result_table
 from launcher.runs.logs import GrowingLog
 from launcher.runs.owner import send_sigterm
 from launcher.runs.run import Run, RunState, find
-from launcher.text import duration
 
 SUMMARY = "show the output of a run in the background, and how it ends"
 

@@ -15,15 +15,15 @@ from typing import Any
 from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.cli.connecting import add_allocating, add_connecting, allocation, commands
 from launcher.cli.tables import print_table
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
+from launcher.common.text import byte_size, counted, listed, printable
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
-from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.output.jsonl import record_as_dict
-from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.text import byte_size, counted, listed, printable
 from launcher.transports.base import Commands, for_each
 from launcher.transports.dialog import Dialog
 from launcher.transports.here import is_here

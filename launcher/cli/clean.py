@@ -6,8 +6,8 @@ import argparse
 
 from launcher import transports
 from launcher.cli.connecting import add_connecting, commands
+from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
-from launcher.errors import HostsError, LaunchError
 from launcher.job_run.notices import print_notice
 from launcher.transports.cleaning import Cleaning
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from launcher import transports
+from launcher.common.errors import Fault, JobError
 from launcher.config import values
-from launcher.errors import Fault, JobError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.transports import machines

@@ -13,7 +13,7 @@ from launcher.cli.export_files import program_files
 from launcher.cli.launch_options import program_command
 from launcher.cli.parser import Parser, command_parser
 from launcher.cli.run import options_of
-from launcher.errors import Fault, JobError
+from launcher.common.errors import Fault, JobError
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec

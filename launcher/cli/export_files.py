@@ -11,9 +11,9 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from launcher.common.text import byte_size, counted, listed
 from launcher.export.kubernetes import MOST_BYTES
 from launcher.job import JobSpec, ProgramKind
-from launcher.text import byte_size, counted, listed
 
 
 def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:

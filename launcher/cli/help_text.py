@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterator, Sequence
 
-from launcher.record import Record
+from launcher.common.record import Record
 
 #: The width of help texts, and the last column where descriptions begin.
 COLUMNS, _DESCRIPTION = 80, 25

@@ -14,10 +14,12 @@ from typing import Any
 
 from launcher import transports
 from launcher.cli.connecting import check_current_folder, reaching
+from launcher.common.errors import Fault, InputError, JobError, LaunchError
+from launcher.common.text import listed
+from launcher.common.trusted_io import open_regular
 from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, Target, carried_variables, roles_with_drain
 from launcher.config.values import JOB_FILE_ENDINGS, duration
-from launcher.errors import Fault, InputError, JobError, LaunchError
 from launcher.job import (
     OUTPUT_DIR,
     RELAY,
@@ -35,9 +37,7 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
-from launcher.regular_file import open_regular
 from launcher.scheduler.plan import check_descriptors, check_placeholders
-from launcher.text import listed
 from launcher.transports.launch import Asked
 from launcher.transports.machines import this_machine
 

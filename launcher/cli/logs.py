@@ -14,15 +14,15 @@ from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
 from launcher.cli.queued import Watch, shown_there, states
+from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
+from launcher.common.report import Report, report_from_json
+from launcher.common.text import listed, printable
 from launcher.config.values import option, whole
-from launcher.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.job_run.questions import Events
 from launcher.output.lines import labels
 from launcher.output.table import verdict
-from launcher.report import Report, report_from_json
 from launcher.runs.logs import GrowingLog, tail
 from launcher.runs.run import Run, RunState, all_runs, find, selected, tasks
-from launcher.text import listed, printable
 
 SUMMARY = "print the output of the tasks of a run"
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from launcher.cli import peers
 from launcher.cli.parser import COMMANDS, SYNOPSIS, command_module, command_parser, no_command
-from launcher.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
-from launcher.text import nearest, printable
+from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
+from launcher.common.text import nearest, printable
 
 _BARE = f"""\
 usage: {SYNOPSIS}

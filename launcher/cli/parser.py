@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from launcher.cli import peers
 from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
-from launcher.errors import Fault, InputError
-from launcher.text import nearest, printable
+from launcher.common.errors import Fault, InputError
+from launcher.common.text import nearest, printable
 
 #: Command -> module, imported when it is used. Any other first argument belongs to ``run``.
 COMMANDS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.record import Record
+from launcher.common.record import Record
 
 #: A first word that other launchers have as a command -> what to type. Programs that users launch
 #: (``hostname``, ``ls``, ``env``) are not here.

@@ -11,12 +11,12 @@ import tempfile
 
 from launcher.cli.connecting import add_connecting, commands, reaching
 from launcher.cli.tables import print_table
+from launcher.common.errors import Fault, InputError
+from launcher.common.text import counted, listed
 from launcher.config import values
 from launcher.config.hostfile import read_hosts
 from launcher.environments.requirements import Requirements, wanted
-from launcher.errors import Fault, InputError
 from launcher.job_run.notices import print_notice
-from launcher.text import counted, listed
 from launcher.transports.here import is_here
 from launcher.transports.machines import this_machine
 

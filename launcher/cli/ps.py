@@ -17,15 +17,15 @@ from typing import Any
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
+from launcher.common.report import TaskState
+from launcher.common.text import Waiting, byte_size, counted_roles, duration, printable
 from launcher.job_run.questions import Events, Snapshot, snapshot
 from launcher.output.jsonl import record_as_dict
 from launcher.output.notices import last_of_program
 from launcher.output.table import result_table
-from launcher.report import TaskState
 from launcher.runs.logs import last_lines
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
-from launcher.text import Waiting, byte_size, counted_roles, duration, printable
 from launcher.transports.queue import OVER, PENDING, RUNNING, Queued
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
@@ -144,7 +144,7 @@ def _print_moves(events: Events, as_json: bool) -> None:
 
 
 def described(moved: Mapping[str, Any]) -> str:
-    """A task as `launcher.events.TaskMoved` has it: ``attempt 2, running on node1, pid 4711``."""
+    """A task as `launcher.common.events.TaskMoved` has it: ``attempt 2, running on node1, pid 4711``."""
     pid = "" if moved["pid"] is None else f", pid {moved['pid']}"
     detail = f" ({moved['detail']})" if moved["detail"] else ""
     again = ", starts again" if moved["restarting"] else ""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from launcher import transports
-from launcher.errors import LaunchError, TransportError
+from launcher.common.errors import LaunchError, TransportError
+from launcher.common.text import printable
 from launcher.job_run.notices import print_notice
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
-from launcher.text import printable
 from launcher.transports.queue import OVER, PENDING, RUNNING, Queue, Queued
 
 #: Seconds between two questions to a queue.

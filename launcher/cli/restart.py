@@ -8,13 +8,13 @@ import sys
 from launcher.cli.completion import completes, newest_tasks, unfinished_runs
 from launcher.cli.ps import described
 from launcher.cli.queued import relayed
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.report import TaskState
+from launcher.common.text import Waiting, listed
 from launcher.config.values import duration, option
-from launcher.errors import LaunchError
 from launcher.job_run.questions import Events, ask, snapshot
-from launcher.report import TaskState
 from launcher.runs.run import Run, find, selected
-from launcher.task_id import TaskId
-from launcher.text import Waiting, listed
 
 SUMMARY = "stop tasks of a running job, and start them again"
 

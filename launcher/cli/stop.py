@@ -12,13 +12,13 @@ from contextlib import suppress
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
+from launcher.common.errors import Fault, InputError, LaunchError
+from launcher.common.text import Waiting, listed
 from launcher.config.values import duration, option
-from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import STOP_NOW
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
-from launcher.text import Waiting, listed
 
 SUMMARY = "stop a run: its tasks first, then its launcher"
 

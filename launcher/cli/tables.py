@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from launcher.text import printable, shortened
+from launcher.common.text import printable, shortened
 
 #: Columns of numbers, aligned to the right.
 _RIGHT = frozenset({"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"})

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from launcher.common.errors import Fault, JobError
+from launcher.common.record import Record
+from launcher.common.trusted_io import is_ours
 from launcher.config.options import JobFile
-from launcher.errors import Fault, JobError
-from launcher.record import Record
-from launcher.regular_file import is_ours
 
 if TYPE_CHECKING:  # most launches have no such file
     from launcher.config.schema import Node, Section

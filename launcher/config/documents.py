@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from launcher.common.record import Record
+from launcher.common.text import listed
 from launcher.config.schema import Faults, Node, parse_yaml, quoted
-from launcher.record import Record
-from launcher.text import listed
 
 #: The kind of object that is a job.
 TFJOB = "TFJob"

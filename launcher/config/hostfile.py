@@ -26,13 +26,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.common.errors import Fault, HostfileError
+from launcher.common.trusted_io import similar_file
 from launcher.config import schema, values
 from launcher.config.documents import host_document
 from launcher.config.schema import Faults, Key, Node, Values, quoted, several, single, table, text_of
 from launcher.config.values import comma_separated
-from launcher.errors import Fault, HostfileError
 from launcher.job import Host
-from launcher.regular_file import similar_file
 
 #: Largest number of hosts of a launch.
 MOST_HOSTS = 4096

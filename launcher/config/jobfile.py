@@ -8,6 +8,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from launcher.common.cluster import TENSORFLOW_ROLES
+from launcher.common.errors import JobError
+from launcher.common.text import nearest
 from launcher.config import hostfile, schema, values
 from launcher.config.documents import is_tfjob, job_document
 from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
@@ -27,7 +30,6 @@ from launcher.config.schema import (
     table,
     text_of,
 )
-from launcher.errors import JobError
 from launcher.job import (
     MOST_TASKS,
     RESTART_CHOICES,
@@ -39,8 +41,6 @@ from launcher.job import (
     Role,
     deciding_roles,
 )
-from launcher.task_id import TENSORFLOW_ROLES
-from launcher.text import nearest
 
 #: Placeholder for a program that is missing, which is a fault.
 _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")

@@ -6,6 +6,10 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from launcher.common.cluster import TENSORFLOW_ROLES
+from launcher.common.errors import Fault, JobError
+from launcher.common.text import did_you_mean
+from launcher.common.trusted_io import is_ours
 from launcher.config import schema, values
 from launcher.config.documents import is_tfjob, job_document
 from launcher.config.jobfile import _overlaid, _Reader
@@ -24,10 +28,6 @@ from launcher.config.schema import (
     table,
 )
 from launcher.config.settings import FileContent, FileSection, Given, Level, Setting, SourceKind
-from launcher.errors import Fault, JobError
-from launcher.regular_file import is_ours
-from launcher.task_id import TENSORFLOW_ROLES
-from launcher.text import did_you_mean
 
 
 def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[FileSection] = ()) -> Keys:

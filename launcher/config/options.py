@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from launcher.common.errors import Fault
+from launcher.common.record import Record
+from launcher.common.text import listed
 from launcher.config.values import duration, env_name
-from launcher.errors import Fault
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role, deciding_roles
-from launcher.record import Record
-from launcher.text import listed
 
 
 class JobFile(Record):

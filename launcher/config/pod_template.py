@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from launcher.common.cluster import literal
+from launcher.common.record import Record
 from launcher.config import values
 from launcher.config.options import Target
 from launcher.config.schema import Faults, Key, Node, Values, quoted, read_mapping, single, table, text_of
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
-from launcher.record import Record
-from launcher.scheduler.cluster_spec import literal
 
 #: The container that runs the program.
 _CONTAINER_NAME = "tensorflow"

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.common.errors import Fault, JobError
 from launcher.config.settings import FileContent, FileSection, Setting
-from launcher.errors import Fault, JobError
 
 #: The project files, and the keys that lead to their tables.
 _FILES = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from launcher.errors import Fault, InputError
-from launcher.record import Record
-from launcher.regular_file import read_most, read_regular, similar_file
-from launcher.text import did_you_mean, printable
+from launcher.common.errors import Fault, InputError
+from launcher.common.record import Record
+from launcher.common.text import did_you_mean, printable
+from launcher.common.trusted_io import read_most, read_regular, similar_file
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from launcher.common.errors import Fault
+from launcher.common.record import Record
 from launcher.config import values
-from launcher.errors import Fault
 from launcher.job import Role
-from launcher.record import Record
 
 if TYPE_CHECKING:  # only files need it
     from launcher.config.schema import Read

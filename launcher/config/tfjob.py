@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.common.text import did_you_mean
 from launcher.config import values
 from launcher.config.options import Target
 from launcher.config.pod_template import Template, any_keys, mapping_of, read_template
 from launcher.config.schema import Faults, Key, Node, Values, mapping, quoted, read_mapping, single, table
 from launcher.job import CHIEF_ROLES, MOST_TASKS
-from launcher.text import did_you_mean
 
 #: The versions whose TFJobs have the form of the last one.
 _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v1beta2", "kubeflow.org/v1beta1", "kubeflow.org/v1alpha2")

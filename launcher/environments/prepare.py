@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from types import SimpleNamespace
 
+from launcher.common.errors import LaunchError, TransportError
+from launcher.common.record import Record
+from launcher.common.text import counted, listed
 from launcher.environments.resolving import Resolver
-from launcher.errors import LaunchError, TransportError
 from launcher.job import Host
-from launcher.record import Record
-from launcher.text import counted, listed
 from launcher.transports.base import for_each
 from launcher.transports.dialog import Dialog, read
 from launcher.transports.here import is_here

@@ -30,7 +30,7 @@ from queue import SimpleQueue
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from launcher.agent.environments import prepared
-from launcher.text import byte_size, counted
+from launcher.common.text import byte_size, counted
 
 MANIFEST = "environment.json"
 TOP = prepared()

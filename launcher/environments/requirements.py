@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from string import Template
 
+from launcher.common.errors import Fault, InputError
+from launcher.common.record import Record
 from launcher.config.schema import read_text, shown_path
-from launcher.errors import Fault, InputError
-from launcher.record import Record
 
 #: Options about package indexes.
 _OPTION = r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"

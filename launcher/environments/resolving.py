@@ -15,9 +15,9 @@ import threading
 from contextlib import closing
 
 from launcher.agent.files import cache_folder
+from launcher.common.errors import LaunchError
+from launcher.common.trusted_io import read_regular
 from launcher.environments.requirements import Requirements
-from launcher.errors import LaunchError
-from launcher.regular_file import read_regular
 from launcher.transports.command import run_here
 from launcher.transports.dialog import Dialog
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from launcher.common.text import listed
 from launcher.export.exported import Exported, documents, heading
 from launcher.job import Placed, TaskPlan
-from launcher.text import listed
 from launcher.transports.docker.container import Container, containers
 from launcher.transports.docker.options import DockerOptions
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import yaml
 
+from launcher.common.cluster import ClusterSpec, TaskId
+from launcher.common.record import Record
+from launcher.common.text import counted_roles, printable
 from launcher.job import Host, JobSpec, Placement, Plan, Role, TaskPlan, deciding_roles
-from launcher.record import Record
-from launcher.scheduler.cluster_spec import ClusterSpec
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import completed, make_plan
-from launcher.task_id import TaskId
-from launcher.text import counted_roles, printable
 
 #: The beginning and the end of a name in a text: of a value that is known when the task starts. No argument
 #: and no variable contains it.

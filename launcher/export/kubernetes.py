@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.errors import Fault, JobError
+from launcher.common.errors import Fault, JobError
+from launcher.common.text import listed
 from launcher.export.exported import Block, Exported, documents, filled, heading
 from launcher.job import OnFailure, Role, TaskPlan
-from launcher.text import listed
 from launcher.transports.kubernetes.manifest import HOME, pod_spec, with_templates
 from launcher.transports.kubernetes.options import KubernetesOptions
 

@@ -8,9 +8,9 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
+from launcher.common.cluster import JOB_PLACEHOLDERS, TASK_PLACEHOLDERS, TF_CONFIG_ROLES
 from launcher.export.exported import Exported, Part, filled, heading
 from launcher.job import OnFailure, Role
-from launcher.scheduler.cluster_spec import JOB_PLACEHOLDERS, TASK_PLACEHOLDERS, TF_CONFIG_ROLES
 
 _LEFT_OUT = "--restarts, shares of GPUs, "
 #: Ports below those that Linux gives connections by default: of them each job has its own, by its number.

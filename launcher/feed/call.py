@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.errors import FeedError
+from launcher.common.errors import FeedError
 from launcher.feed.partition import Chunker, Partition
 from launcher.feed.sources import piece_of
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from launcher.errors import FeedError, TransportError
+from launcher.common.errors import FeedError, TransportError
+from launcher.common.text import Waiting
 from launcher.feed.call import Call
 from launcher.feed.link import Link
 from launcher.feed.partition import Partition
@@ -21,7 +22,6 @@ from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import run_user_code
 from launcher.feed.state import FeedState, Flush, HangUp, Leave, Make, Read
-from launcher.text import Waiting
 from launcher.threads import start
 
 #: Seconds for a thread to end, when its connection has.

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from launcher.errors import FeedError
+from launcher.common.errors import FeedError
+from launcher.common.text import Waiting, listed
 from launcher.feed.call import Call
 from launcher.feed.channel import Feed
 from launcher.feed.listener import Peer
 from launcher.feed.sources import pieces_of, rounds
 from launcher.feed.state import IN_STEP, FeedState
-from launcher.text import Waiting, listed
 
 #: Seconds for tasks to end their connections.
 _LEAVING = 2.0

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.arguments import Arguments, flag, named_arguments, one_or_several, path, several, text
-from launcher.errors import Fault, InputError
+from launcher.common.arguments import Arguments, flag, named_arguments, one_or_several, path, several, text
+from launcher.common.errors import Fault, InputError
 from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
 from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, Piece, Source, groups, piece_of
 

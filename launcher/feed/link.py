@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from launcher.common.record import Record
 from launcher.feed.partition import Chunk, Partition
-from launcher.record import Record
 
 #: Bytes sent to a task of which it has not begun to hand out rows.
 WINDOW = 4 << 20

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
 from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
-from launcher.record import Record
 from launcher.threads import start
 
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).

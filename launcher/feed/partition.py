@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher.errors import FeedError
+from launcher.common.errors import FeedError
+from launcher.common.record import Record
 from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Block, Buffer, encode, encode_code, part, size
 from launcher.feed.sources import Piece
-from launcher.record import Record
 
 #: Bytes and rows of a chunk.
 CHUNK, MOST_ROWS = 1 << 20, 16384

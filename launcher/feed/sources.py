@@ -34,10 +34,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from launcher.arguments import Arguments, named_arguments, shown, whole
-from launcher.errors import FeedError
+from launcher.common.arguments import Arguments, named_arguments, shown, whole
+from launcher.common.errors import FeedError
+from launcher.common.record import Record
 from launcher.feed.remote.codec import Block, blocks_of, columnar, is_array, join, part, refused, size
-from launcher.record import Record
 from launcher.threads import start
 
 Result = TypeVar("Result")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from launcher.errors import FeedError, FeedTimeout
+from launcher.common.errors import FeedError, FeedTimeout
+from launcher.common.record import Record
+from launcher.common.text import listed
 from launcher.feed.call import Call
 from launcher.feed.link import WINDOW, Ended, Link, Task
 from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.frames import RETURNED, FeedRefused, Kind, unpack_numbers
 from launcher.feed.sources import pieces_of
-from launcher.record import Record
-from launcher.text import listed
 
 IN_STEP = "equal batches are for all tasks or for none"
 #: Seconds for all tasks to open their feeds; until then each gets one partition.

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from launcher.agent.transfer import FileStream
-from launcher.errors import ProtocolError, TransportError
+from launcher.common.errors import ProtocolError, TransportError
+from launcher.common.text import byte_size, last_line
 from launcher.loop import Loop, await_readable
-from launcher.text import byte_size, last_line
 from launcher.transports.base import Commands, RemoteCommand, for_each
 
 T = TypeVar("T")

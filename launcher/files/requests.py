@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from launcher.errors import Fault, JobError
-from launcher.record import Record
-from launcher.task_id import TaskId
-from launcher.text import task_range
+from launcher.common.cluster import TaskId
+from launcher.common.errors import Fault, JobError
+from launcher.common.record import Record
+from launcher.common.text import task_range
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"

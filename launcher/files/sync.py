@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from launcher.agent.identity import machine_id
 from launcher.agent.transfer import FILE, SYNC_MARK, digest, list_of, send_entries
-from launcher.errors import HostsError, OutOfTime, ProtocolError
+from launcher.common.errors import HostsError, OutOfTime, ProtocolError
+from launcher.common.protocol import FileData, FileEntry, FilesDone, FilesNeeded
+from launcher.common.text import byte_size, counted, duration, listed
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.walk import Tree, left_out
-from launcher.protocol import FileData, FileEntry, FilesDone, FilesNeeded
-from launcher.text import byte_size, counted, duration, listed
 
 #: Bytes of a tree's list that are sent in one message.
 _PIECE = 128 * 1024

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from launcher.agent.transfer import FILE, FOLDER, SPECIAL, walk
-from launcher.errors import Fault, JobError
+from launcher.common.errors import Fault, JobError
+from launcher.common.protocol import FileEntry
+from launcher.common.record import Record
+from launcher.common.text import listed, printable
+from launcher.common.trusted_io import read_regular
 from launcher.files.requests import SyncRequest
-from launcher.protocol import FileEntry
-from launcher.record import Record
-from launcher.regular_file import read_regular
-from launcher.text import listed, printable
 
 #: Lines of rules, and their patterns of pathspec.
 Patterns = list[tuple[str, Any]]

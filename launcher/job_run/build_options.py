@@ -15,6 +15,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher import transports
+from launcher.common.errors import Fault, InputError, JobError
+from launcher.common.record import Record
+from launcher.common.text import listed
+from launcher.common.trusted_io import open_regular
 from launcher.config import table
 from launcher.config.options import Target, carried_variables, roles_with_drain
 from launcher.config.project import find_project_file
@@ -29,7 +33,6 @@ from launcher.config.settings import (
     merge,
 )
 from launcher.config.values import JOB_FILE_ENDINGS
-from launcher.errors import Fault, InputError, JobError
 from launcher.job import (
     OUTPUT_DIR,
     SERVICE_ROLES,
@@ -48,10 +51,7 @@ from launcher.job_run.options import COMMAND_LINE as ON_COMMAND_LINE
 from launcher.job_run.options import Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD_ROLE
 from launcher.job_run.tensorboard import tensorboard_role
-from launcher.record import Record
-from launcher.regular_file import open_regular
 from launcher.scheduler.plan import check_descriptors, check_placeholders
-from launcher.text import listed
 from launcher.transports import from_settings
 from launcher.transports.docker.rows import DOCKER
 from launcher.transports.kubernetes.rows import KUBERNETES

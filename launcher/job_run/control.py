@@ -33,19 +33,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from launcher import events
-from launcher.errors import LaunchError, ProtocolError
-from launcher.fields import FieldReader
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError, ProtocolError
+from launcher.common.record import Record
+from launcher.common.report import Report
+from launcher.common.text import listed
+from launcher.common.trusted_io import BACKLOG, PACKET, accept_own, control_address
+from launcher.common.validation import FieldReader
 from launcher.job_run.followers import Followers
 from launcher.loop import Loop
 from launcher.output.jsonl import record_as_dict
-from launcher.record import Record
-from launcher.report import Report
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
-from launcher.task_id import TaskId
-from launcher.text import listed
-from launcher.unix_socket import BACKLOG, PACKET, accept_own, control_address
 
 #: Connections at a time.
 _MOST = 16

@@ -18,8 +18,10 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.agent.processes import nothing_on
-from launcher.errors import InputError, LaunchError
-from launcher.events import TaskMoved
+from launcher.common.errors import InputError, LaunchError
+from launcher.common.events import TaskMoved
+from launcher.common.report import Report
+from launcher.common.text import printable, signal_name, why_not_started
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER, RunPaths
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
@@ -28,11 +30,9 @@ from launcher.job_run.options import Options
 from launcher.job_run.reports import Unstarted
 from launcher.job_run.run import check_programs_here, launch_of, new_job_id, run_job
 from launcher.output.base import Opening, Shown
-from launcher.report import Report
 from launcher.runs.folder import batched, create, discard
 from launcher.runs.logs import GrowingLog
 from launcher.runs.run import Batch, Run, load
-from launcher.text import printable, signal_name, why_not_started
 from launcher.transports.queue import Parcel, Queue
 
 #: Seconds between two looks at the launcher's messages.

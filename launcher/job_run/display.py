@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from launcher.events import StopAsked, Tell, now
+from launcher.common.events import StopAsked, Tell, now
+from launcher.common.report import Report
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.options import Options
@@ -18,7 +19,6 @@ from launcher.output.console import Options as ConsoleOptions
 from launcher.output.files import Files
 from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
 from launcher.output.writer import Writer
-from launcher.report import Report
 
 if TYPE_CHECKING:
     from launcher.output.tmux import Tmux

@@ -10,7 +10,7 @@ import socket
 import time
 from functools import partial
 
-from launcher.errors import LaunchError
+from launcher.common.errors import LaunchError
 from launcher.loop import Loop, Timer
 from launcher.output.files import Recent
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from launcher.events import AgentReady, Event, Facts, Tell
+from launcher.common.events import AgentReady, Event, Facts, Tell
+from launcher.common.text import listed, printable
 from launcher.job import Host
-from launcher.text import listed, printable
 
 #: Largest number of messages that wait for the console; the oldest are dropped.
 _MOST_WAITING = 1000

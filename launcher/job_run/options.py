@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from launcher.common.record import Record
 from launcher.job import Host, JobSpec
-from launcher.record import Record
 from launcher.transports import default, transports
 from launcher.transports.launch import Reaching
 from launcher.transports.transport import Transport

@@ -10,9 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher import events
-from launcher.errors import LaunchError, ProtocolError, TransportError
-from launcher.fields import FieldReader
+from launcher.common import events
+from launcher.common.cluster import TASK_MARK, TaskId
+from launcher.common.errors import LaunchError, ProtocolError, TransportError
+from launcher.common.record import Record
+from launcher.common.report import Report
+from launcher.common.text import host_text
+from launcher.common.trusted_io import read_regular
+from launcher.common.validation import FieldReader
 from launcher.job import STOP_NOW, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
@@ -24,13 +29,8 @@ from launcher.job_run.tensorboard import PORTS, TASK, Board
 from launcher.loop import Loop, Timer
 from launcher.output.base import Opening, Shown
 from launcher.output.files import write_json
-from launcher.record import Record
-from launcher.regular_file import read_regular
-from launcher.report import Report
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
-from launcher.task_id import TASK_MARK, TaskId
-from launcher.text import host_text
 from launcher.transports.base import Link
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.

@@ -8,11 +8,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
+from launcher.common.cluster import ClusterSpec
+from launcher.common.text import listed, printable, shortened
 from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, TaskPlan
 from launcher.job_run.options import DESCRIPTORS
-from launcher.scheduler.cluster_spec import ClusterSpec
 from launcher.scheduler.plan import completed, make_plan
-from launcher.text import listed, printable, shortened
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 from launcher.agent.environments import entered
 from launcher.agent.lookup import find_executable, find_script
-from launcher.errors import Fault, JobError, LaunchError, ProgramError
+from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
+from launcher.common.record import Record
+from launcher.common.text import listed
 from launcher.job import Host, Placed, Placement, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
-from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.text import listed
 
 
 class _Missing(Record):

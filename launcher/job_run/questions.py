@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from launcher.errors import LaunchError, ProtocolError
-from launcher.record import Record
-from launcher.report import Report, report_from_json
+from launcher.common.errors import LaunchError, ProtocolError
+from launcher.common.record import Record
+from launcher.common.report import Report, report_from_json
+from launcher.common.text import printable
+from launcher.common.trusted_io import PACKET, connect_unix, control_address, process_and_user
 from launcher.runs.run import Run, RunState
-from launcher.text import printable
-from launcher.unix_socket import PACKET, connect_unix, control_address, process_and_user
 
 #: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
 _ANSWER_SECONDS, _PATIENCE, _LOOK = 10.0, 2.0, 0.05

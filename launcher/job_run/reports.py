@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 
-from launcher import events
-from launcher.errors import HostsError, LaunchError, TransportError
+from launcher.common import events
+from launcher.common.errors import HostsError, LaunchError, TransportError
+from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.job import Placement, RunPaths
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
-from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
 _INTERRUPTED, _TIMED_OUT = 130, 124
 

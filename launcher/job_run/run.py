@@ -14,8 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from launcher import events, transports
-from launcher.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
+from launcher import transports
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
+from launcher.common.text import counted, counted_roles, listed
+from launcher.common.trusted_io import similar_file
 from launcher.job import RELAY, Host, JobSpec, Placed, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
@@ -24,10 +28,7 @@ from launcher.job_run.programs import check_programs
 from launcher.job_run.reports import Unstarted, write_report
 from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.loop import Loop
-from launcher.regular_file import similar_file
 from launcher.scheduler.placement import place
-from launcher.task_id import TaskId
-from launcher.text import counted, counted_roles, listed
 from launcher.transports.base import Hosts
 from launcher.transports.launch import Inventory, Launch
 from launcher.transports.machines import Machines
@@ -131,7 +132,7 @@ def _after_earlier(job: JobSpec, run: Run | None, requeued: int) -> JobSpec:
         run: it; ``None``: nothing is known of the launchers before this one.
         requeued: how often a queue has started it again.
     """
-    from launcher.report import report_from_json
+    from launcher.common.report import report_from_json
     from launcher.runs.run import json_of
 
     # A launcher that was killed has written no report.

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS
-from launcher.errors import LaunchError
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.text import byte_size, counted, listed
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects, parse_syncs
@@ -19,8 +21,6 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
 from launcher.loop import Loop
-from launcher.task_id import TaskId
-from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Commands, with_tilde
 from launcher.transports.launch import Inventory
 

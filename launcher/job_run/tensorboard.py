@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Collection, Sequence
 
-from launcher.errors import TransportError
-from launcher.events import AgentReady, Event, TaskOutput
+from launcher.common.cluster import TaskId
+from launcher.common.errors import TransportError
+from launcher.common.events import AgentReady, Event, TaskOutput
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, Program, ProgramKind, Role, TaskPlan
-from launcher.task_id import TaskId
 from launcher.transports.base import Forwarding
 
 ROLE = "tensorboard"

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from launcher.events import Event, Restarting, TaskMoved, Tell
+from launcher.common.events import Event, Restarting, TaskMoved, Tell
+from launcher.common.record import Record
+from launcher.common.report import Report
 from launcher.job import Placement, RunPaths
-from launcher.record import Record
-from launcher.report import Report
 
 #: Events that a renderer shows. `TaskMoved` has the state of a task: what agents say about it is not shown.
 Shown = Event | Tell | TaskMoved | Restarting

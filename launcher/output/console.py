@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from launcher import events
-from launcher.events import Tell
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import Tell
+from launcher.common.record import Record
+from launcher.common.report import Report
+from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
 from launcher.output.base import Opening, Place, Shown
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
-from launcher.record import Record
-from launcher.report import Report
-from launcher.task_id import TaskId
-from launcher.text import duration, shortened
 
 if TYPE_CHECKING:  # with many regular expressions
     from launcher.output.folding import Folding, TaskFolding

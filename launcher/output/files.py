@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from launcher.events import TaskMoved, TaskOutput, Tell
+from launcher.common.cluster import TaskId
+from launcher.common.events import TaskMoved, TaskOutput, Tell
+from launcher.common.report import Report
+from launcher.common.text import listed
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.jsonl import event_as_dict, record_as_dict
 from launcher.output.lines import attempt_mark
 from launcher.output.writer import Writer
-from launcher.report import Report
-from launcher.task_id import TaskId
-from launcher.text import listed
 
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more
 #: file, the one that was opened last is closed: tasks often print in turns, and all others stay open.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from launcher.common.cluster import TaskId
+from launcher.common.text import counted
 from launcher.output.notices import StartUp
-from launcher.task_id import TaskId
-from launcher.text import counted
 
 #: Lines of a task's output, from its start on, among which notices are looked for.
 _START = 200

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from launcher.record import Record
+from launcher.common.record import Record
 
 
 class Facts(Record):

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launcher import events
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import Report
 from launcher.output.base import Opening, Shown
 from launcher.output.lines import whole_characters
 from launcher.output.writer import Writer
-from launcher.report import Report
-from launcher.task_id import TaskId
 
 #: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
 _LIMIT = 1 << 20

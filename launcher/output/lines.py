@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from launcher.task_id import TaskId
+from launcher.common.cluster import TaskId
 
 #: Seconds until an unfinished line is shown: without further output; or, if the task rewrites it, in its
 #: first state. The time between two states doubles, up to the second number.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.common.report import Reason, Report, TaskReport, TaskState
+from launcher.common.text import byte_size, counted, duration, printable, signal_name
 from launcher.output.lines import RESET
-from launcher.report import Reason, Report, TaskReport, TaskState
-from launcher.text import byte_size, counted, duration, printable, signal_name
 
 #: The last column is only in the table of a job with restarts.
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]

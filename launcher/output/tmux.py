@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from launcher import events
-from launcher.errors import LaunchError
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.report import Reason, Report, TaskState
+from launcher.common.text import why_not_started
 from launcher.output.base import Opening, Shown
-from launcher.report import Reason, Report, TaskState
-from launcher.task_id import TaskId
-from launcher.text import why_not_started
 
 #: Panes of a window; more tasks get more windows.
 PANES = 9

@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 
 from launcher.agent.identity import this_process
-from launcher.errors import Fault, JobError, LaunchError
+from launcher.common.errors import Fault, JobError, LaunchError
+from launcher.common.text import listed
 from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, runs_folder
-from launcher.text import listed
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
 #: removes the oldest ones that are over, at most the third number.

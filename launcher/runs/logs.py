@@ -13,12 +13,12 @@ import sys
 import time
 from typing import BinaryIO
 
-from launcher.errors import LaunchError
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.text import shortened
+from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.output.lines import ATTEMPT_MARK, LineCutter, clean_lines
-from launcher.regular_file import open_regular
-from launcher.task_id import TaskId
-from launcher.text import shortened
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from launcher.agent.processes import Process, tag, tag_of, user_of
 from launcher.agent.sweep import kill_all, tagged
-from launcher.record import Record
+from launcher.common.record import Record
 from launcher.runs.run import Run, RunState, forget_agents
 
 #: Seconds for killed processes to end.

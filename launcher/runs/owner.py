@@ -4,7 +4,7 @@ import os
 import signal
 
 from launcher.agent.identity import Owner, is_alive, start_ticks
-from launcher.errors import LaunchError
+from launcher.common.errors import LaunchError
 
 
 def open_pidfd(owner: Owner) -> int | None:

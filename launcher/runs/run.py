@@ -12,14 +12,14 @@ from typing import Any
 
 from launcher.agent.identity import Fate, Owner, fate_of, is_alive
 from launcher.agent.processes import user_of
-from launcher.errors import Fault, InputError, LaunchError
+from launcher.common.cluster import TaskId
+from launcher.common.errors import Fault, InputError, LaunchError
+from launcher.common.record import Record
+from launcher.common.report import TaskState
+from launcher.common.text import did_you_mean, duration, printable, task_range
+from launcher.common.trusted_io import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.job import RunPaths
 from launcher.output.files import write_json
-from launcher.record import Record
-from launcher.regular_file import MOST, is_ours, open_regular, read_most, read_regular
-from launcher.report import TaskState
-from launcher.task_id import TaskId
-from launcher.text import did_you_mean, duration, printable, task_range
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS = "agents"

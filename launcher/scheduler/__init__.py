@@ -2,6 +2,4 @@
 
 There are two steps: `placement.place` gives each task a host; when the agents hold a port for each task,
 `plan.make_plan` makes the commands and environments.
-
-This module imports nothing, because agents import `cluster_spec` from this package.
 """

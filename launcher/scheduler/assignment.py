@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 
+from launcher.common.cluster import TaskId
+from launcher.common.text import counted, listed
 from launcher.job import Host, Placed, Placement, Role
-from launcher.task_id import TaskId
-from launcher.text import counted, listed
 
 #: How well a host suits a task: the smallest rank is best; the last number is the host's ``order``.
 Rank = tuple[int, int, int, int, int]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from launcher.errors import Fault, PlacementError
+from launcher.common.cluster import TENSORFLOW_ROLES, TaskId
+from launcher.common.errors import Fault, PlacementError
+from launcher.common.text import counted, did_you_mean, listed
 from launcher.job import Host, JobSpec, Placed, Placement, ProgramKind, Role, is_loopback
 from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpus, assign, selected
 from launcher.scheduler.plan import oversized
-from launcher.task_id import TENSORFLOW_ROLES, TaskId
-from launcher.text import counted, did_you_mean, listed
 
 
 def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:

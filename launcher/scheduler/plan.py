@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from launcher.errors import Fault
-from launcher.events import Preload
+from launcher.common.cluster import ClusterSpec, TaskId, complete, misspelt_placeholders
+from launcher.common.errors import Fault
+from launcher.common.events import Preload
+from launcher.common.text import counted
 from launcher.job import Host, JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
-from launcher.scheduler.cluster_spec import ClusterSpec, complete, misspelt_placeholders
-from launcher.task_id import TaskId
-from launcher.text import counted
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from launcher import events
-from launcher.events import StopSteps
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import StopSteps
+from launcher.common.report import Reason, TaskState
+from launcher.common.text import counted
 from launcher.job import CHIEF_ROLES
-from launcher.report import Reason, TaskState
 from launcher.supervisor.hosts import ACTIVE
 from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_TIMER, JobState, Phase, limit_text
 from launcher.supervisor.steps import longest
 from launcher.supervisor.tasks import TaskRecord
-from launcher.task_id import TaskId
-from launcher.text import counted
 
 #: Timers that are cancelled when the job is stopped, and when every task is gone.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain", "silence", "place")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from launcher import events
-from launcher.report import Failure, Reason, TaskState
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import Failure, Reason, TaskState
+from launcher.common.text import listed
 from launcher.supervisor import moving, restarting
 from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.state import HOST_FAULT, START_REASONS, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
-from launcher.task_id import TaskId
-from launcher.text import listed
 
 #: Seconds for the other agents to answer when a host has failed; for the check of the network.
 OTHERS_LIMIT, CHECK_LIMIT = 10.0, 12.0

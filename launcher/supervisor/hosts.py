@@ -6,7 +6,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable
 
-from launcher.events import HoldPorts
+from launcher.common.events import HoldPorts
 from launcher.job import Host, Placement
 from launcher.supervisor.tasks import TaskRecord
 from launcher.supervisor.transitions import StateRecord

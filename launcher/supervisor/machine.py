@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from launcher import events
-from launcher.events import Command
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import Command
+from launcher.common.report import Report, TaskState
 from launcher.job import Plan
-from launcher.report import Report, TaskState
 from launcher.supervisor import (
     ending,
     host_events,
@@ -34,7 +35,6 @@ from launcher.supervisor import (
 )
 from launcher.supervisor.hosts import HostState
 from launcher.supervisor.state import NOTICE_TIMER, READY_LIMIT, START_LIMIT, JobState, Phase
-from launcher.task_id import TaskId
 
 
 class Machine:

@@ -5,15 +5,15 @@ Lost hosts may come back: a new agent is started there, and later restarts may u
 
 from __future__ import annotations
 
-from launcher import events
+from launcher.common import events
+from launcher.common.report import Failure, Reason
+from launcher.common.text import listed
 from launcher.job import Placement
-from launcher.report import Failure, Reason
 from launcher.scheduler.placement import replace
 from launcher.supervisor.ending import continue_or_stop
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.state import HOST_FAULT, READY_LIMIT, JobState, Phase
 from launcher.supervisor.tasks import Restart
-from launcher.text import listed
 
 #: Begins the name of the timer of each host that may come back.
 RETURN = "return of "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from launcher import events
-from launcher.errors import ProtocolError
-from launcher.report import TaskState
+from launcher.common import events
+from launcher.common.errors import ProtocolError
+from launcher.common.report import TaskState
+from launcher.common.text import listed
 from launcher.supervisor.hosts import HostState
 from launcher.supervisor.state import JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
-from launcher.text import listed
 
 _RUNS = (TaskState.RUNNING, TaskState.STOPPING)
 #: Notices of a host from the start of one task to that of the next.

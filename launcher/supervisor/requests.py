@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from launcher import events
-from launcher.report import Failure, Reason
+from launcher.common import events
+from launcher.common.report import Failure, Reason
+from launcher.common.text import counted, duration, listed
 from launcher.stop_requests import LIMIT_NOTICES, StopRequest
 from launcher.supervisor import stalls
 from launcher.supervisor.ending import finish_if_closed, send_stops, stop
@@ -11,7 +12,6 @@ from launcher.supervisor.hosts import ACTIVE, HostState
 from launcher.supervisor.state import TIMED_OUT, JobState, Phase, limit_text
 from launcher.supervisor.steps import AT_ONCE, longest
 from launcher.supervisor.waiting import waiting_for
-from launcher.text import counted, duration, listed
 
 #: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
 _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from launcher import events
-from launcher.report import ExitStatus, Failure, Reason, TaskState
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import ExitStatus, Failure, Reason, TaskState
+from launcher.common.text import duration, listed
 from launcher.supervisor.ending import report_failure, stop_tasks
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.moving import LOOK, choose, hold_ports
@@ -14,8 +16,6 @@ from launcher.supervisor.restarts import FIRST, OUTSIDE, PREEMPTED
 from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase
 from launcher.supervisor.steps import longest, quick
 from launcher.supervisor.tasks import Restart, Stage, TaskRecord
-from launcher.task_id import TaskId
-from launcher.text import duration, listed
 
 #: Seconds for all tasks of a preempted job to save a checkpoint and to exit.
 _SAVING = 30.0

@@ -23,10 +23,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from launcher.common.cluster import TaskId
+from launcher.common.report import ExitStatus, Reason
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
-from launcher.report import ExitStatus, Reason
 from launcher.supervisor.tasks import Restart, TaskRecord
-from launcher.task_id import TaskId
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED = 42

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import re
 
-from launcher import events
-from launcher.events import StopSteps
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import StopSteps
+from launcher.common.report import Failure, Reason, TaskState
+from launcher.common.text import duration
 from launcher.job import CHIEF_ROLES
-from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor import restarting
 from launcher.supervisor.ending import continue_or_stop, report_failure, stop_tasks
 from launcher.supervisor.state import TIMED_OUT, JobState, Phase, limit_text
 from launcher.supervisor.steps import AT_ONCE, SIGABRT, STACKS
 from launcher.supervisor.tasks import TaskRecord
-from launcher.task_id import TaskId
-from launcher.text import duration
 
 #: The timer of the looks.
 TIMER = "silence"

@@ -8,16 +8,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from launcher import events
-from launcher.events import Command
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import Command
+from launcher.common.report import Failure, Reason
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
-from launcher.report import Failure, Reason
 from launcher.stop_requests import StopRequests
 from launcher.supervisor.hosts import HostRecord, Hosts, HostState
 from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.steps import orderly
 from launcher.supervisor.tasks import Restart, TaskRecord, Tasks
-from launcher.task_id import TaskId
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.
 TIMED_OUT, HOST_FAULT = 124, 125

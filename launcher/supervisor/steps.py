@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.events import StopSteps
+from launcher.common.events import StopSteps
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGABRT, SIGKILL, SIGTERM = 6, 9, 15

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from launcher import events
-from launcher.report import ExitStatus, Failure, Reason, TaskState
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import ExitStatus, Failure, Reason, TaskState
+from launcher.common.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
 from launcher.supervisor import restarting, stalls
 from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
 from launcher.supervisor.host_events import stopped_without_command
 from launcher.supervisor.state import START_REASONS, JobState, Phase
 from launcher.supervisor.steps import SIGABRT, SIGKILL, SIGTERM
 from launcher.supervisor.tasks import TaskRecord
-from launcher.task_id import TaskId
-from launcher.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
 
 #: Seconds, at most, from the end of a peer to the failure of TensorFlow's collectives for lack of it.
 _RECENTLY = 60.0

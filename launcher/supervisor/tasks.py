@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable
 
-from launcher import events
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
+from launcher.common.text import listed
 from launcher.job import Placed, Placement, deciding_roles
-from launcher.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
 from launcher.supervisor.transitions import StateRecord
-from launcher.task_id import TaskId
-from launcher.text import listed
 
 _S = TaskState
 #: Every change of the state of a task; any other is a fault of the launcher.

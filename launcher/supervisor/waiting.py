@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher import events
+from launcher.common import events
+from launcher.common.text import listed
 from launcher.supervisor.hosts import ACTIVE, HostState
 from launcher.supervisor.state import (
     CLOSE_LIMIT,
@@ -14,7 +15,6 @@ from launcher.supervisor.state import (
     Phase,
     limit_text,
 )
-from launcher.text import listed
 
 
 def waiting_for(job: JobState) -> str:

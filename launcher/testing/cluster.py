@@ -15,7 +15,7 @@ from launcher.api.run import (
     program_driver,
     read_options,
 )
-from launcher.arguments import Arguments, named_arguments, number
+from launcher.common.arguments import Arguments, named_arguments, number
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import load
 from launcher.testing.job import ClusterError, Job

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.api.driver import Driver
-from launcher.errors import LaunchError
+from launcher.common.cluster import TaskId
+from launcher.common.errors import LaunchError
+from launcher.common.report import ExitStatus, Report, TaskState
 from launcher.job import RunPaths
 from launcher.output.lines import attempt_mark
-from launcher.report import ExitStatus, Report, TaskState
 from launcher.runs.logs import content, last_lines, shown_lines
 from launcher.runs.run import json_of
-from launcher.task_id import TaskId
 from launcher.transports.docker.container import container_name, network_name
 from launcher.transports.docker.engine import Engine, explain
 

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import LaunchError
+from launcher.common.errors import LaunchError
 
 if TYPE_CHECKING:  # the modules of transports import this package
     from launcher.config.schema import Section

@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
-from launcher.errors import TransportError
-from launcher.events import Command
+from launcher.common.errors import TransportError
+from launcher.common.events import Command
+from launcher.common.protocol import Message
+from launcher.common.record import Record
+from launcher.common.text import NO_THREAD, duration, listed
 from launcher.job import Host, Placement
 from launcher.loop import Loop
-from launcher.protocol import Message
-from launcher.record import Record
-from launcher.text import NO_THREAD, duration, listed
 from launcher.threads import start
 
 _T = TypeVar("_T")

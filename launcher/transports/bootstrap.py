@@ -27,8 +27,8 @@ from importlib.util import MAGIC_NUMBER
 
 from launcher.agent.connection import ADDRESS, public_part
 from launcher.agent.processes import PASSED
-from launcher.errors import TransportError
-from launcher.text import host_text
+from launcher.common.errors import TransportError
+from launcher.common.text import host_text
 
 _OPENING, _CLOSING = b"\n<tf-launcher program: ", b">\n"
 #: How much a login shell may print, including the mark, in bytes.
@@ -45,16 +45,16 @@ _LEAVE = f'exec /bin/sh -c "exit {REPLACED}" #python:'
 
 #: The modules and packages that hosts get.
 AGENT_MODULES = (
-    "launcher.errors",
-    "launcher.events",
-    "launcher.fields",
-    "launcher.record",
-    "launcher.task_id",
-    "launcher.text",
-    "launcher.regular_file",
-    "launcher.unix_socket",
-    "launcher.protocol",
-    "launcher.scheduler.cluster_spec",
+    "launcher.common.errors",
+    "launcher.common.events",
+    "launcher.common.validation",
+    "launcher.common.record",
+    "launcher.common.cluster",
+    "launcher.common.text",
+    "launcher.common.trusted_io",
+    "launcher.common.trusted_io",
+    "launcher.common.protocol",
+    "launcher.common.cluster",
     "launcher.agent",
 )
 #: How many frames a program has, see above.

@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from launcher.agent.identity import Fate, fate_of, is_alive, read_owner
-from launcher.text import host_text, listed
+from launcher.common.text import host_text, listed
 
 #: How many objects of a run a line for the user names.
 _MAX_NAMED = 5

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from launcher.errors import TransportError
-from launcher.text import last_line, nothing_started, signal_name, why_not_started
+from launcher.common.errors import TransportError
+from launcher.common.text import last_line, nothing_started, signal_name, why_not_started
 from launcher.transports import bootstrap
 
 _PIECE = 128 * 1024

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from launcher.errors import ProtocolError, TransportError
-from launcher.fields import FieldReader
+from launcher.common.errors import ProtocolError, TransportError
+from launcher.common.text import host_text, last_line
+from launcher.common.validation import FieldReader
 from launcher.loop import await_readable
-from launcher.text import host_text, last_line
 from launcher.transports.base import RemoteCommand
 
 _T = TypeVar("_T")

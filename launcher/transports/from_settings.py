@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.common.errors import Fault
 from launcher.config.settings import COMMAND_LINE, FILES, FileSection, Group, Setting, Settings
 from launcher.config.table import DETACH, FIRST_GROUPS, LAST_GROUPS
-from launcher.errors import Fault
 from launcher.job import RUN_FOLDER, JobSpec
 from launcher.transports.container_rows import CONTAINER_GPUS, CPUS, MEMORY, PULL, USER
 from launcher.transports.docker import rows as docker

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from launcher.common.record import Record
 from launcher.job import Host, JobSpec
-from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
 

@@ -3,7 +3,7 @@
 A link is a state machine that the loop of the launch drives: it sends and receives, notices silence, has the
 host connected to again, and gives up when the lease is over. A connection is a program on the host
 (`launcher.agent.main.start` or ``connect``) with a byte pipe each way; what goes through it is a
-`launcher.protocol.Channel`. To connect blocks, so other threads do it.
+`launcher.common.protocol.Channel`. To connect blocks, so other threads do it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import new_agent_number
 from launcher.agent.watchdog import ENDING, MISSED
-from launcher.errors import (
+from launcher.common.errors import (
     AllGone,
     ConnectionLost,
     HostGone,
@@ -26,9 +26,8 @@ from launcher.errors import (
     TransportError,
     WayDown,
 )
-from launcher.events import AgentClosed, CloseAgent, Command, TaskStarted
-from launcher.loop import Loop, Timer, await_readable
-from launcher.protocol import (
+from launcher.common.events import AgentClosed, CloseAgent, Command, TaskStarted
+from launcher.common.protocol import (
     WINDOW,
     Channel,
     CloseCommand,
@@ -40,7 +39,8 @@ from launcher.protocol import (
     Refused,
     RunCommand,
 )
-from launcher.text import last_line, nothing_started
+from launcher.common.text import last_line, nothing_started
+from launcher.loop import Loop, Timer, await_readable
 from launcher.transports.base import Connections, RemoteCommand
 from launcher.transports.link_command import LinkCommand
 

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from launcher.errors import ProtocolError, TransportError
-from launcher.protocol import CREDIT, CommandCredit, CommandData, CommandEnded, Message
-from launcher.text import last_line
+from launcher.common.errors import ProtocolError, TransportError
+from launcher.common.protocol import CREDIT, CommandCredit, CommandData, CommandEnded, Message
+from launcher.common.text import last_line
 
 
 class LinkCommand:

@@ -17,11 +17,11 @@ from functools import partial
 from typing import NoReturn
 
 from launcher.agent import processes, sweep
-from launcher.errors import TransportError
-from launcher.events import Command
+from launcher.common.errors import TransportError
+from launcher.common.events import Command
+from launcher.common.protocol import PIPED, Channel, Decoder, Message, Refused
+from launcher.common.text import last_line, signal_name, why_not_started
 from launcher.loop import Loop
-from launcher.protocol import PIPED, Channel, Decoder, Message, Refused
-from launcher.text import last_line, signal_name, why_not_started
 
 _READ = 256 * 1024
 _STDERR_LIMIT = 64 * 1024

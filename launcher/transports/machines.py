@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
-from launcher.errors import HostsError, TransportError
+from launcher.common.errors import HostsError, TransportError
 from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.transports.base import Connections, Forwarding, Link, RemoteCommand

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
+from launcher.common.record import Record
+from launcher.common.text import printable
 from launcher.output.lines import strip_controls
-from launcher.record import Record
-from launcher.text import printable
 from launcher.threads import start
 
 if TYPE_CHECKING:

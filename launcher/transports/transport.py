@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import Fault
+from launcher.common.errors import Fault
 from launcher.job import Host, Placement
 from launcher.loop import Loop
 from launcher.transports.base import Commands, Connected, Hosts
@@ -13,8 +13,8 @@ from launcher.transports.launch import Asked, Inventory, Launch, Reaching
 
 if TYPE_CHECKING:
     from launcher.checking import Finding
+    from launcher.common.events import Facts
     from launcher.config.schema import Section
-    from launcher.events import Facts
     from launcher.transports.queue import Queue
 
 

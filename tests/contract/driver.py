@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from launcher import events
-from launcher.events import StopSteps
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import StopSteps
 from launcher.loop import Loop
-from launcher.task_id import TaskId
 from launcher.transports.base import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from launcher.loop import Loop
 from launcher.transports import bootstrap
 from launcher.transports.local import PipeLink

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher import events
-from launcher.task_id import TaskId
+from launcher.common import events
+from launcher.common.cluster import TaskId
 from tests.contract.driver import AT_ONCE, Driver
 from tests.contract.sites import Eyes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher import events
-from launcher.task_id import TaskId
+from launcher.common import events
+from launcher.common.cluster import TaskId
 from tests.contract.driver import AT_ONCE, Driver
 from tests.contract.sites import Site
 

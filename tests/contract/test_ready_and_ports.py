@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from launcher import events
+from launcher.common import events
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
 

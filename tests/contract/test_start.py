@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from tests.contract.driver import SOON, Driver
 from tests.contract.sites import Eyes
 from tests.contract.test_stopping import ESCAPES, STAYS, pids

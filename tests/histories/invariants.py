@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from launcher.report import TaskState
+from launcher.common.report import TaskState
 from launcher.supervisor.hosts import ACTIVE, Hosts, HostState
 from launcher.supervisor.state import JobState, Phase
 from launcher.supervisor.tasks import Tasks

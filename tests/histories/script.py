@@ -29,9 +29,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from launcher import events
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import Command, Event
+from launcher.common.report import Report
 from launcher.config.values import exit_codes
-from launcher.events import Command, Event
 from launcher.job import (
     SERVICE_ROLES,
     Host,
@@ -44,12 +46,10 @@ from launcher.job import (
     ProgramKind,
     Role,
 )
-from launcher.report import Report
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import JobState, Machine
 from launcher.supervisor.restarts import Restarts
-from launcher.task_id import TaskId
 from tests.histories.invariants import validate
 
 CommandKind = TypeVar("CommandKind", bound=Command)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher import events
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import Attempt, Reason, Report, TaskState
 from launcher.job import Host, JobSpec, OnFailure
-from launcher.report import Attempt, Reason, Report, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.tasks import deciding_tasks
-from launcher.task_id import TaskId
 from tests.conftest import examples
 from tests.histories.script import SimulatedJob, hosts, job
 from tests.histories.world import World

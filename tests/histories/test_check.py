@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher import events
+from launcher.common import events
 from launcher.supervisor import host_events
 from tests.histories.script import Script, hosts, job
 

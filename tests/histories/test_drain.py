@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")

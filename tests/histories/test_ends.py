@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from tests.histories.script import Case, Script, cases, check, hosts, job
 
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
-from launcher.report import Reason
+from launcher.common import events
+from launcher.common.report import Reason
 from tests.histories.script import Case, Replay, Script, cases, check, hosts, job, states
 
 WORKERS = job("worker 2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from launcher.job import Host
 from tests.histories.script import Case, Script, cases, check, hosts, job, states
 

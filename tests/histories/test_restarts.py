@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
-from launcher.report import ExitStatus, TaskState
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import ExitStatus, TaskState
 from launcher.scheduler.placement import place
 from launcher.supervisor.restarts import Restarts
-from launcher.task_id import TaskId
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 
 GROUPS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from launcher.job import Program, ProgramKind
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 

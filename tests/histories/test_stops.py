@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import events
-from launcher.report import Failure, Reason
+from launcher.common import events
+from launcher.common.report import Failure, Reason
 from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_AFTER, READY_LIMIT, REPEAT, START_LIMIT
 from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
-from launcher import events
-from launcher.errors import ProtocolError
-from launcher.events import Command, Event, StopSteps
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.errors import ProtocolError
+from launcher.common.events import Command, Event, StopSteps
 from launcher.supervisor import Phase
-from launcher.task_id import TaskId
 from tests.histories.script import FACTS, SimulatedJob
 
 ABANDONED: StopSteps = ((15, 1.0), (9, 5.0))

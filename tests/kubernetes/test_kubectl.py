@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.transports.kubernetes.kubectl import Kubectl, explain
 from launcher.transports.kubernetes.rights import RIGHTS
 from tests.conftest import Launch

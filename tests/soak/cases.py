@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
-from launcher import events, protocol
-from launcher.protocol import FILES, CommandCredit, CommandData, CommandEnded, FileEntry
+from launcher.common import events, protocol
+from launcher.common.protocol import FILES, CommandCredit, CommandData, CommandEnded, FileEntry
 from tests.soak.pretender import MOMENTS
 
 #: In the place of a field: it is left out.

@@ -20,9 +20,9 @@ import sys
 import time
 from typing import Any
 
-from launcher import events
 from launcher.agent.host import host_facts
-from launcher.protocol import (
+from launcher.common import events
+from launcher.common.protocol import (
     Channel,
     CommandData,
     CommandEnded,

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from launcher.errors import ConnectionLost, HostGone, TransportError
+from launcher.common.errors import ConnectionLost, HostGone, TransportError
 
 ROOT = str(Path(__file__).parents[2])
 #: What a program runs: its arguments come first on its stdin, as a line of JSON.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections

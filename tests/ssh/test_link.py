@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher import events
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, listen
-from launcher.errors import TransportError
+from launcher.common import events
+from launcher.common.errors import TransportError
+from launcher.common.protocol import GRACE, Channel, Decoder
 from launcher.loop import Loop
-from launcher.protocol import GRACE, Channel, Decoder
 from launcher.transports import link as links
 from launcher.transports.link import open_link
 from tests.conftest import MARK, leaks

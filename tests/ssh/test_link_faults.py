@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import events
+from launcher.common import events
 from launcher.loop import Loop
 from launcher.transports.link import open_link
 from launcher.transports.ssh import SshSettings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings

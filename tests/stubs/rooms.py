@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from launcher.common.errors import Fault, TransportError
 from launcher.config.schema import Section, single
-from launcher.errors import Fault, TransportError
 from launcher.job import Host
 from launcher.transports.bootstrap import COMMAND
 from launcher.transports.command_transport import CommandTransport

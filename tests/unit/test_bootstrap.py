@@ -9,24 +9,24 @@ from importlib.util import MAGIC_NUMBER
 
 import pytest
 
-from launcher import text
+from launcher.common import text
 from launcher.transports import bootstrap
 
 
 @pytest.mark.parametrize(
     ("magic", "file"),
-    [(MAGIC_NUMBER, text.__file__), (b"old\n", "launcher.text.py")],
+    [(MAGIC_NUMBER, text.__file__), (b"old\n", "launcher.common.text.py")],
     ids=["bytecode of this Python", "of another Python"],
 )
 def test_a_host_takes_compiled_code_that_fits_and_else_the_source(
     magic: bytes, file: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", magic)
-    packed = bootstrap.packed.__wrapped__(("launcher.text",))
+    packed = bootstrap.packed.__wrapped__(("launcher.common.text",))
     program = (
         f"import sys\n{bootstrap.IMPORTER}\n"
         "sys.meta_path.insert(0, Importer(sys.stdin.buffer.read()))\n"
-        "import launcher.text as m; print(m.printable.__code__.co_filename)\n"
+        "import launcher.common.text as m; print(m.printable.__code__.co_filename)\n"
         "import traceback\n"
         "try: m.printable(None)\n"
         "except AttributeError: traceback.print_exc()"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from launcher import events
+from launcher.common import events
+from launcher.common.report import Attempt, Failure, Reason, Report, TaskReport, TaskState
 from launcher.output.base import Shown
-from launcher.report import Attempt, Failure, Reason, Report, TaskReport, TaskState
 
 TOP = Path(__file__).resolve().parents[2]
 #: Events that are not in ``events.jsonl``: output has its logs, the others are answers within the launcher.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import LaunchError
+from launcher.common.errors import LaunchError
 from launcher.job_run.followers import Followers
 from launcher.loop import Loop
 from launcher.output.files import Recent

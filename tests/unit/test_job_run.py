@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from launcher.events import SignalSent, TaskOutput, Tell
+from launcher.common.cluster import TaskId
+from launcher.common.events import SignalSent, TaskOutput, Tell
 from launcher.job import Host, JobSpec, Program, Role
 from launcher.job_run.notices import Notices
 from launcher.job_run.orchestrator import joined
 from launcher.job_run.plan import plan_as_dict
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
-from launcher.task_id import TaskId
 
 
 def test_messages_wait_for_the_console_of_a_job(capsys: pytest.CaptureFixture[str]):

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import InputError, TFNode, TFNodeContext
 from launcher.api.cluster import _roles
-from launcher.arguments import Arguments
+from launcher.common.arguments import Arguments
 
 SPEC = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.api.run import _READERS, Options, option_arguments
-from launcher.task_id import TaskId
+from launcher.common.cluster import TaskId
 
 W0 = TaskId("worker/0")
 

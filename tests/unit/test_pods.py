@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.transports.kubernetes.status import PodStatus, gone_status, job_status, pod_status
 from tests.conftest import examples
 
@@ -21,7 +21,8 @@ _PULL = (
     'Head "http://r.io/v2/tf/manifests/1": dial tcp 127.0.0.1:80: connect: connection refused'
 )
 _RUNC = (
-    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc "
+    "create failed: "
     'unable to start container process: exec: "python3": executable file not found in $PATH: unknown'
 )
 _NO_PYTHON = (
@@ -99,7 +100,8 @@ def test_a_pod_that_runs():
         (
             pod(conditions={
                 "PodScheduled": "False Unschedulable 0/2 nodes are available: 2 Insufficient memory. no new claims "
-                "to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+                "to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for "
+                "scheduling."
             }),
             "not scheduled: 0/2 nodes are available: 2 Insufficient memory", False,
         ),

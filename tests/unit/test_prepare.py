@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.common.errors import InputError
 from launcher.environments import remote
 from launcher.environments.requirements import wanted
-from launcher.errors import InputError
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.record import Record
+from launcher.common.record import Record
 
 
 class Named(typing.NamedTuple):

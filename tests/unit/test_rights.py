@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.transports.kubernetes.rights import RIGHTS, check_rights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import text
+from launcher.common import text
 
 
 @pytest.mark.parametrize(

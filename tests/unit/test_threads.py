@@ -120,7 +120,7 @@ def test_no_thread_is_left(script: str):
 NO_DESCRIPTOR = """
 import os, resource, socket, time
 from launcher.loop import Loop
-from launcher.unix_socket import accept_own
+from launcher.common.trusted_io import accept_own
 listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
 listener.bind(f"\\0launch-test-{os.getpid()}")
 listener.listen()

@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
-from launcher import arguments
-from launcher.arguments import Arguments, named_arguments
-from launcher.errors import Fault, InputError
+from launcher.common import arguments
+from launcher.common.arguments import Arguments, named_arguments
+from launcher.common.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import Connector

@@ -32,7 +32,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Mapping
 
 from launcher.api.remote.node import TFNodeContext
-from launcher.errors import LaunchError
+from launcher.common.errors import LaunchError
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import Connector

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Union
 
-from launcher.errors import Fault, FeedError, InputError
+from launcher.common.errors import Fault, FeedError, InputError
 
 #: A list, an array, a tuple of arrays, or a dict of arrays.
 Block = Any

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 
-from launcher.unix_socket import connect_unix
+from launcher.common.trusted_io import connect_unix
 
 TYPE_CHECKING = False  # typing is not imported: this module's source starts a task
 

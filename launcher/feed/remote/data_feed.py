@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher import arguments
-from launcher.arguments import Arguments
-from launcher.errors import FeedError, InputError, LaunchError
+from launcher.common import arguments
+from launcher.common.arguments import Arguments
+from launcher.common.errors import FeedError, InputError, LaunchError
+from launcher.common.text import counted
 from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
-from launcher.text import counted
 
 #: Seconds in which a broken connection must be back, and between two attempts.
 MOST_AWAY, PAUSE = 60.0, 0.2

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-from launcher.errors import FeedError
+from launcher.common.errors import FeedError
 
 #: Bytes of a frame.
 MOST_BYTES = 1 << 31

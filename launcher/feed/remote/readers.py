@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from itertools import chain
 from typing import IO, Any, NamedTuple
 
-from launcher.errors import LaunchError
+from launcher.common.errors import LaunchError
 
 #: Characters read at once.
 _READ = 1 << 18

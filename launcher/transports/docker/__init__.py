@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from launcher.errors import Fault
+from launcher.common.errors import Fault
+from launcher.common.text import listed
 from launcher.job import Host, Placement
 from launcher.loop import Loop
-from launcher.text import listed
 from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
 from launcher.transports.here import is_here

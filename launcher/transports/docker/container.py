@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from launcher.agent.identity import owner_text, this_process
-from launcher.errors import Fault, JobError, PlacementError
+from launcher.common.errors import Fault, JobError, PlacementError
+from launcher.common.record import Record
+from launcher.common.text import counted, listed
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
-from launcher.record import Record
-from launcher.text import counted, listed
 from launcher.transports.docker.options import DockerOptions, image_faults
 
 _N = TypeVar("_N")

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_number
-from launcher.errors import HostsError, TransportError
+from launcher.common.cluster import TaskId
+from launcher.common.errors import HostsError, TransportError
+from launcher.common.text import listed
 from launcher.job import Host, Placed, Placement
 from launcher.loop import Loop
-from launcher.task_id import TaskId
-from launcher.text import listed
 from launcher.threads import in_thread
 from launcher.transports import bootstrap
 from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, slow

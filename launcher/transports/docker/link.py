@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.agent.children import LATE
-from launcher.errors import HostGone, TransportError
+from launcher.common.errors import HostGone, TransportError
+from launcher.common.text import byte_size, last_line, signal_name
 from launcher.loop import await_readable
-from launcher.text import byte_size, last_line, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe

@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from launcher.common.errors import Fault
+from launcher.common.record import Record
+from launcher.common.text import did_you_mean
 from launcher.config import values
-from launcher.errors import Fault
 from launcher.job import JobSpec, Role
-from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.text import did_you_mean
 from launcher.transports.launch import Asked
 
 if TYPE_CHECKING:  # only a launch with a job file needs it

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import JobError
+from launcher.common.errors import JobError
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from launcher.transports.base import Commands, Connected
 from launcher.transports.docker.options import in_images

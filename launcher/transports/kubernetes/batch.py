@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.output.files import write_json
 from launcher.runs.folder import batched
 from launcher.runs.run import Batch, Run, all_runs, json_of

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.errors import TransportError
-from launcher.record import Record
-from launcher.text import why_not_started
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
+from launcher.common.text import why_not_started
 from launcher.threads import start
 
 #: Seconds for an answer from the API server; for a whole kubectl command, which may log in first.

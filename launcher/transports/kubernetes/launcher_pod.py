@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from launcher.agent.transfer import walk
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
+from launcher.common.text import printable
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, SyncRequest, parse_syncs
@@ -27,7 +28,6 @@ from launcher.itself import FOLDER, START
 from launcher.job import RUN_FOLDER, Host, Program, ProgramKind, Role
 from launcher.loop import await_readable
 from launcher.runs.run import Run
-from launcher.text import printable
 from launcher.transports import bootstrap
 from launcher.transports.base import slow
 from launcher.transports.command import CommandPipe

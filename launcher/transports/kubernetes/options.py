@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from launcher.common.errors import Fault
+from launcher.common.record import Record
+from launcher.common.text import did_you_mean
 from launcher.config import values
-from launcher.errors import Fault
-from launcher.record import Record
-from launcher.text import did_you_mean
 from launcher.transports.docker.options import (
     ANYWHERE,
     any_image,

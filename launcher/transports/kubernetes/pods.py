@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from launcher.agent.identity import owner_text, this_process
-from launcher.errors import HostGone, HostsError, Preempted, TransportError, WayDown
+from launcher.common.errors import HostGone, HostsError, Preempted, TransportError, WayDown
+from launcher.common.text import duration, listed
 from launcher.job import Host, JobSpec
 from launcher.loop import await_readable
-from launcher.text import duration, listed
 from launcher.threads import in_thread
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected, slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.transports.kubernetes.kubectl import in_pod
 
 #: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.

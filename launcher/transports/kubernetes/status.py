@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.errors import TransportError
-from launcher.record import Record
-from launcher.text import host_text, signal_name
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
+from launcher.common.text import host_text, signal_name
 
 #: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
 OOM_KILLED, _KILLED = "OOMKilled", 137

@@ -21,18 +21,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from launcher.common.errors import Fault, HostsError, JobError, TransportError
+from launcher.common.record import Record
 from launcher.config import values
-from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import RUN_FOLDER, Host, JobSpec
-from launcher.record import Record
 from launcher.transports.base import Commands, Connected
 from launcher.transports.launch import Asked, Inventory, Launch, Reaching
 from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.checking import Finding
+    from launcher.common.events import Facts
     from launcher.config.schema import Section
-    from launcher.events import Facts
     from launcher.transports.slurm.batch import SlurmQueue
 
 #: Our options -> those of salloc.

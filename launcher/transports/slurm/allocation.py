@@ -17,8 +17,8 @@ from typing import IO
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.node import job_variables
-from launcher.errors import Fault, JobError, TransportError
-from launcher.text import why_not_started
+from launcher.common.errors import Fault, JobError, TransportError
+from launcher.common.text import why_not_started
 from launcher.transports.slurm import MOST_NODES, in_step, is_inside
 
 #: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from signal import SIGUSR1
 
 from launcher.agent.processes import all_pids, look_at
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER
 from launcher.runs.run import Batch, Run

@@ -20,7 +20,7 @@ from typing import Any
 from launcher.agent.node import fingerprint
 from launcher.agent.processes import children_of, look_at, send
 from launcher.checking import WARNING, Finding
-from launcher.errors import (
+from launcher.common.errors import (
     AllGone,
     ConnectionLost,
     Fault,
@@ -29,12 +29,12 @@ from launcher.errors import (
     JobError,
     TransportError,
 )
-from launcher.events import Facts
+from launcher.common.events import Facts
+from launcher.common.protocol import swap
+from launcher.common.record import Record
+from launcher.common.text import counted, duration, listed
 from launcher.job import Host, JobSpec, ProgramKind
-from launcher.protocol import swap
-from launcher.record import Record
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.text import counted, duration, listed
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected, for_each, slow
 from launcher.transports.command import CommandPipe

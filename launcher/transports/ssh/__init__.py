@@ -26,8 +26,8 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from launcher.common.record import Record
 from launcher.job import Host
-from launcher.record import Record
 from launcher.transports.base import Connected
 from launcher.transports.here import is_here
 from launcher.transports.launch import Asked, Inventory, Launch, Reaching

@@ -15,7 +15,7 @@ from contextlib import suppress
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.agent.ports import first_free
-from launcher.errors import ConnectionLost, TransportError
+from launcher.common.errors import ConnectionLost, TransportError
 from launcher.transports.ssh.connection import PROHIBITED, Connection
 from launcher.transports.ssh.options import reason_of
 from launcher.transports.ssh.program import close_channel, close_socket, join_both, start_thread

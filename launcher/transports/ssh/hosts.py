@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import ConnectionLost, TransportError
+from launcher.common.errors import ConnectionLost, TransportError
 from launcher.job import Host
 from launcher.threads import start
 from launcher.transports import bootstrap

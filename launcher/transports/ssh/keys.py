@@ -27,11 +27,10 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
-from launcher.record import Record
-from launcher.regular_file import read_most, read_regular
+from launcher.common.record import Record
+from launcher.common.trusted_io import connect_unix, read_most, read_regular
 from launcher.transports.base import with_tilde
 from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of
-from launcher.unix_socket import connect_unix
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}

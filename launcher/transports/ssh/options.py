@@ -17,10 +17,10 @@ import threading
 import urllib.parse
 from collections.abc import Iterable, Mapping
 
-from launcher.errors import TransportError
-from launcher.record import Record
-from launcher.regular_file import read_regular
-from launcher.text import NO_THREAD, host_text, why_not_started
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
+from launcher.common.text import NO_THREAD, host_text, why_not_started
+from launcher.common.trusted_io import read_regular
 from launcher.threads import is_no_thread
 from launcher.transports.ssh_query import STDIN, USER_FILE, ask_ssh, is_home_elsewhere
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from paramiko import Channel, ChannelException, SSHException
 
-from launcher.errors import ConnectionLost, TransportError
+from launcher.common.errors import ConnectionLost, TransportError
 from launcher.threads import start
 from launcher.transports import bootstrap
 from launcher.transports.command import STDERR_LIMIT, PipedProgram

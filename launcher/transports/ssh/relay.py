@@ -15,12 +15,12 @@ from contextlib import suppress
 
 from paramiko import Channel, SSHException
 
-from launcher.errors import TransportError
+from launcher.common.errors import TransportError
+from launcher.common.trusted_io import connect_unix
 from launcher.transports.base import for_each
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import reason_of
 from launcher.transports.ssh.program import close_channel, close_socket, join_both, start_thread
-from launcher.unix_socket import connect_unix
 
 #: Largest number of connections through one host; further ones are closed at once.
 MOST_CONNECTIONS = 64

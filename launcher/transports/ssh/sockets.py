@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import IO
 
-from launcher.text import last_line, why_not_started
+from launcher.common.text import last_line, why_not_started
 from launcher.transports.ssh.options import HostFailure, Place, reason_of
 
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.environments import entered
-from launcher.errors import ProgramError
+from launcher.common.errors import ProgramError
 
 
 def environment(folder: Path) -> Path:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher.common.errors import HostfileError
 from launcher.config.hostfile import parse_hostfile, parse_list
 from launcher.config.jobfile import parse_job
-from launcher.errors import HostfileError
 from launcher.transports import sections
 from tests.conftest import examples
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.common.errors import HostfileError
 from launcher.config.hostfile import expand, parse_hostfile, parse_list, read_hosts
-from launcher.errors import HostfileError
 from launcher.job import Host
 from launcher.transports.machines import this_machine
 from tests.conftest import examples

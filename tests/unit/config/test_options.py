@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.common.errors import Fault
 from launcher.config.options import carried_variables, roles_with_drain
-from launcher.errors import Fault
 from launcher.job import SERVICE_ROLES, Program, Role
 
 HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f", "PWD": "/here"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.common.errors import JobError
 from launcher.config.hostfile import HOST
 from launcher.config.jobfile import JOB, ROLE
 from launcher.config.schema import (
@@ -27,7 +28,6 @@ from launcher.config.schema import (
     single,
     table,
 )
-from launcher.errors import JobError
 from launcher.transports import sections
 from launcher.transports.docker.options import keys
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.cli.arguments import UsageError, parse_launch
+from launcher.common.errors import InputError
 from launcher.config import levels, table
 from launcher.config.project import find_project_file
 from launcher.config.settings import (
@@ -27,7 +28,6 @@ from launcher.config.settings import (
     switch,
 )
 from launcher.config.values import whole
-from launcher.errors import InputError
 from launcher.transports import from_settings
 from launcher.transports.container_rows import MEMORY, PULL
 from launcher.transports.docker.rows import DOCKER, MOUNTS

@@ -14,11 +14,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders, literal, misspelt_placeholders
 from launcher.config.jobfile import JobFile, parse_job
 from launcher.config.options import NO_TARGET, Target
 from launcher.job import Program, ProgramKind, Role
-from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders, literal, misspelt_placeholders
-from launcher.task_id import TaskId
 from launcher.transports import sections
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.kubernetes.options import KubernetesOptions
@@ -85,8 +84,10 @@ def test_everything():
     assert where == ["j:6", "j:6", "j:5"]
     (note,) = found.notes
     assert note == (
-        "of the TFJob launch does not use cleanPodPolicy: None (j:6), ttlSecondsAfterFinished (:6), nodeSelector (:14), "
-        "other containers (:16), image without --docker or --kubernetes (:18, :32, :36), ports (:27), cpu in limits (:29), "
+        "of the TFJob launch does not use cleanPodPolicy: None (j:6), ttlSecondsAfterFinished (:6), "
+        "nodeSelector (:14), "
+        "other containers (:16), image without --docker or --kubernetes (:18, :32, :36), ports (:27), "
+        "cpu in limits (:29), "
         "example.com/nic in limits (:29), memory in limits (:29), cpu in requests (:30): docs/tfjob.md"
     )
 

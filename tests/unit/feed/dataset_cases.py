@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.errors import InputError
+from launcher.common.errors import InputError
 from launcher.feed.remote.data_feed import DataFeed, columns, dataset
 
 tf = pytest.importorskip("tensorflow", exc_type=ImportError)

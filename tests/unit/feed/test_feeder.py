@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pytest
 
-from launcher.errors import FeedError, InputError
+from launcher.common.errors import FeedError, InputError
 from launcher.feed.remote import data_feed, frames
 from launcher.feed.remote.frames import Kind, reader, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows

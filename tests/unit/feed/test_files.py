@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import InputError
+from launcher.common.errors import InputError
 from launcher.feed.files import CsvFiles, DataFiles, TextFiles, TFRecordFiles
 from launcher.feed.remote import readers
 from launcher.feed.remote.codec import blocks_of

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import FeedError
+from launcher.common.errors import FeedError
 from launcher.feed import partition
 from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import InputError
+from launcher.common.errors import InputError
 from launcher.feed import sources
 from launcher.feed.remote.codec import as_rows, size
 from launcher.feed.sources import partitions, pieces_of, rounds, rows

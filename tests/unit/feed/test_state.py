@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import FeedError, FeedTimeout
+from launcher.common.errors import FeedError, FeedTimeout
 from launcher.feed import call as call_module
 from launcher.feed.link import WINDOW
 from tests.conftest import examples

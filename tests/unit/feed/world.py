@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from launcher.common.record import Record
 from launcher.feed.call import Call
 from launcher.feed.link import Link
 from launcher.feed.partition import Chunk, Partition
@@ -13,7 +14,6 @@ from launcher.feed.remote.codec import as_rows, decode
 from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
 from launcher.feed.sources import partitions, pieces_of, rounds
 from launcher.feed.state import Command, FeedState, Flush, HangUp, Leave, Make, Read
-from launcher.record import Record
 
 
 class Made(Record):

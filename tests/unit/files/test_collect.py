@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.common.cluster import TaskId
 from launcher.files import collect as collecting
 from launcher.files.collect import Collected, collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects
-from launcher.task_id import TaskId
 from tests.local.seeing import ROOT
 from tests.unit.files.hosts import LocalHosts, snapshot
 
@@ -150,7 +150,7 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path):
 
 LIE = """
 sys.path.insert(0, {root!r})
-from launcher.protocol import *
+from launcher.common.protocol import *
 def send(*messages):
     for message in messages:
         data = b"".join(encode(message))

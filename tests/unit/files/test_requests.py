@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import JobError
+from launcher.common.cluster import TaskId
+from launcher.common.errors import JobError
 from launcher.files.requests import Item, parse_collects, parse_syncs
-from launcher.task_id import TaskId
 
 
 @pytest.fixture(autouse=True)

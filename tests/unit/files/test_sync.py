@@ -14,7 +14,7 @@ import pytest
 from launcher.agent import files
 from launcher.agent.identity import this_process
 from launcher.agent.transfer import SYNC_MARK
-from launcher.errors import JobError, TransportError
+from launcher.common.errors import JobError, TransportError
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.events import TaskMoved
+from launcher.common.cluster import TaskId
+from launcher.common.events import TaskMoved
+from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.job import Host, Placed, Placement, Program, ProgramKind, Role
-from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
-from launcher.task_id import TaskId
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 

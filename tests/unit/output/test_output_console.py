@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher import events
-from launcher.events import Tell
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.events import Tell
+from launcher.common.report import Failure, Reason
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.console import Console, Options
 from launcher.output.writer import Writer
-from launcher.report import Failure, Reason
-from launcher.task_id import TaskId
 from tests.unit.output.output_samples import placement, report, task_report
 
 W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.common.cluster import TaskId
 from launcher.output.folding import Folding, TaskFolding
 from launcher.output.notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp, last_of_program
-from launcher.task_id import TaskId
 
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")

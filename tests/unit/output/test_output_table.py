@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from launcher.common.cluster import TaskId
+from launcher.common.report import ExitStatus, Failure, Reason, TaskState
 from launcher.output.table import result_table, verdict
-from launcher.report import ExitStatus, Failure, Reason, TaskState
-from launcher.task_id import TaskId
 from tests.unit.output.output_samples import failed, report, task_report
 
 STOPPED: dict[str, Any] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.identity import this_process
-from launcher.errors import InputError, LaunchError
-from launcher.regular_file import open_regular
+from launcher.common.errors import InputError, LaunchError
+from launcher.common.trusted_io import open_regular
 from launcher.runs.folder import create, unfinished
 from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
@@ -144,11 +144,11 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
     assert run is not None
     assert run.written_by == os.geteuid()
     run = run._replace(written_by=1000)
-    monkeypatch.setattr("launcher.regular_file.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("launcher.common.trusted_io.os.geteuid", lambda: 1000)
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: 1000)
     assert [run.is_ours] == [True]
     run.check_trusted()
-    monkeypatch.setattr("launcher.regular_file.os.geteuid", lambda: _OTHER_USER)
+    monkeypatch.setattr("launcher.common.trusted_io.os.geteuid", lambda: _OTHER_USER)
     assert [run.is_ours] == [False]
     run.check_trusted()
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _OTHER_USER)

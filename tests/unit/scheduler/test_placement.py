@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.errors import PlacementError
+from launcher.common.errors import PlacementError
 from launcher.job import Host, JobSpec, Placement, Policy, Program, Role
 from launcher.scheduler.placement import place, replace
 

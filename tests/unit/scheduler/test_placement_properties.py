@@ -8,7 +8,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import PlacementError
+from launcher.common.errors import PlacementError
 from launcher.job import Host, JobSpec, Placement, Program, ProgramKind, Role
 from launcher.scheduler.assignment import slots_of
 from launcher.scheduler.placement import place

@@ -10,13 +10,12 @@ import re
 
 import pytest
 
-from launcher.errors import PlacementError
+from launcher.common import cluster as cluster_spec
+from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders
+from launcher.common.errors import PlacementError
 from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
-from launcher.scheduler import cluster_spec
-from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import MOST_BYTES, check_descriptors, check_placeholders, completed, make_plan
-from launcher.task_id import TaskId
 
 PROGRAM = Program.of(["train.py"])
 
@@ -124,7 +123,8 @@ def test_classic_flags():
 
 def test_every_placeholder():
     names = (
-        "job_name task_index rank world_size local_rank local_size node_rank first_address first_host first_port"
+        "job_name task_index rank world_size local_rank local_size node_rank first_address first_host "
+        "first_port"
         " task_address task_host task_port cluster_spec tf_config ps_hosts"
         " worker_hosts chief_hosts evaluator_hosts my_own_hosts num_ps num_workers num_worker num_chief"
         " num_evaluator num_my_own attempt"

@@ -6,7 +6,7 @@ A frame is a message, little endian::
 
 The fields are those of the message's record, without its host (a connection belongs to one host); the
 payload is its field ``data``, raw bytes. `Decoder` checks types, ranges and lengths of every message
-(`launcher.fields`), so that a wrong one is a `ProtocolError` where it is read.
+(`launcher.common.validation`), so that a wrong one is a `ProtocolError` where it is read.
 
 On this machine frames go through a pipe. To another machine they survive broken connections: `Channel` counts
 events, commands and data in the order in which it puts them on the wire, keeps them until the other end has
@@ -24,11 +24,11 @@ from collections import deque
 from functools import lru_cache
 from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type, Union, get_args
 
-from launcher import events
-from launcher.errors import ProtocolError
-from launcher.fields import FieldReader
-from launcher.record import Record
-from launcher.text import host_text
+from launcher.common import events
+from launcher.common.errors import ProtocolError
+from launcher.common.record import Record
+from launcher.common.text import host_text
+from launcher.common.validation import FieldReader
 
 #: Bytes of one frame, at most; of the fields in a frame of an agent.
 MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
@@ -191,7 +191,7 @@ _RULES: Dict[Any, Callable[[Any], bool]] = {
     events.TaskExited: lambda event: (event.code is None) != (event.signal is None) and event.signal != 0,
 }
 
-#: Any message; a record of this module or of `launcher.events`.
+#: Any message; a record of this module or of `launcher.common.events`.
 Message = Any
 Buffer = Union[bytes, memoryview]
 

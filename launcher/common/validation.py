@@ -8,10 +8,10 @@ from enum import EnumMeta
 from functools import lru_cache
 from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple, get_type_hints
 
-from launcher.errors import ProtocolError
-from launcher.record import Record
-from launcher.task_id import TaskId
-from launcher.text import host_text
+from launcher.common.cluster import TaskId
+from launcher.common.errors import ProtocolError
+from launcher.common.record import Record
+from launcher.common.text import host_text
 
 #: Limits of numbers of processes, of bytes, and of what counts messages.
 _PROCESSES, _BYTES, _NUMBERS = (0, 1 << 22), (0, 1 << 62), (0, 1 << 62)

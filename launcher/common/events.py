@@ -7,11 +7,11 @@ the epoch, by the clock of the machine where the event happened. Hosts with Pyth
 import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Tuple, Union
 
-from launcher.record import Record
-from launcher.task_id import TaskId
+from launcher.common.cluster import TaskId
+from launcher.common.record import Record
 
 if TYPE_CHECKING:  # agents do not have it
-    from launcher.report import ExitStatus, Reason, TaskState
+    from launcher.common.report import ExitStatus, Reason, TaskState
 
 _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -191,7 +191,7 @@ class AgentLost(Record):
     why: str
     #: Whether no other host is left, either.
     all_gone: bool = False
-    #: The restart after the loss does not count, see `Preempted` in `launcher.errors`.
+    #: The restart after the loss does not count, see `Preempted` in `launcher.common.errors`.
     preempted: bool = False
 
 
@@ -417,7 +417,7 @@ class Tell(Record):
 class TaskMoved(Record):
     """To the launcher: show that a task has another state, has got its process, or is to start again.
 
-    The last one of a task has all that is known about it. The fields are those of `launcher.report`.
+    The last one of a task has all that is known about it. The fields are those of `launcher.common.report`.
     """
 
     #: When the event happened that led to it.

@@ -27,8 +27,8 @@ from typing import (
     cast,
 )
 
-from launcher.errors import Fault, InputError
-from launcher.text import did_you_mean, printable, shortened
+from launcher.common.errors import Fault, InputError
+from launcher.common.text import did_you_mean, printable, shortened
 
 Reader = Callable[[Any], Any]
 #: Returns, for arguments that do not fit, a better problem and what is expected; or None.

@@ -28,7 +28,7 @@ In `launch` the failure of a task is an event and a part of the report. In the P
 
 from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type
 
-from launcher.record import Record
+from launcher.common.record import Record
 
 
 class Fault(Record):

@@ -4,10 +4,10 @@ import enum
 from collections import Counter
 from typing import Optional, Tuple
 
-from launcher.fields import FieldReader
-from launcher.record import Record
-from launcher.task_id import TaskId
-from launcher.text import duration, printable, shortened, signal_name
+from launcher.common.cluster import TaskId
+from launcher.common.record import Record
+from launcher.common.text import duration, printable, shortened, signal_name
+from launcher.common.validation import FieldReader
 
 
 class TaskState(enum.Enum):

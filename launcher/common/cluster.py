@@ -1,6 +1,7 @@
 """The addresses of a job's tasks, as tasks get them: ClusterSpec, ``TF_CONFIG``, placeholders, classic flags.
 
-Agents import this module: Python 3.8, the standard library, `launcher.task_id` and `launcher.text` only.
+Agents import this module: Python 3.8, the standard library, `launcher.common.cluster` and
+`launcher.common.text` only.
 
 ===================================  ==========================================================
 ``{ps_hosts}`` ``{worker_hosts}``    addresses of all tasks of a role, ``host:port,host:port``;
@@ -38,8 +39,7 @@ import re
 from bisect import bisect_left
 from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-from launcher.task_id import TENSORFLOW_ROLES, TaskId
-from launcher.text import nearest
+from launcher.common.text import nearest
 
 #: Roles in the ``cluster`` of ``TF_CONFIG``. TensorFlow 2 refuses a cluster with any other type of task; it
 #: allows an evaluator, but the documented form leaves it out
@@ -265,3 +265,59 @@ def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
     roles = ("ps", "worker", "chief") if "chief" in cluster.addresses else ("ps", "worker")
     hosts = [f"--{role}_hosts={cluster.values[f'{role}_hosts']}" for role in roles]
     return (*hosts, f"--job_name={task.role}", f"--task_index={task.index}")
+
+
+#: The environment variable that marks every process of a task; its value is ``JOB:ROLE/INDEX``.
+TASK_MARK = "TF_LAUNCHER_TASK"
+#: The task types of TensorFlow 2 (``tensorflow/python/distribute/multi_worker_util.py``); any other role is
+#: the user's own.
+TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
+
+
+class TaskId(str):
+    """``role/index``, as in ``worker/0``: one process of the job.
+
+    It is a string, so that messages, JSON and file names hold it without conversion. It is the short form of
+    TensorFlow's ``/job:worker/task:0``.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, role: str, index: int) -> TaskId:
+        """The name of a task.
+
+        Args:
+            role: ``worker``, or another one.
+            index: of the task in its role, from 0.
+
+        Returns:
+            ``role/index``.
+        """
+        return cls(f"{role}/{index}")
+
+    @property
+    def role(self) -> str:
+        """The name of the role, ``worker`` in ``worker/0``."""
+        return self.rpartition("/")[0]
+
+    @property
+    def index(self) -> int:  # type: ignore[override]  # str.index is of no use for the name of a task
+        """The index within the role, from 0."""
+        return int(self.rpartition("/")[2])
+
+    @property
+    def file_stem(self) -> str:
+        """The name with a dash, ``worker-0``: the name of the log file without its suffix."""
+        return self.replace("/", "-")
+
+    def is_own_host(self, host: str) -> bool:
+        """Whether a host has the name of this task, as its own container has.
+
+        Args:
+            host: the name of a host.
+
+        Returns:
+            ``True``: the host is called ``worker-0``, if this is ``worker/0``.
+        """
+        return host == self.file_stem.replace("_", "-").lower()

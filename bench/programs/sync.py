@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from launcher.event_loop import Loop
 from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import read_trees
 from launcher.job import Host
-from launcher.loop import Loop
 from launcher.transports.base import RemoteCommand
 from launcher.transports.link import ReconnectingLink, open_link
 from launcher.transports.ssh import SshSettings

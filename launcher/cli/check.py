@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from launcher.checking import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.cli.connecting import add_allocating, add_connecting, allocation, commands
 from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
@@ -20,6 +19,7 @@ from launcher.common.record import Record
 from launcher.common.text import byte_size, counted, listed, printable
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
+from launcher.findings import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.output.jsonl import record_as_dict

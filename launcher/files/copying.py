@@ -12,7 +12,7 @@ from typing import TypeVar
 from launcher.agent.transfer import FileStream
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import byte_size, last_line
-from launcher.loop import Loop, await_readable
+from launcher.event_loop import Loop, await_readable
 from launcher.transports.base import Commands, RemoteCommand, for_each
 
 T = TypeVar("T")

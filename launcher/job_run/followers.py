@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 from launcher.common.errors import LaunchError
-from launcher.loop import Loop, Timer
+from launcher.event_loop import Loop, Timer
 from launcher.output.files import Recent
 
 #: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.

@@ -103,7 +103,7 @@ class HostHints:
         return ""
 
     def _findings(self) -> list[str]:
-        from launcher.checking import findings_of_agents
+        from launcher.findings import findings_of_agents
 
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):

@@ -18,6 +18,7 @@ from launcher.common.report import Report
 from launcher.common.text import host_text
 from launcher.common.trusted_io import read_regular
 from launcher.common.validation import FieldReader
+from launcher.event_loop import Loop, Timer
 from launcher.job import STOP_NOW, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.job_run.control import Control
 from launcher.job_run.display import JobDisplay
@@ -26,7 +27,6 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import plan_as_dict
 from launcher.job_run.tensorboard import PORTS, TASK, Board
-from launcher.loop import Loop, Timer
 from launcher.output.base import Opening, Shown
 from launcher.output.files import write_json
 from launcher.scheduler.plan import make_plan, preloads

@@ -20,6 +20,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
 from launcher.common.text import counted, counted_roles, listed
 from launcher.common.trusted_io import similar_file
+from launcher.event_loop import Loop
 from launcher.job import RELAY, Host, JobSpec, Placed, Placement, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
@@ -27,7 +28,6 @@ from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.job_run.reports import Unstarted, write_report
 from launcher.job_run.tensorboard import Board, with_output_folder
-from launcher.loop import Loop
 from launcher.scheduler.placement import place
 from launcher.transports.base import Hosts
 from launcher.transports.launch import Inventory, Launch

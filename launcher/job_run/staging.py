@@ -11,6 +11,7 @@ from launcher.agent.transfer import OUTPUTS
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.text import byte_size, counted, listed
+from launcher.event_loop import Loop
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects, parse_syncs
@@ -20,7 +21,6 @@ from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
-from launcher.loop import Loop
 from launcher.transports.base import Commands, with_tilde
 from launcher.transports.launch import Inventory
 

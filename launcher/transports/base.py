@@ -14,8 +14,8 @@ from launcher.common.events import Command
 from launcher.common.protocol import Message
 from launcher.common.record import Record
 from launcher.common.text import NO_THREAD, duration, listed
+from launcher.event_loop import Loop
 from launcher.job import Host, Placement
-from launcher.loop import Loop
 from launcher.threads import start
 
 _T = TypeVar("_T")

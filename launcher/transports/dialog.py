@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import host_text, last_line
 from launcher.common.validation import FieldReader
-from launcher.loop import await_readable
+from launcher.event_loop import await_readable
 from launcher.transports.base import RemoteCommand
 
 _T = TypeVar("_T")

@@ -40,7 +40,7 @@ from launcher.common.protocol import (
     RunCommand,
 )
 from launcher.common.text import last_line, nothing_started
-from launcher.loop import Loop, Timer, await_readable
+from launcher.event_loop import Loop, Timer, await_readable
 from launcher.transports.base import Connections, RemoteCommand
 from launcher.transports.link_command import LinkCommand
 

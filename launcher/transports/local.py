@@ -21,7 +21,7 @@ from launcher.common.errors import TransportError
 from launcher.common.events import Command
 from launcher.common.protocol import PIPED, Channel, Decoder, Message, Refused
 from launcher.common.text import last_line, signal_name, why_not_started
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 
 _READ = 256 * 1024
 _STDERR_LIMIT = 64 * 1024

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.common.errors import HostsError, TransportError
+from launcher.event_loop import Loop
 from launcher.job import Host, Placement
-from launcher.loop import Loop
 from launcher.transports.base import Connections, Forwarding, Link, RemoteCommand
 from launcher.transports.here import is_here
 from launcher.transports.launch import Inventory, Launch, Reaching

@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from launcher.common.errors import Fault
+from launcher.event_loop import Loop
 from launcher.job import Host, Placement
-from launcher.loop import Loop
 from launcher.transports.base import Commands, Connected, Hosts
 from launcher.transports.launch import Asked, Inventory, Launch, Reaching
 
 if TYPE_CHECKING:
-    from launcher.checking import Finding
     from launcher.common.events import Facts
     from launcher.config.schema import Section
+    from launcher.findings import Finding
     from launcher.transports.queue import Queue
 
 

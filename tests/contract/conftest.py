@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site

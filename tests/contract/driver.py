@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSteps
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.transports.base import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.

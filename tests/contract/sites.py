@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from launcher.event_loop import Loop
 from launcher.job import Host, JobSpec
-from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
 from launcher.transports.local import fork_agent
 from tests.conftest import is_about_waiting

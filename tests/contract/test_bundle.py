@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.common import events
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.transports import bootstrap
 from launcher.transports.local import PipeLink
 from tests.conftest import MARK

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.event_loop import Loop
 from launcher.job import Host, JobSpec, Placement
-from launcher.loop import Loop
 from launcher.transports.base import Link
 from launcher.transports.docker import TRANSPORT
 from launcher.transports.docker.container import Container, Mount, container_name

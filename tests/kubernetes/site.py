@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
+from launcher.event_loop import Loop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
-from launcher.loop import Loop
 from launcher.transports.base import Connections, Link
 from launcher.transports.kubernetes import TRANSPORT, pods
 from launcher.transports.kubernetes.options import KubernetesOptions

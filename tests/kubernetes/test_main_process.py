@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe

@@ -20,7 +20,7 @@ from launcher.agent.connection import Connection, listen
 from launcher.common import events
 from launcher.common.errors import TransportError
 from launcher.common.protocol import GRACE, Channel, Decoder
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.transports import link as links
 from launcher.transports.link import open_link
 from tests.conftest import MARK, leaks

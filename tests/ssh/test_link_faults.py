@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.common import events
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.transports.link import open_link
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshConnections

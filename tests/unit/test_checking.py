@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from launcher.checking import HostFacts, HostReport, Pair, findings, findings_of_agents
 from launcher.common.events import Facts
 from launcher.common.validation import FieldReader
+from launcher.findings import HostFacts, HostReport, Pair, findings, findings_of_agents
 from launcher.job import Host
 
 GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}

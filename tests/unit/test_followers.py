@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.common.errors import LaunchError
+from launcher.event_loop import Loop
 from launcher.job_run.followers import Followers
-from launcher.loop import Loop
 from launcher.output.files import Recent
 
 

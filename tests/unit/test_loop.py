@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 
 
 @pytest.fixture

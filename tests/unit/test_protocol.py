@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.checking import HostFacts
 from launcher.common import events, protocol
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.common.protocol import Channel, Decoder, Refused, encode, swap
 from launcher.common.validation import RANGES
+from launcher.findings import HostFacts
 from tests.conftest import examples
 
 WORKER = TaskId("worker/0")

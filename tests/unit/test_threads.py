@@ -15,7 +15,7 @@ import os, resource
 import concurrent.futures.thread, encodings.idna, json, launcher.thread_pool, signal, socket, tempfile
 from launcher.agent import checks, ports
 from launcher.feed.listener import Listener
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.transports.base import for_each, slow
 def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
@@ -119,7 +119,7 @@ def test_no_thread_is_left(script: str):
 #: A connection waits, and no descriptor is left for it.
 NO_DESCRIPTOR = """
 import os, resource, socket, time
-from launcher.loop import Loop
+from launcher.event_loop import Loop
 from launcher.common.trusted_io import accept_own
 listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
 listener.bind(f"\\0launch-test-{os.getpid()}")

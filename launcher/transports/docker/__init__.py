@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from launcher.common.errors import Fault
 from launcher.common.text import listed
+from launcher.event_loop import Loop
 from launcher.job import Host, Placement
-from launcher.loop import Loop
 from launcher.transports.base import Commands, Hosts
 from launcher.transports.docker import options as docker
 from launcher.transports.here import is_here

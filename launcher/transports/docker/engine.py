@@ -16,8 +16,8 @@ from launcher.agent.children import LATE, NOT_FOUND
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import host_text, why_not_started
+from launcher.event_loop import await_readable
 from launcher.job import Host
-from launcher.loop import await_readable
 from launcher.transports.base import Commands, RemoteCommand
 from launcher.transports.cleaning import is_dead
 from launcher.transports.docker.container import JOB, KEPT, OWNER, label_options

@@ -14,8 +14,8 @@ from launcher.agent.processes import new_agent_number
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
 from launcher.common.text import listed
+from launcher.event_loop import Loop
 from launcher.job import Host, Placed, Placement
-from launcher.loop import Loop
 from launcher.threads import in_thread
 from launcher.transports import bootstrap
 from launcher.transports.base import Commands, Connections, Link, RemoteCommand, for_each, slow

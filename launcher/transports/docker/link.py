@@ -25,7 +25,7 @@ from contextlib import suppress
 from launcher.agent.children import LATE
 from launcher.common.errors import HostGone, TransportError
 from launcher.common.text import byte_size, last_line, signal_name
-from launcher.loop import await_readable
+from launcher.event_loop import await_readable
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe

@@ -19,6 +19,7 @@ from typing import Any
 from launcher.agent.transfer import walk
 from launcher.common.errors import TransportError
 from launcher.common.text import printable
+from launcher.event_loop import await_readable
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, SyncRequest, parse_syncs
@@ -26,7 +27,6 @@ from launcher.files.sync import sync
 from launcher.files.walk import Tree, read_trees
 from launcher.itself import FOLDER, START
 from launcher.job import RUN_FOLDER, Host, Program, ProgramKind, Role
-from launcher.loop import await_readable
 from launcher.runs.run import Run
 from launcher.transports import bootstrap
 from launcher.transports.base import slow

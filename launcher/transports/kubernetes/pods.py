@@ -14,8 +14,8 @@ from typing import Any
 from launcher.agent.identity import owner_text, this_process
 from launcher.common.errors import HostGone, HostsError, Preempted, TransportError, WayDown
 from launcher.common.text import duration, listed
+from launcher.event_loop import await_readable
 from launcher.job import Host, JobSpec
-from launcher.loop import await_readable
 from launcher.threads import in_thread
 from launcher.transports import bootstrap
 from launcher.transports.base import Connected, slow

@@ -30,9 +30,9 @@ from launcher.transports.launch import Asked, Inventory, Launch, Reaching
 from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:
-    from launcher.checking import Finding
     from launcher.common.events import Facts
     from launcher.config.schema import Section
+    from launcher.findings import Finding
     from launcher.transports.slurm.batch import SlurmQueue
 
 #: Our options -> those of salloc.

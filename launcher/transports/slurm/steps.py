@@ -19,7 +19,6 @@ from typing import Any
 
 from launcher.agent.node import fingerprint
 from launcher.agent.processes import children_of, look_at, send
-from launcher.checking import WARNING, Finding
 from launcher.common.errors import (
     AllGone,
     ConnectionLost,
@@ -33,6 +32,7 @@ from launcher.common.events import Facts
 from launcher.common.protocol import swap
 from launcher.common.record import Record
 from launcher.common.text import counted, duration, listed
+from launcher.findings import WARNING, Finding
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports import bootstrap

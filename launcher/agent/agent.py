@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from launcher.agent import environments, host, listening, ports, processes
-from launcher.agent.children import Children
 from launcher.agent.connection import Connection
+from launcher.agent.fork_servers import Templates
 from launcher.agent.output import Outputs
-from launcher.agent.preload import Templates
+from launcher.agent.remote_programs import Children
 from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import ENDING, Deadline

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.node import without_step
+from launcher.agent.slurm_node import without_step
 from launcher.transports.slurm.allocation import expanded
 from tests.conftest import Launch, Started, command_line
 from tests.local.seeing import last_run

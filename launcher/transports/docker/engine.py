@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.agent.children import LATE, NOT_FOUND
+from launcher.agent.remote_programs import LATE, NOT_FOUND
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import host_text, why_not_started
@@ -23,7 +23,7 @@ from launcher.transports.cleaning import is_dead
 from launcher.transports.docker.container import JOB, KEPT, OWNER, label_options
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
-_MAIN, _BECOME = "launcher.agent.children:execute", "launcher.agent.children:become"
+_MAIN, _BECOME = "launcher.agent.remote_programs:execute", "launcher.agent.remote_programs:become"
 #: Seconds for one answer of an engine, for the removal of containers and networks, and for a pull.
 ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
 #: Seconds between two attempts to remove a network whose containers are just ending.

@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from launcher.agent.children import LATE
+from launcher.agent.remote_programs import LATE
 from launcher.common.errors import HostGone, TransportError
 from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable

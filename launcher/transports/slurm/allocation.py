@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from launcher.agent.identity import owner_text, this_process
-from launcher.agent.node import job_variables
+from launcher.agent.slurm_node import job_variables
 from launcher.common.errors import Fault, JobError, TransportError
 from launcher.common.text import why_not_started
 from launcher.transports.slurm import MOST_NODES, in_step, is_inside

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from launcher.agent.node import fingerprint
 from launcher.agent.processes import children_of, look_at, send
+from launcher.agent.slurm_node import fingerprint
 from launcher.common.errors import (
     AllGone,
     ConnectionLost,
@@ -43,7 +43,7 @@ from launcher.transports.launch import Inventory, Launch, Reaching
 from launcher.transports.link import CONNECT, START
 from launcher.transports.slurm.allocation import UNANSWERED, Job, ask, asked, environment, said, shown
 
-_SERVE = "launcher.agent.node:serve"
+_SERVE = "launcher.agent.slurm_node:serve"
 #: Seconds for the look at a node.
 _LOOK = 60.0
 #: Seconds for the first step of a node to answer. After that a second one looks at the node.
@@ -299,7 +299,7 @@ class Steps:
 
         Args:
             host: the node.
-            files: see `launcher.agent.node.serve`.
+            files: see `launcher.agent.slurm_node.serve`.
 
         Raises:
             TransportError: it does not answer.
@@ -500,7 +500,7 @@ def look(
 
     Args:
         job: at Slurm.
-        files: see `launcher.agent.node.serve`.
+        files: see `launcher.agent.slurm_node.serve`.
         notice: gets a line while some take long.
         fanout: how many nodes at once.
         meanwhile: called while the nodes answer.

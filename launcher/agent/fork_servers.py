@@ -1,6 +1,6 @@
 """Template processes of an agent: tasks are forked from them, with modules already imported.
 
-`launcher.agent.template` runs in them. A template that can't serve is given up for good: its tasks
+`launcher.agent.fork_server` runs in them. A template that can't serve is given up for good: its tasks
 start cold, with Pythons of their own, and the user gets one line with the reason.
 """
 
@@ -112,10 +112,10 @@ class Templates:
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
     def _started(self, command: Preload) -> _Template:
-        from launcher.agent import template  # with runpy and ctypes, which few agents need
+        from launcher.agent import fork_server  # with runpy and ctypes, which few agents need
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = (command.python, "-c", template.LOADER, template.PADDING)
+        argv = (command.python, "-c", fork_server.LOADER, fork_server.PADDING)
         try:
             prepared = self._spawner.prepare(argv, command.env, venv=command.venv)
             pid = self._spawner.spawn_with_stdin(prepared, theirs.fileno())
@@ -129,7 +129,7 @@ class Templates:
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(started, ours))
         with suppress(OSError):  # its end is reported where it is read
-            ours.send(_source_of(template).encode())
+            ours.send(_source_of(fork_server).encode())
             ours.send(json.dumps(command.modules).encode())
         return started
 

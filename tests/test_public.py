@@ -32,7 +32,7 @@ import launcher
 from launcher import testing
 
 # The only module here that is not public: it lists the events.
-from launcher.output.base import Shown
+from launcher.output.renderers import Shown
 from tests.conftest import Ended, Launch, Started
 from tests.local.seeing import soon
 from tests.public.facts import names_of, shape

@@ -19,7 +19,7 @@ from launcher.common.errors import InputError, JobFailed, LaunchError, TaskFaile
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import printable
 from launcher.itself import launch_command
-from launcher.runs.logs import last_lines
+from launcher.output.logs import last_lines
 from launcher.threads import start
 
 #: Lines of a failed task in an exception.

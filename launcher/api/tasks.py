@@ -48,7 +48,7 @@ from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
 from launcher.job_run.notices import print_notice
-from launcher.runs.logs import last_lines
+from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
 from launcher.transports import sections
 from launcher.transports.bootstrap import IMPORTER, packed

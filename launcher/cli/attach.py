@@ -15,8 +15,8 @@ from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
 from launcher.config.values import option, whole
 from launcher.output.failure import failure_report
+from launcher.output.logs import GrowingLog
 from launcher.output.table import result_table
-from launcher.runs.logs import GrowingLog
 from launcher.runs.owner import send_sigterm
 from launcher.runs.run import Run, RunState, find
 

@@ -29,9 +29,9 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.reports import Unstarted
 from launcher.job_run.run import check_programs_here, launch_of, new_job_id, run_job
-from launcher.output.base import Opening, Shown
+from launcher.output.logs import GrowingLog
+from launcher.output.renderers import Opening, Shown
 from launcher.runs.folder import batched, create, discard
-from launcher.runs.logs import GrowingLog
 from launcher.runs.run import Batch, Run, load
 from launcher.transports.queue import Parcel, Queue
 
@@ -50,7 +50,7 @@ class Detached:
         self._pipe = pipe
 
     def use_folder(self, paths: RunPaths, job: str) -> None:
-        """See `launcher.output.base.Background.use_folder`."""
+        """See `launcher.output.renderers.Background.use_folder`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         try:
             fd = os.open(paths.messages, flags, 0o600)

@@ -13,11 +13,11 @@ from launcher.common.report import Report
 from launcher.job import RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.options import Options
-from launcher.output.base import Place, Renderer
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import Options as ConsoleOptions
-from launcher.output.files import Files
 from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
+from launcher.output.renderers import Place, Renderer
+from launcher.output.run_files import Files
 from launcher.output.writer import Writer
 
 if TYPE_CHECKING:

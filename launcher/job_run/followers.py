@@ -12,7 +12,7 @@ from functools import partial
 
 from launcher.common.errors import LaunchError
 from launcher.event_loop import Loop, Timer
-from launcher.output.files import Recent
+from launcher.output.run_files import Recent
 
 #: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.
 _MOST, _PACKET, _PERIOD = 16, 1 << 16, 0.1

@@ -27,8 +27,8 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import plan_as_dict
 from launcher.job_run.tensorboard import PORTS, TASK, Board
-from launcher.output.base import Opening, Shown
-from launcher.output.files import write_json
+from launcher.output.renderers import Opening, Shown
+from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
 from launcher.transports.base import Link

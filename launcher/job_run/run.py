@@ -35,7 +35,7 @@ from launcher.transports.machines import Machines
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
-    from launcher.output.base import Background
+    from launcher.output.renderers import Background
     from launcher.runs.run import Run
 
 #: Without letters that look like digits.
@@ -236,9 +236,9 @@ def _launch(
         hosts = stack.enter_context(made or Machines(options.transport, launch, inventory, placement, loop))
         from launcher.job_run.display import JobDisplay, tmux_session
         from launcher.job_run.orchestrator import Moves, Orchestrator
-        from launcher.output.base import Opening
-        from launcher.output.files import write_json
         from launcher.output.jsonl import record_as_dict
+        from launcher.output.renderers import Opening
+        from launcher.output.run_files import write_json
 
         if staging is not None:
             staging.begin(hosts, job, interrupts, loop)

@@ -16,8 +16,8 @@ from launcher.common.record import Record
 from launcher.common.report import Report
 from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
-from launcher.output.base import Opening, Place, Shown
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
+from launcher.output.renderers import Opening, Place, Shown
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
 

@@ -14,11 +14,11 @@ from typing import Any
 from launcher.common.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.common.text import listed, printable, shortened
 from launcher.job import RunPaths, is_loopback
-from launcher.output.base import Place
 from launcher.output.hints import Facts, hints
 from launcher.output.lines import clean_lines
-from launcher.output.notices import is_about_the_build
-from launcher.runs.logs import content, tail
+from launcher.output.logs import content, tail
+from launcher.output.renderers import Place
+from launcher.output.tensorflow_notices import is_about_the_build
 
 #: Number of last lines that are shown; of lines at the two ends of a traceback; of tasks in a list.
 _LAST = 20

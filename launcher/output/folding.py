@@ -6,7 +6,7 @@ import re
 
 from launcher.common.cluster import TaskId
 from launcher.common.text import counted
-from launcher.output.notices import StartUp
+from launcher.output.tensorflow_notices import StartUp
 
 #: Lines of a task's output, from its start on, among which notices are looked for.
 _START = 200

@@ -104,7 +104,7 @@ def _wants_keras_2(facts: Facts, _: re.Match[str]) -> bool:
 
 
 def _is_name_of_tensorflow_1(_: Facts, found: re.Match[str]) -> bool:
-    from launcher.output.tensorflow1 import NAMES
+    from launcher.output.tensorflow1_names import NAMES
 
     return found["name"] in NAMES.get(found["module"] or "", "").split()
 

@@ -12,8 +12,8 @@ from typing import Any
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import Report
-from launcher.output.base import Opening, Shown
 from launcher.output.lines import whole_characters
+from launcher.output.renderers import Opening, Shown
 from launcher.output.writer import Writer
 
 #: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.

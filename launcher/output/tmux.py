@@ -21,7 +21,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.report import Reason, Report, TaskState
 from launcher.common.text import why_not_started
-from launcher.output.base import Opening, Shown
+from launcher.output.renderers import Opening, Shown
 
 #: Panes of a window; more tasks get more windows.
 PANES = 9

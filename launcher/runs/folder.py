@@ -13,7 +13,7 @@ from launcher.agent.identity import this_process
 from launcher.common.errors import Fault, JobError, LaunchError
 from launcher.common.text import listed
 from launcher.job import RunPaths
-from launcher.output.files import write_json
+from launcher.output.run_files import write_json
 from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, runs_folder
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch

@@ -19,7 +19,7 @@ from launcher.common.report import TaskState
 from launcher.common.text import did_you_mean, duration, printable, task_range
 from launcher.common.trusted_io import MOST, is_ours, open_regular, read_most, read_regular
 from launcher.job import RunPaths
-from launcher.output.files import write_json
+from launcher.output.run_files import write_json
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS = "agents"

@@ -19,7 +19,7 @@ from launcher.common.errors import LaunchError
 from launcher.common.report import ExitStatus, Report, TaskState
 from launcher.job import RunPaths
 from launcher.output.lines import attempt_mark
-from launcher.runs.logs import content, last_lines, shown_lines
+from launcher.output.logs import content, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.transports.docker.container import container_name, network_name
 from launcher.transports.docker.engine import Engine, explain

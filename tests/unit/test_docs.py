@@ -10,7 +10,7 @@ from typing import get_args
 
 from launcher.common import events
 from launcher.common.report import Attempt, Failure, Reason, Report, TaskReport, TaskState
-from launcher.output.base import Shown
+from launcher.output.renderers import Shown
 
 TOP = Path(__file__).resolve().parents[2]
 #: Events that are not in ``events.jsonl``: output has its logs, the others are answers within the launcher.

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from launcher.common.errors import TransportError
-from launcher.output.files import write_json
+from launcher.output.run_files import write_json
 from launcher.runs.folder import batched
 from launcher.runs.run import Batch, Run, all_runs, json_of
 from launcher.transports.base import slow

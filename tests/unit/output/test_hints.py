@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.output.hints import HINTS, Facts, Hint, hints
-from launcher.output.tensorflow1 import NAMES
+from launcher.output.tensorflow1_names import NAMES
 
 HERE = Facts(python="/usr/bin/python3")
 HOST = HERE._replace(elsewhere=True, over_ssh=True, prepare="launch prepare --hosts node1")
@@ -340,7 +340,7 @@ for code in sys.argv[1:]:
     print("===", flush=True)
 
 import tensorflow as tf
-from launcher.output.tensorflow1 import NAMES
+from launcher.output.tensorflow1_names import NAMES
 del os.environ["TF_USE_LEGACY_KERAS"]
 for module, names in NAMES.items():
     new, old = (getattr(tf, module), getattr(tf.compat.v1, module)) if module else (tf, tf.compat.v1)

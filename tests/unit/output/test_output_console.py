@@ -10,8 +10,8 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
 from launcher.common.report import Failure, Reason
 from launcher.job import RunPaths
-from launcher.output.base import Opening, Shown
 from launcher.output.console import Console, Options
+from launcher.output.renderers import Opening, Shown
 from launcher.output.writer import Writer
 from tests.unit.output.output_samples import placement, report, task_report
 

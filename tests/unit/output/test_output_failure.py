@@ -10,8 +10,8 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.common.report import Failure, Reason, Report, TaskState
 from launcher.job import RunPaths
-from launcher.output.base import Place
 from launcher.output.failure import failure_report, last_traceback
+from launcher.output.renderers import Place
 from tests.unit.output.output_samples import failed, report, task_report
 
 W1 = TaskId("worker/1")

@@ -10,9 +10,9 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
 from launcher.common.report import TaskState
 from launcher.job import RunPaths
-from launcher.output import files as files_module
-from launcher.output.base import Opening
-from launcher.output.files import Files, write_json_for_user
+from launcher.output import run_files as files_module
+from launcher.output.renderers import Opening
+from launcher.output.run_files import Files, write_json_for_user
 from tests.unit.output.output_samples import moved, placement, report, task_report
 
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.common.cluster import TaskId
 from launcher.output.folding import Folding, TaskFolding
-from launcher.output.notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp, last_of_program
+from launcher.output.tensorflow_notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp, last_of_program
 
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")

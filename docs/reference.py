@@ -9,13 +9,13 @@ from typing import Any
 import griffe
 
 import launcher
-from launcher import testing, transports
+from launcher import backends, testing
+from launcher.backends.docker.options import keys as docker_keys
 from launcher.cli.help_text import option_sections
 from launcher.cli.parser import COMMANDS, command_module, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
 from launcher.config.schema import Key
-from launcher.transports.docker.options import keys as docker_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,7 +90,7 @@ def hostfile_page() -> str:
 
 def jobfile_page() -> str:
     """Every key of a job file."""
-    sections = [Key(name, section.help) for name, section in transports.sections().items()]
+    sections = [Key(name, section.help) for name, section in backends.sections().items()]
     return _page(
         [
             "# Keys of the job file",

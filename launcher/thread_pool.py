@@ -1,7 +1,7 @@
 """A pool of threads that goes on where the system has no thread left.
 
-`launcher.event_loop` and `launcher.transports.base` use it. It is imported late: it brings logging and queue
-along.
+`launcher.event_loop` and `launcher.backends.connections` use it. It is imported late: it brings logging and
+queue along.
 """
 
 from __future__ import annotations

@@ -154,9 +154,9 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
+    from launcher.backends.ssh import SshSettings
+    from launcher.backends.ssh.connections import SshConnections
     from launcher.job import Host
-    from launcher.transports.ssh import SshSettings
-    from launcher.transports.ssh.hosts import SshConnections
 
     with SshConnections([Host(host)], SshSettings(), lambda line: print(line, file=sys.stderr)) as fleet:
         fleet.connect()

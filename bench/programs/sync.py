@@ -11,20 +11,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from launcher.backends.connections import RemoteCommand
+from launcher.backends.link import ReconnectingLink, open_link
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.connections import SshConnections
 from launcher.event_loop import Loop
 from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import read_trees
 from launcher.job import Host
-from launcher.transports.base import RemoteCommand
-from launcher.transports.link import ReconnectingLink, open_link
-from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshConnections
 
 
 class Agents:
-    """Runs remote commands in agents, as ``launch`` does; see `launcher.transports.base.Commands`."""
+    """Runs remote commands in agents, as ``launch`` does; see `launcher.backends.connections.Commands`."""
 
     def __init__(self, links: Mapping[str, ReconnectingLink]) -> None:
         self._links = links

@@ -15,19 +15,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from launcher.__main__ import main
+from launcher.backends import TRANSPORTS, bootstrap
+from launcher.backends.backend import Transport
+from launcher.backends.connections import Connected
+from launcher.backends.launch_request import Asked, Reaching
 from launcher.common.errors import TransportError
 from launcher.job import Host
-from launcher.transports import TRANSPORTS, bootstrap
-from launcher.transports.base import Connected
-from launcher.transports.launch import Asked, Reaching
-from launcher.transports.transport import Transport
 
 #: Seconds for a simulator to accept a connection.
 _ACCEPTING = 30.0
 
 
 class Program:
-    """A program on a simulated host; see `launcher.transports.base.RemoteCommand`."""
+    """A program on a simulated host; see `launcher.backends.connections.RemoteCommand`."""
 
     def __init__(self, host: str, sock: socket.socket) -> None:
         self._host, self._socket = host, sock
@@ -69,7 +69,7 @@ class Program:
 
 
 class Simulators:
-    """Connects to simulators; see `launcher.transports.base.Connections`."""
+    """Connects to simulators; see `launcher.backends.connections.Connections`."""
 
     def __init__(self, sockets: Sequence[str]) -> None:
         self._sockets = sockets

@@ -135,7 +135,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
 def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
     """Be an agent that listens, under its watchdog. Its first connection is the passed stdin and stdout.
 
-    See `launcher.transports.bootstrap.waiting`.
+    See `launcher.backends.bootstrap.waiting`.
     """
     listener, passer = listen(str(arguments["token"])), socket.socket(fileno=os.dup(0))
     os.dup2(PASSED, 0)

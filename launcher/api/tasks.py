@@ -29,6 +29,8 @@ from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
 from launcher.api.run import Options, option_arguments, option_environ
+from launcher.backends import sections
+from launcher.backends.bootstrap import IMPORTER, packed
 from launcher.common import trusted_io
 from launcher.common.errors import (
     Fault,
@@ -50,8 +52,6 @@ from launcher.job import OnFailure, is_loopback
 from launcher.job_run.notices import print_notice
 from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
-from launcher.transports import sections
-from launcher.transports.bootstrap import IMPORTER, packed
 
 #: Seconds between two looks at which tasks have connected.
 _LOOK = 0.02

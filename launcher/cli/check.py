@@ -12,6 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from launcher.backends.connections import Commands, for_each
+from launcher.backends.fleet import this_machine
+from launcher.backends.here import is_here
+from launcher.backends.json_client import Dialog
 from launcher.cli.connecting import add_allocating, add_connecting, allocation, commands
 from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
@@ -24,10 +28,6 @@ from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.output.jsonl import record_as_dict
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.transports.base import Commands, for_each
-from launcher.transports.dialog import Dialog
-from launcher.transports.here import is_here
-from launcher.transports.machines import this_machine
 
 SUMMARY = "check hosts and the network between them for faults"
 

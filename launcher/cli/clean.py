@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from launcher import transports
+from launcher import backends
+from launcher.backends.cleaning import Cleaning
 from launcher.cli.connecting import add_connecting, commands
 from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
 from launcher.job_run.notices import print_notice
-from launcher.transports.cleaning import Cleaning
 
 SUMMARY = "remove containers, networks, jobs and pods that launches have left"
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--foreign", metavar="RUN", action="append", default=[], help=text)
     parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
     add_connecting(parser)
-    for transport in transports.transports().values():
+    for transport in backends.transports().values():
         transport.add_cleaning(parser)
 
 
@@ -47,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
     args.cleaning = cleaning = Cleaning(args.foreign)
     hosts = () if args.hosts is None else read_hosts(args.hosts)
     found, faults = False, list[str]()
-    transports.find_installed()
+    backends.find_installed()
     with commands(hosts, args) as (programs, unreached):
         if unreached:
             raise HostsError(f"{host}: {why}" for host, why in unreached.items())
-        made = transports.transports()
+        made = backends.transports()
         asked = [name for name in made if getattr(args, name, False)] or [*made]
         for transport in map(made.__getitem__, asked):
             try:

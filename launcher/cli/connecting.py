@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from launcher import transports
+from launcher import backends
+from launcher.backends import fleet
+from launcher.backends.backend import Transport
+from launcher.backends.launch_request import Asked, Inventory, Reaching
 from launcher.common.errors import Fault, JobError
 from launcher.config import values
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
-from launcher.transports import machines
-from launcher.transports.launch import Asked, Inventory, Reaching
-from launcher.transports.transport import Transport
 
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
 _LEAST_LEASE = 6
@@ -51,13 +51,13 @@ def reaching(args: argparse.Namespace) -> Reaching:
 
 def add_connecting(parser: argparse.ArgumentParser) -> None:
     """Add the options of `commands`."""
-    transports.transports()[transports.default()].add_options(parser)
+    backends.transports()[backends.default()].add_options(parser)
     add_reaching(parser)
 
 
 def add_allocating(parser: argparse.ArgumentParser) -> None:
     """Add the options of `allocation` that ask for one."""
-    for transport in transports.transports().values():
+    for transport in backends.transports().values():
         if type(transport).present is not Transport.present:
             transport.add_options(parser)
 
@@ -76,7 +76,7 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
     """
     from launcher.job_run.run import new_job_id
 
-    for transport in transports.transports().values():
+    for transport in backends.transports().values():
         with transport.present(Asked(args, named=named), new_job_id(), print_notice) as found:
             if found is not None:
                 yield transport, found
@@ -86,8 +86,8 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
 
 def commands(
     hosts: Sequence[Host], args: argparse.Namespace, within: tuple[Transport, Inventory] | None = None
-) -> AbstractContextManager[tuple[machines.Programs, Mapping[str, str]]]:
-    """Run remote commands on hosts, see `launcher.transports.machines.commands`.
+) -> AbstractContextManager[tuple[fleet.Programs, Mapping[str, str]]]:
+    """Run remote commands on hosts, see `launcher.backends.fleet.commands`.
 
     Args:
         hosts: this machine, and others.
@@ -100,10 +100,10 @@ def commands(
     check_current_folder()
     if within is not None:
         transport, inventory = within
-        return machines.commands(transport, inventory.settings, hosts, reaching(args), print_notice)
-    transport = transports.transports()[transports.default()]
+        return fleet.commands(transport, inventory.settings, hosts, reaching(args), print_notice)
+    transport = backends.transports()[backends.default()]
     settings = transport.settings(Asked(args))
-    return machines.commands(transport, settings, hosts, reaching(args), print_notice)
+    return fleet.commands(transport, settings, hosts, reaching(args), print_notice)
 
 
 def lease(text: str) -> float:

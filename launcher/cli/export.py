@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from launcher.agent.environments import entered
+from launcher.backends.docker.container import own_hosts
+from launcher.backends.docker.options import DockerOptions, in_images
+from launcher.backends.kubernetes.options import KubernetesOptions, user_faults, user_of
+from launcher.backends.slurm import SlurmOptions
 from launcher.cli.export_files import program_files
 from launcher.cli.launch_options import program_command
 from launcher.cli.parser import Parser, command_parser
@@ -22,10 +26,6 @@ from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.job_run.run import check_programs_here
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.transports.docker.container import own_hosts
-from launcher.transports.docker.options import DockerOptions, in_images
-from launcher.transports.kubernetes.options import KubernetesOptions, user_faults, user_of
-from launcher.transports.slurm import SlurmOptions
 
 SUMMARY = "write a job as a file for Kubernetes, Slurm or Docker Compose"
 

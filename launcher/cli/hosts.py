@@ -6,13 +6,13 @@ import argparse
 import json
 import os
 
+from launcher.backends.fleet import this_machine
 from launcher.cli.connecting import allocation
 from launcher.cli.tables import print_table
 from launcher.common.text import counted
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
-from launcher.transports.machines import this_machine
 
 SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
 

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher import transports
+from launcher import backends
+from launcher.backends.fleet import this_machine
+from launcher.backends.launch_request import Asked
 from launcher.cli.connecting import check_current_folder, reaching
 from launcher.common.errors import Fault, InputError, JobError, LaunchError
 from launcher.common.text import listed
@@ -38,8 +40,6 @@ from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD
 from launcher.job_run.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
-from launcher.transports.launch import Asked
-from launcher.transports.machines import this_machine
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
@@ -135,10 +135,10 @@ def read_options(
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
     asked = {
         name: Asked(args, sections.get(name), folder, named, job, implied=name == args.engine)
-        for name in transports.transports()
+        for name in backends.transports()
     }
-    chosen = {name: transport.settings(asked[name]) for name, transport in transports.transports().items()}
-    name, *others = transports.asked_for(chosen, args.engine)
+    chosen = {name: transport.settings(asked[name]) for name, transport in backends.transports().items()}
+    name, *others = backends.asked_for(chosen, args.engine)
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
         faults.append(Fault(COMMAND_LINE, problem, "expected one of them"))
@@ -147,7 +147,7 @@ def read_options(
         each: None if getattr(found, "implied", False) and each != name else found
         for each, found in chosen.items()
     }
-    transport = transports.transports()[name]
+    transport = backends.transports()[name]
     other_machines = named or transport.brings_hosts
     if not other_machines:
         hosts = (this_machine(os.environ, print_notice),)
@@ -157,7 +157,7 @@ def read_options(
         own_container = transport.in_containers and not other_machines
         job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
     unknown = _may_be_asked_for((file, defaults.file), args)
-    for each, found in transports.transports().items():
+    for each, found in backends.transports().items():
         asked_now = asked[each]._replace(job=job, in_containers=transport.in_containers)
         if chosen[each] is not None or not unknown:
             faults += found.faults(asked_now, chosen[each])
@@ -247,7 +247,7 @@ def _defaults(args: argparse.Namespace, program: str) -> Defaults:
     script = os.path.normpath(os.path.join(os.path.expanduser(args.workdir or "."), program))
     is_script = script.endswith(".py") and os.path.isfile(script)
     try:
-        return find_defaults(script if is_script else "", transports.sections)
+        return find_defaults(script if is_script else "", backends.sections)
     except InputError as error:
         return Defaults(JobFile(faults=error.faults))
 
@@ -280,7 +280,7 @@ def _job_file(path: str, args: argparse.Namespace, program: Sequence[str]) -> Jo
             roles.update(json.load(stream))
 
     def read() -> JobFile:
-        sections = transports.sections()
+        sections = backends.sections()
         if not path:
             return parse_job("", COMMAND_LINE, roles, sections)
         variables = carried_variables(args.env, os.environ, (), [], [])[0]
@@ -311,7 +311,7 @@ def add_installed(parser: argparse.ArgumentParser, args: argparse.Namespace | No
     Raises:
         LaunchError: one can't be used.
     """
-    found = transports.find_installed()
+    found = backends.find_installed()
     parser.conflict_handler = "error"
     for name, transport in found.items():
         try:
@@ -445,7 +445,7 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
 def _may_be_asked_for(files: Sequence[JobFile], args: argparse.Namespace) -> bool:
     """Return whether faults of options or files hide which transports the user asks for."""
     texts = " ".join(map(str, args.faults))
-    return any(file.faults for file in files) or any(f"--{name}" in texts for name in transports.transports())
+    return any(file.faults for file in files) or any(f"--{name}" in texts for name in backends.transports())
 
 
 def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:

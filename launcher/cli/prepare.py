@@ -9,6 +9,8 @@ import signal
 import sys
 import tempfile
 
+from launcher.backends.fleet import this_machine
+from launcher.backends.here import is_here
 from launcher.cli.connecting import add_connecting, commands, reaching
 from launcher.cli.tables import print_table
 from launcher.common.errors import Fault, InputError
@@ -17,8 +19,6 @@ from launcher.config import values
 from launcher.config.hostfile import read_hosts
 from launcher.environments.requirements import Requirements, wanted
 from launcher.job_run.notices import print_notice
-from launcher.transports.here import is_here
-from launcher.transports.machines import this_machine
 
 SUMMARY = "make the same Python environment on every host"
 

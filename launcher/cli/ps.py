@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.backends.batch_queue import OVER, PENDING, RUNNING, Queued
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
@@ -26,7 +27,6 @@ from launcher.output.table import result_table
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
-from launcher.transports.queue import OVER, PENDING, RUNNING, Queued
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from launcher import transports
+from launcher import backends
+from launcher.backends.batch_queue import OVER, PENDING, RUNNING, Queue, Queued
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import printable
 from launcher.job_run.notices import print_notice
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
-from launcher.transports.queue import OVER, PENDING, RUNNING, Queue, Queued
 
 #: Seconds between two questions to a queue.
 _PERIOD = 10.0
@@ -24,7 +24,7 @@ def queue_of(run: Run) -> Queue | None:
     """The queue that has started the launcher of a run, or will do so; ``None``: none, or it runs here."""
     if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
         return None
-    transport = transports.transports().get(run.batch.transport)
+    transport = backends.transports().get(run.batch.transport)
     return None if transport is None else transport.queue()
 
 
@@ -39,7 +39,7 @@ def states(runs: Sequence[Run]) -> Mapping[str, Queued]:
         if run.batch is not None and queue_of(run) is not None:
             by_transport.setdefault(run.batch.transport, []).append(run)
     for name, own in by_transport.items():
-        queue = transports.transports()[name].queue()
+        queue = backends.transports()[name].queue()
         try:
             found.update(queue.look(own) if queue else {})
         except TransportError as error:

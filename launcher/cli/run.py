@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, cast
 
-from launcher import __version__, transports
+from launcher import __version__, backends
 from launcher.cli.connecting import add_reaching, lease
 from launcher.cli.launch_options import add_installed, program_command, read_options
 from launcher.cli.parser import Parser
@@ -171,7 +171,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     others("--relay SOCKET", "forward a port of each host here; see LAUNCH_RELAY")
     others("--lease S", "time tasks run without a connection (default: 60)", lease)
     add_reaching(machines)
-    for transport in transports.transports().values():
+    for transport in backends.transports().values():
         transport.add_options(parser)
 
     again = group("failed tasks")

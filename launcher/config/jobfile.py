@@ -213,7 +213,7 @@ def parse_job(
         source: its name, for messages.
         roles: name -> a count, or keys of a role, which replace the keys of the file's role. If one of them
             has a ``command``, other roles of the file are kept only if they have their own program.
-        sections: the keys of the transports, see `launcher.transports.sections`.
+        sections: the keys of the transports, see `launcher.backends.sections`.
         folder: of the file: paths in it are relative to this folder. Programs are not changed: they are
             relative to the folder that they run in.
         target: what the command line says about a TFJob; other job files take no program.

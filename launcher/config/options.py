@@ -17,7 +17,7 @@ class JobFile(Record):
     #: Name of an option -> the value of its key; durations as they are written. The hosts are a tuple of
     #: `launcher.job.Host`, or the text for ``--hosts``.
     settings: Mapping[str, Any] = {}
-    #: Key of a transport -> its settings, see `launcher.transports.sections`.
+    #: Key of a transport -> its settings, see `launcher.backends.sections`.
     sections: Mapping[str, Any] = {}
     #: Key -> ``file:line``, for messages.
     sources: Mapping[str, str] = {}

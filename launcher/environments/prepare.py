@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from types import SimpleNamespace
 
+from launcher.backends.connections import for_each
+from launcher.backends.fleet import Programs
+from launcher.backends.here import is_here
+from launcher.backends.json_client import Dialog, read
+from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.options import reason_of
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.record import Record
 from launcher.common.text import counted, listed
 from launcher.environments.resolving import Resolver
 from launcher.job import Host
-from launcher.transports.base import for_each
-from launcher.transports.dialog import Dialog, read
-from launcher.transports.here import is_here
-from launcher.transports.machines import Programs
-from launcher.transports.ssh.hosts import SshConnections
-from launcher.transports.ssh.options import reason_of
 
 #: Seconds that a host may say nothing, and may need to take a piece of a file.
 _DEAD, _PIECE = 300.0, 120.0

@@ -15,11 +15,11 @@ import threading
 from contextlib import closing
 
 from launcher.agent.files import cache_folder
+from launcher.backends.json_client import Dialog
+from launcher.backends.programs import run_here
 from launcher.common.errors import LaunchError
 from launcher.common.trusted_io import read_regular
 from launcher.environments.requirements import Requirements
-from launcher.transports.command import run_here
-from launcher.transports.dialog import Dialog
 
 #: Seconds for a resolution or a download.
 _LIMIT = 3600.0

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from launcher.backends.docker.container import Container, containers
+from launcher.backends.docker.options import DockerOptions
 from launcher.common.text import listed
 from launcher.export.exported import Exported, documents, heading
 from launcher.job import Placed, TaskPlan
-from launcher.transports.docker.container import Container, containers
-from launcher.transports.docker.options import DockerOptions
 
 #: The port of each task: each has an address of its own.
 PORT = 2222

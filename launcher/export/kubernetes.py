@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.backends.kubernetes.manifest import HOME, pod_spec, with_templates
+from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.common.errors import Fault, JobError
 from launcher.common.text import listed
 from launcher.export.exported import Block, Exported, documents, filled, heading
 from launcher.job import OnFailure, Role, TaskPlan
-from launcher.transports.kubernetes.manifest import HOME, pod_spec, with_templates
-from launcher.transports.kubernetes.options import KubernetesOptions
 
 #: The port of each task: each has an address of its own.
 PORT = 2222

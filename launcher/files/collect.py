@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from launcher.agent.transfer import MAX_ENTRIES, Landing
+from launcher.backends.connections import with_tilde
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
 from launcher.common.text import byte_size, counted, duration, host_text, listed
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.requests import Item
-from launcher.transports.base import with_tilde
 
 #: Messages about one item, at most.
 _MOST_MESSAGES = 3 * MAX_ENTRIES

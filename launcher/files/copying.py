@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from launcher.agent.transfer import FileStream
+from launcher.backends.connections import Commands, RemoteCommand, for_each
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import byte_size, last_line
 from launcher.event_loop import Loop, await_readable
-from launcher.transports.base import Commands, RemoteCommand, for_each
 
 T = TypeVar("T")
 

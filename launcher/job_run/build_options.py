@@ -14,7 +14,12 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcher import transports
+from launcher import backends
+from launcher.backends import from_settings
+from launcher.backends.docker.rows import DOCKER
+from launcher.backends.fleet import this_machine
+from launcher.backends.kubernetes.rows import KUBERNETES
+from launcher.backends.launch_request import Reaching
 from launcher.common.errors import Fault, InputError, JobError
 from launcher.common.record import Record
 from launcher.common.text import listed
@@ -52,11 +57,6 @@ from launcher.job_run.options import Options, Sources
 from launcher.job_run.tensorboard import ROLE as TENSORBOARD_ROLE
 from launcher.job_run.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
-from launcher.transports import from_settings
-from launcher.transports.docker.rows import DOCKER
-from launcher.transports.kubernetes.rows import KUBERNETES
-from launcher.transports.launch import Reaching
-from launcher.transports.machines import this_machine
 
 #: Role -> the row of its number of tasks.
 _COUNTS: Mapping[str, Setting[int | None]] = {
@@ -144,7 +144,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
     faults += _value_as_program(settings, words)
     faults += () if own_roles else _job_file_as_program(words.command)
     chosen = from_settings.parse_backends(settings, job, named, words.engine)
-    name, *others = transports.asked_for(chosen, words.engine)
+    name, *others = backends.asked_for(chosen, words.engine)
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
         faults.append(Fault(ON_COMMAND_LINE, problem, "expected one of them"))
@@ -153,7 +153,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
         each: None if getattr(found, "implied", False) and each != name else found
         for each, found in chosen.items()
     }
-    backend = transports.transports()[name]
+    backend = backends.transports()[name]
     other_machines = named or backend.brings_hosts
     if not other_machines:
         hosts = (this_machine(os.environ, print_notice),)

@@ -18,6 +18,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.agent.processes import nothing_on
+from launcher.backends.batch_queue import Parcel, Queue
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.events import TaskMoved
 from launcher.common.report import Report
@@ -33,7 +34,6 @@ from launcher.output.logs import GrowingLog
 from launcher.output.renderers import Opening, Shown
 from launcher.runs.folder import batched, create, discard
 from launcher.runs.run import Batch, Run, load
-from launcher.transports.queue import Parcel, Queue
 
 #: Seconds between two looks at the launcher's messages.
 _PERIOD = 0.05

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from launcher.backends import default, transports
+from launcher.backends.backend import Transport
+from launcher.backends.launch_request import Reaching
 from launcher.common.record import Record
 from launcher.job import Host, JobSpec
-from launcher.transports import default, transports
-from launcher.transports.launch import Reaching
-from launcher.transports.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.runs.run import Run

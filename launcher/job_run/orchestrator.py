@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.backends.connections import Link
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
@@ -31,7 +32,6 @@ from launcher.output.renderers import Opening, Shown
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
-from launcher.transports.base import Link
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
 _LAST_WAIT = 10.0

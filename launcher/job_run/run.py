@@ -14,7 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from launcher import transports
+from launcher import backends
+from launcher.backends.connections import Hosts
+from launcher.backends.fleet import Machines
+from launcher.backends.launch_request import Inventory, Launch
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
@@ -29,9 +32,6 @@ from launcher.job_run.programs import check_programs
 from launcher.job_run.reports import Unstarted, write_report
 from launcher.job_run.tensorboard import Board, with_output_folder
 from launcher.scheduler.placement import place
-from launcher.transports.base import Hosts
-from launcher.transports.launch import Inventory, Launch
-from launcher.transports.machines import Machines
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
@@ -154,7 +154,7 @@ def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[st
         options: of the launch.
         ignore, notice: see `Launch.ignore_signals` and `Launch.notice`.
     """
-    usual = transports.default()
+    usual = backends.default()
     return Launch(
         options.submitted.job if options.submitted else "dry-run" if options.dry_run else new_job_id(),
         options.job,
@@ -162,7 +162,7 @@ def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[st
         options.hosts_named,
         options.settings[options.transport_name],
         options.reaching,
-        (transports.transports()[usual], options.settings[usual]),
+        (backends.transports()[usual], options.settings[usual]),
         notice,
         ignore,
         options.dry_run,

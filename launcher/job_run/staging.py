@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS
+from launcher.backends.connections import Commands, with_tilde
+from launcher.backends.launch_request import Inventory
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.text import byte_size, counted, listed
@@ -21,8 +23,6 @@ from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
-from launcher.transports.base import Commands, with_tilde
-from launcher.transports.launch import Inventory
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"

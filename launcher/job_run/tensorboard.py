@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Collection, Sequence
 
+from launcher.backends.connections import Forwarding
 from launcher.common.cluster import TaskId
 from launcher.common.errors import TransportError
 from launcher.common.events import AgentReady, Event, TaskOutput
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, Program, ProgramKind, Role, TaskPlan
-from launcher.transports.base import Forwarding
 
 ROLE = "tensorboard"
 TASK = TaskId.of(ROLE, 0)

@@ -15,11 +15,11 @@ from launcher.api.run import (
     program_driver,
     read_options,
 )
+from launcher.backends.docker.engine import FIXED_ADDRESSES, Engine
 from launcher.common.arguments import Arguments, named_arguments, number
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import load
 from launcher.testing.job import ClusterError, Job
-from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.api.driver import Driver
+from launcher.backends.docker.container import container_name, network_name
+from launcher.backends.docker.engine import Engine, explain
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.report import ExitStatus, Report, TaskState
@@ -21,8 +23,6 @@ from launcher.job import RunPaths
 from launcher.output.lines import attempt_mark
 from launcher.output.logs import content, last_lines, shown_lines
 from launcher.runs.run import json_of
-from launcher.transports.docker.container import container_name, network_name
-from launcher.transports.docker.engine import Engine, explain
 
 _T = TypeVar("_T")
 

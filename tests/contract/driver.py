@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from launcher.backends.connections import Link
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSteps
 from launcher.event_loop import Loop
-from launcher.transports.base import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.
 SOON = 20.0

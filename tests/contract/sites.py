@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import pytest
 
+from launcher.backends.connections import Connections, Link
+from launcher.backends.local import fork_agent
 from launcher.event_loop import Loop
 from launcher.job import Host, JobSpec
-from launcher.transports.base import Connections, Link
-from launcher.transports.local import fork_agent
 from tests.conftest import is_about_waiting
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -91,7 +91,7 @@ class SshSite:
 
     def open(self, loop: Loop) -> Link:
         """See `Site.open`."""
-        from launcher.transports.link import open_link  # not on the path of the other transports
+        from launcher.backends.link import open_link  # not on the path of the other transports
 
         return open_link(loop, self.host.name, self._hosts, self._notices.append)
 
@@ -105,8 +105,8 @@ def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
 def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
-    from launcher.transports.ssh import SshSettings
-    from launcher.transports.ssh.hosts import SshConnections
+    from launcher.backends.ssh import SshSettings
+    from launcher.backends.ssh.connections import SshConnections
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
@@ -126,7 +126,7 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 @contextmanager
 def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The transport of docs/extending.md: the ssh command."""
-    from launcher.transports.command_transport import CommandConnections
+    from launcher.backends.command_backend import CommandConnections
 
     lab: Lab = request.getfixturevalue("one_host")
     lab.heal()
@@ -155,7 +155,7 @@ class RoomSite(LocalSite):
 
     def open(self, loop: Loop) -> Link:
         """See `Site.open`."""
-        from launcher.transports.link import open_link
+        from launcher.backends.link import open_link
 
         return open_link(loop, self.host.name, self._hosts, self._notices.append)
 
@@ -163,7 +163,7 @@ class RoomSite(LocalSite):
 @contextmanager
 def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     """A host that is known when the launch runs, and an agent that is the main process of its command."""
-    from launcher.transports.launch import Launch, Reaching
+    from launcher.backends.launch_request import Launch, Reaching
     from tests.stubs.rooms import TRANSPORT
 
     folder: Path = request.getfixturevalue("tmp_path")
@@ -214,8 +214,8 @@ class SlurmSite(RoomSite):
 
 @contextmanager
 def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
-    from launcher.transports.slurm.allocation import Job
-    from launcher.transports.slurm.steps import connections, look
+    from launcher.backends.slurm.allocation import Job
+    from launcher.backends.slurm.steps import connections, look
     from tests.slurm.cluster import Cluster, soon
 
     slurm: Cluster = request.getfixturevalue("slurm")

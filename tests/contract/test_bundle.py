@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends import bootstrap
+from launcher.backends.local import PipeLink
 from launcher.common import events
 from launcher.event_loop import Loop
-from launcher.transports import bootstrap
-from launcher.transports.local import PipeLink
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.pythons import oldest_python
@@ -37,7 +37,7 @@ class ProcessLink(PipeLink):
         stdout.close()
 
     def wait(self, seconds: float) -> str | None:
-        """See `launcher.transports.base.Link`."""
+        """See `launcher.backends.connections.Link`."""
         assert self._process.stderr
         if not self._process.stderr.closed:
             with self._process.stderr as stderr:
@@ -49,7 +49,7 @@ class ProcessLink(PipeLink):
         return self.wait(seconds)
 
     def close(self) -> None:
-        """See `launcher.transports.base.Link`."""
+        """See `launcher.backends.connections.Link`."""
         self.hang_up()
         os.close(self._reading)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.connections import Link
+from launcher.backends.docker import TRANSPORT
+from launcher.backends.docker.container import Container, Mount, container_name
+from launcher.backends.docker.fleet import Containers
+from launcher.backends.docker.options import DockerOptions
+from launcher.backends.launch_request import Inventory, Launch, Reaching
 from launcher.event_loop import Loop
 from launcher.job import Host, JobSpec, Placement
-from launcher.transports.base import Link
-from launcher.transports.docker import TRANSPORT
-from launcher.transports.docker.container import Container, Mount, container_name
-from launcher.transports.docker.hosts import Containers
-from launcher.transports.docker.options import DockerOptions
-from launcher.transports.launch import Inventory, Launch, Reaching
 from tests.conftest import is_about_waiting
 from tests.docker.engine import BASE, Engine, at_engine
 

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.processes import children_of
-from launcher.transports.docker.container import OWNER, labels, network_name
+from launcher.backends.docker.container import OWNER, labels, network_name
 from tests.conftest import Launch, command_line
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine

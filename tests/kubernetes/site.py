@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 import pytest
 
+from launcher.backends.connections import Connections, Link
+from launcher.backends.kubernetes import TRANSPORT, pods
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.launch_request import Launch, Reaching
+from launcher.backends.link import open_link
 from launcher.event_loop import Loop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
-from launcher.transports.base import Connections, Link
-from launcher.transports.kubernetes import TRANSPORT, pods
-from launcher.transports.kubernetes.options import KubernetesOptions
-from launcher.transports.launch import Launch, Reaching
-from launcher.transports.link import open_link
 from tests.docker.site import DockerSite
 from tests.kubernetes.cluster import Cluster
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.kubernetes.kubectl import Kubectl, explain
+from launcher.backends.kubernetes.rights import RIGHTS
 from launcher.common.errors import TransportError
-from launcher.transports.kubernetes.kubectl import Kubectl, explain
-from launcher.transports.kubernetes.rights import RIGHTS
 from tests.conftest import Launch
 from tests.kubernetes.cluster import Cluster
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends import bootstrap
+from launcher.backends.connections import RemoteCommand
+from launcher.backends.link import START, open_link
+from launcher.backends.programs import CommandPipe
 from launcher.event_loop import Loop
-from launcher.transports import bootstrap
-from launcher.transports.base import RemoteCommand
-from launcher.transports.command import CommandPipe
-from launcher.transports.link import START, open_link
 from tests.contract.driver import Driver
 from tests.kubernetes.cluster import soon
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import launcher
-from launcher import testing, transports
+from launcher import backends, testing
+from launcher.backends.docker.options import keys as docker_keys
 from launcher.cli.parser import COMMANDS, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
-from launcher.transports.docker.options import keys as docker_keys
 
 #: Limit for a build of the site, which takes 5 s of a processor while other tests use it.
 _SECONDS = 400
@@ -74,7 +74,7 @@ def test_the_reference_has_every_key(site: Path):
     docker = docker_keys()
     missing = [key for key in (*HOSTFILE, *HOST) if f"<code>{key}</code>" not in host]
     missing += [
-        key for key in (*JOB, *ROLE, *transports.sections(), *docker) if f"<code>{key}</code>" not in job
+        key for key in (*JOB, *ROLE, *backends.sections(), *docker) if f"<code>{key}</code>" not in job
     ]
     assert missing == []
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import launcher.api  # noqa: F401 - imports what a launch needs
+import launcher.backends.ssh.connections  # noqa: F401
 import launcher.cli.run
 import launcher.output.failure
-import launcher.output.folding
-import launcher.transports.ssh.hosts  # noqa: F401
+import launcher.output.folding  # noqa: F401
 from launcher.__main__ import main
 from launcher.agent import main as agent
 from tests.soak import pretender

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.connections import SshConnections
 from launcher.job import Host
-from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshConnections
 from tests.conftest import Launch, is_about_waiting
 from tests.ssh.connecting import Home
 from tests.ssh.host import LabHost

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends import bootstrap
+from launcher.backends.connections import RemoteCommand
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.program import SshProgram
 from launcher.job import Host
-from launcher.transports import bootstrap
-from launcher.transports.base import RemoteCommand
-from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshConnections
-from launcher.transports.ssh.program import SshProgram
 from tests.conftest import is_about_waiting
 from tests.ssh.lab import Lab
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
 from launcher.job import Host
-from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshConnections
 from tests.ssh.connecting import ONCE, QUICK, Home, refusal, works
 from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.ssh.keys import connect_agent
 from launcher.job import Host
-from launcher.transports.ssh.keys import connect_agent
 from tests.ssh.connecting import ONCE, Home, refusal, works
 from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab

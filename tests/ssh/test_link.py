@@ -17,12 +17,12 @@ import pytest
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, listen
+from launcher.backends import link as links
+from launcher.backends.link import open_link
 from launcher.common import events
 from launcher.common.errors import TransportError
 from launcher.common.protocol import GRACE, Channel, Decoder
 from launcher.event_loop import Loop
-from launcher.transports import link as links
-from launcher.transports.link import open_link
 from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
 from tests.local.seeing import named

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.link import open_link
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.connections import SshConnections
 from launcher.common import events
 from launcher.event_loop import Loop
-from launcher.transports.link import open_link
-from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshConnections
 from tests.contract.driver import Driver
 from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
 from tests.ssh.lab import Lab

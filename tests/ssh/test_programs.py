@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.backends.connections import RemoteCommand
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
 from launcher.job import Host
-from launcher.transports.base import RemoteCommand
-from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.hosts import SshConnections
 from tests.ssh.connecting import receive, send, start
 from tests.ssh.host import LabHost
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcher.transports.ssh.hosts import SshConnections
-from launcher.transports.ssh.relay import MOST_CONNECTIONS
+from launcher.backends.ssh.connections import SshConnections
+from launcher.backends.ssh.relay import MOST_CONNECTIONS
 from tests.conftest import Launch
 from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.lab import Lab

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from launcher.backends.bootstrap import COMMAND
+from launcher.backends.command_backend import CommandTransport
+from launcher.backends.launch_request import Asked, Inventory, Launch
 from launcher.common.errors import Fault, TransportError
 from launcher.config.schema import Section, single
 from launcher.job import Host
-from launcher.transports.bootstrap import COMMAND
-from launcher.transports.command_transport import CommandTransport
-from launcher.transports.launch import Asked, Inventory, Launch
 
 
 class Building:

@@ -9,8 +9,8 @@ from importlib.util import MAGIC_NUMBER
 
 import pytest
 
+from launcher.backends import bootstrap
 from launcher.common import text
-from launcher.transports import bootstrap
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.transports.docker.container import Container
-from launcher.transports.docker.engine import Engine
-from launcher.transports.docker.link import end_fault
+from launcher.backends.docker.container import Container
+from launcher.backends.docker.engine import Engine
+from launcher.backends.docker.link import end_fault
 
 _LOST = 'time="2026-11-27T19:15:03Z" level=error msg="error waiting for container: unexpected EOF"'
 _UNREAD = "read unix @->/var/run/docker.sock: read: connection reset by peer"

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.backends.kubernetes import TRANSPORT
+from launcher.backends.kubernetes.launcher_pod import HOST, LauncherPod
+from launcher.backends.kubernetes.manifest import job_manifest
+from launcher.backends.kubernetes.names import job_name
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.pods import Pods
+from launcher.backends.kubernetes.template import merged, template_faults
+from launcher.backends.launch_request import Launch, Reaching
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
-from launcher.transports.kubernetes import TRANSPORT
-from launcher.transports.kubernetes.launcher_pod import HOST, LauncherPod
-from launcher.transports.kubernetes.manifest import job_manifest
-from launcher.transports.kubernetes.names import job_name
-from launcher.transports.kubernetes.options import KubernetesOptions
-from launcher.transports.kubernetes.pods import Pods
-from launcher.transports.kubernetes.template import merged, template_faults
-from launcher.transports.launch import Launch, Reaching
 from tests.conftest import examples
 
 ROLE = Role("worker", 2, Program(ProgramKind.EXECUTABLE, "true"))

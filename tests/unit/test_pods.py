@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.backends.kubernetes.status import PodStatus, gone_status, job_status, pod_status
 from launcher.common.errors import TransportError
-from launcher.transports.kubernetes.status import PodStatus, gone_status, job_status, pod_status
 from tests.conftest import examples
 
 #: Messages of a registry, of a runtime, of an admission controller.

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launcher.transports.queue import run_shown
+from launcher.backends.batch_queue import run_shown
 
 PRINTS = (
     r"printf '\033[31mred\033[0m\033]0;title\007 é\n\033[2J'; printf 'srun: own\nerr\033[2Jor\n' >&2; exit 3"

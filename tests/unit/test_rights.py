@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from launcher.backends.kubernetes.rights import RIGHTS, check_rights
 from launcher.common.errors import TransportError
-from launcher.transports.kubernetes.rights import RIGHTS, check_rights
 
 
 def _api(refused: set[tuple[str, str]]):

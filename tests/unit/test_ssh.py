@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from paramiko import PKey
 
+from launcher.backends import here, ssh_query
+from launcher.backends.ssh.keys import KnownHosts
+from launcher.backends.ssh.options import Hop, HostFailure, HostOptions, Queries, host_options, parse_hop
 from launcher.job import Host
-from launcher.transports import here, ssh_query
-from launcher.transports.ssh.keys import KnownHosts
-from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, Queries, host_options, parse_hop
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
 

@@ -16,7 +16,7 @@ import concurrent.futures.thread, encodings.idna, json, launcher.thread_pool, si
 from launcher.agent import checks, ports
 from launcher.feed.listener import Listener
 from launcher.event_loop import Loop
-from launcher.transports.base import for_each, slow
+from launcher.backends.connections import for_each, slow
 def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 os.setresuid(*[1_000_000 + os.getpid()] * 3)

@@ -32,7 +32,7 @@ def main(python: tuple[int, int], importer: type) -> None:
 
     Args:
         python: the driver's version: functions travel as byte code.
-        importer: the class of `launcher.transports.bootstrap.IMPORTER`.
+        importer: the class of `launcher.backends.bootstrap.IMPORTER`.
     """
     environ = os.environ
     task, ours = "{JOB_NAME}/{TASK_INDEX}".format_map(environ), sys.version_info[:2]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher.backends import sections
 from launcher.common.errors import HostfileError
 from launcher.config.hostfile import parse_hostfile, parse_list
 from launcher.config.jobfile import parse_job
-from launcher.transports import sections
 from tests.conftest import examples
 
 #: Examples of each property; some thousands for a long search.

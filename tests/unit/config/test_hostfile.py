@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.backends.fleet import this_machine
 from launcher.common.errors import HostfileError
 from launcher.config.hostfile import expand, parse_hostfile, parse_list, read_hosts
 from launcher.job import Host
-from launcher.transports.machines import this_machine
 from tests.conftest import examples
 
 SAMPLES = Path(__file__).parents[3] / "hostfiles"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends import sections
+from launcher.backends.docker.options import DockerOptions
 from launcher.config import values
 from launcher.config.jobfile import JobFile, parse_job
 from launcher.job import Host, Program, ProgramKind, Role
-from launcher.transports import sections
-from launcher.transports.docker.options import DockerOptions
 
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
 
@@ -187,7 +187,8 @@ def test_a_name_near_one_of_tensorflows_is_only_noted(roles: str, meant: str):
 
 def test_a_variable_in_a_command_is_noted():
     assert parsed("command: a.py --data=$DATA ${X}\nroles: {worker: 2, ps: 1}").notes == (
-        "j:1: the program gets $DATA as it is written: no shell expands it; [sh, -c, 'exec a.py ...'] expands it from the task's environment",
+        "j:1: the program gets $DATA as it is written: no shell expands it; [sh, -c, 'exec a.py ...'] "
+        "expands it from the task's environment",
     )  # fmt: skip
     assert parsed("command: [sh, -c, 'echo $X']\nroles: {worker: 1}").notes == ()
 
@@ -293,15 +294,19 @@ FAULTS = [
     ),
     # what a pod has
     (
-        "command: a\nroles:\n worker:\n  image: a b\n  gpus: 1\n  resources:\n   limits: {cpu: 2, memory: 512m, nvidia.com/gpu: 2}\n   requests: {cpu: 2500m}",
+        "command: a\nroles:\n worker:\n  image: a b\n  gpus: 1\n  resources:\n   limits: "
+        "{cpu: 2, memory: 512m, nvidia.com/gpu: 2}\n   requests: {cpu: 2500m}",
         'j:4: image of worker is "a b"; expected the name of an image',
         "j:5: gpus of worker differs from nvidia.com/gpu in limits:; expected one of them",
-        "j:6: cpu of worker: requests: and limits: do not fit; expected at most the limit; as many GPUs as in limits:",
+        "j:6: cpu of worker: requests: and limits: do not fit; expected at most the limit; as many "
+        "GPUs as in limits:",
         'j:7: memory is "512m"; expected a quantity of Kubernetes, as in 512Mi or 2Gi',
     ),
     (
-        "command: a\nroles:\n worker:\n  resources:\n   requests: {nvidia.com/gpu: 1}\n   limits: [2]\n   cpu: 1",
-        "j:4: nvidia.com/gpu of worker: requests: and limits: do not fit; expected at most the limit; as many GPUs as in limits:",
+        "command: a\nroles:\n worker:\n  resources:\n   requests: {nvidia.com/gpu: 1}\n   limits: "
+        "[2]\n   cpu: 1",
+        "j:4: nvidia.com/gpu of worker: requests: and limits: do not fit; expected at most the limit; "
+        "as many GPUs as in limits:",
         "j:6: limits is a list; expected a mapping with cpu:, memory: or nvidia.com/gpu:",
         'j:7: unknown key "cpu"; expected one of limits, requests',
     ),

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from launcher.backends import sections
+from launcher.backends.docker.options import keys
 from launcher.common.errors import JobError
 from launcher.config.hostfile import HOST
 from launcher.config.jobfile import JOB, ROLE
@@ -28,8 +30,6 @@ from launcher.config.schema import (
     single,
     table,
 )
-from launcher.transports import sections
-from launcher.transports.docker.options import keys
 
 KEYS = table(
     Key("one", "", single(str)),

@@ -11,6 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.backends import from_settings
+from launcher.backends.container_rows import MEMORY, PULL
+from launcher.backends.docker.rows import DOCKER, MOUNTS
+from launcher.backends.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
 from launcher.cli.arguments import UsageError, parse_launch
 from launcher.common.errors import InputError
 from launcher.config import levels, table
@@ -28,10 +32,6 @@ from launcher.config.settings import (
     switch,
 )
 from launcher.config.values import whole
-from launcher.transports import from_settings
-from launcher.transports.container_rows import MEMORY, PULL
-from launcher.transports.docker.rows import DOCKER, MOUNTS
-from launcher.transports.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
 
 ROWS = from_settings.all_rows()
 GIB = 1 << 30

@@ -14,13 +14,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.backends import sections
+from launcher.backends.docker.options import DockerOptions
+from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders, literal, misspelt_placeholders
 from launcher.config.jobfile import JobFile, parse_job
 from launcher.config.options import NO_TARGET, Target
 from launcher.job import Program, ProgramKind, Role
-from launcher.transports import sections
-from launcher.transports.docker.options import DockerOptions
-from launcher.transports.kubernetes.options import KubernetesOptions
 from tests.conftest import examples
 
 FULL = """\

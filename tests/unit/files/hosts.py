@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.transports import bootstrap
-from launcher.transports.command import CommandPipe
+from launcher.backends import bootstrap
+from launcher.backends.programs import CommandPipe
 
 #: Begins the code of a host that does something else: it reports that it is ready.
 _READY = "import os, sys; os.write(1, b'\\n<tf-launcher program: ready>\\n');"

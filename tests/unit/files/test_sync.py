@@ -14,13 +14,13 @@ import pytest
 from launcher.agent import files
 from launcher.agent.identity import this_process
 from launcher.agent.transfer import SYNC_MARK
+from launcher.backends.programs import CommandPipe
 from launcher.common.errors import JobError, TransportError
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, read_trees
-from launcher.transports.command import CommandPipe
 from tests.pythons import oldest_python
 from tests.unit.files.conftest import Sync
 from tests.unit.files.hosts import LocalHosts, snapshot

@@ -1,0 +1,80 @@
+"""The transports: how ``launch`` starts agents on hosts, and talks to them.
+
+A transport is a module, cheap to import, whose ``TRANSPORT`` is a `launcher.backends.backend.Transport`,
+and a line in this table. docs/extending.md shows one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from launcher.common.errors import LaunchError
+
+if TYPE_CHECKING:  # the modules of transports import this package
+    from launcher.backends.backend import Transport
+    from launcher.config.schema import Section
+
+#: Name -> module. The first one is the default.
+TRANSPORTS = {
+    "ssh": "launcher.backends.ssh",
+    "docker": "launcher.backends.docker",
+    "slurm": "launcher.backends.slurm",
+    "kubernetes": "launcher.backends.kubernetes",
+}
+#: Entry points of installed packages: the name of a transport, and its module.
+_GROUP = "launch.transports"
+
+
+def transports() -> dict[str, Transport]:
+    """All transports, by name."""
+    return {name: importlib.import_module(module).TRANSPORT for name, module in TRANSPORTS.items()}
+
+
+def find_installed() -> dict[str, Transport]:
+    """Add the transports of installed packages, which takes time: for an option or key that is not known.
+
+    Returns:
+        The transports that are new.
+
+    Raises:
+        LaunchError: the module of one can't be imported.
+    """
+    from importlib import metadata
+
+    found = {}
+    for entry in metadata.entry_points(group=_GROUP):
+        if entry.name in TRANSPORTS:
+            continue
+        try:
+            found[entry.name] = entry.load().TRANSPORT
+        except (ImportError, AttributeError) as error:
+            raise LaunchError(
+                f"the transport {entry.name!r} ({entry.value}) can't be loaded: {error}"
+            ) from error
+        TRANSPORTS[entry.name] = entry.value
+    return found
+
+
+def sections() -> dict[str, Section]:
+    """The keys of job files that transports read."""
+    return {name: part for transport in transports().values() for name, part in transport.sections().items()}
+
+
+def default() -> str:
+    """The name of the transport that is used if the user asks for none."""
+    return next(iter(TRANSPORTS))
+
+
+def asked_for(settings: Mapping[str, Any], implied: str = "") -> list[str]:
+    """The names of the transports that the user asks for; if there is none, of the default one.
+
+    Args:
+        settings: of each transport, by name; ``None``: the user does not ask for it. Settings that are
+            ``implied`` are used if the user asks for no other one: of several, the first.
+        implied: the transport that the command itself asks for, which is used before others that are implied.
+    """
+    names = [name for name, found in settings.items() if found is not None and name != default()]
+    asked = [name for name in names if not getattr(settings[name], "implied", False)]
+    return asked or [name for name in names if name == implied] or names[:1] or [default()]

@@ -1,0 +1,183 @@
+"""What a transport is: its options, the hosts that it gives a launch, and how it connects to them."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.connections import Commands, Connected, Hosts
+from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
+from launcher.common.errors import Fault
+from launcher.event_loop import Loop
+from launcher.job import Host, Placement
+
+if TYPE_CHECKING:
+    from launcher.backends.batch_queue import Queue
+    from launcher.common.events import Facts
+    from launcher.config.schema import Section
+    from launcher.findings import Finding
+
+
+class Transport:
+    """A way to start agents on hosts and to connect to them. A transport overrides methods that differ.
+
+    `launcher.backends.TRANSPORTS`, or an entry point of an installed package, names its module, in which
+    ``TRANSPORT`` is an object of the class.
+    """
+
+    #: Whether tasks see the files of an image, not those of a host.
+    in_containers = False
+    #: In containers: a hint for a task that does not find a file.
+    missing_hint = ""
+    #: Whether `inventory` has other machines even if the user names none.
+    brings_hosts = False
+    #: Whether the hosts have the files of this machine as a rule: programs are looked for before `inventory`.
+    shares_files = False
+    #: Whether `renew` replaces lost hosts by new ones; else their tasks move to other hosts.
+    renews_hosts = False
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options to the command line."""
+
+    def sections(self) -> Mapping[str, "Section"]:
+        """Its keys of job files."""
+        return {}
+
+    def settings(self, asked: Asked) -> Any:
+        """Make the settings from its options and its key of the job file.
+
+        Returns:
+            The settings; ``None``: the user does not ask for this transport. Settings with a true
+            ``implied`` are used if the user asks for no other one.
+        """
+
+    def faults(self, asked: Asked, settings: Any) -> Iterable[Fault]:
+        """The faults of its options."""
+        return ()
+
+    def notes(self, asked: Asked, settings: Any) -> Iterable[str]:
+        """Notes on its options, for the user."""
+        return ()
+
+    def present(
+        self, asked: Asked, name: str, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Inventory | None]:
+        """For commands without a job: the hosts of the allocation around this process, or of one asked for.
+
+        At the end of the context they are given back.
+
+        Args:
+            asked: the options of the command; it may not have those of the transport.
+            name: of an allocation that is asked for.
+            notice: gets lines for the user; any thread may call it.
+
+        Returns:
+            ``None``: there are none of this transport.
+
+        Raises:
+            InputError: the options do not fit.
+            TransportError: there are no hosts.
+        """
+        return nullcontext()
+
+    def findings(self, inventory: Inventory, facts: "Mapping[str, Facts]") -> "Iterable[Finding]":
+        """For ``launch check``: faults of an allocation that other hosts can't have.
+
+        Args:
+            inventory: of `present`.
+            facts: of the hosts that answered.
+        """
+        return ()
+
+    def queue(self) -> "Queue | None":
+        """The queue that can start launchers as batch jobs; ``None``: there is none."""
+        return None
+
+    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
+        """The hosts of a launch; at the end of the context they are given back.
+
+        A stop signal raises an exception meanwhile. Before it gives hosts back, it calls
+        ``launch.ignore_signals`` if a signal must not interrupt that. A dry run acquires nothing, and shows
+        what can be known.
+
+        Raises:
+            InputError: the options do not fit.
+            TransportError: there are no hosts.
+        """
+        return nullcontext(Inventory.of(launch, launch.hosts))
+
+    def hosts(
+        self, launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+    ) -> AbstractContextManager[Hosts] | None:
+        """Connect to the hosts of a launch; ``None``: as `machines.Machines` does, over `connections`.
+
+        Args:
+            launch, inventory: of `inventory`.
+            placement: the tasks, each with its host, and the hosts that stand by.
+            loop: drives the links to the hosts.
+
+        Raises:
+            TransportError: on entering: hosts can't be reached.
+        """
+        return None
+
+    def connections(
+        self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Connected]:
+        """Connect to hosts, as many as possible; at the end of the context the connections are closed.
+
+        Args:
+            hosts: other machines.
+            settings: of the inventory.
+            reaching: limits.
+            notice: gets lines for the user; any thread may call it.
+        """
+        raise NotImplementedError
+
+    def address(self, host: Host, settings: Any) -> str | None:
+        """The present address of a host for other tasks; ``None``: that of the inventory.
+
+        For each plan it is asked for: a host that was lost may be back with another one.
+        """
+
+    def node(self, host: Host, settings: Any) -> str:
+        """The machine that a host is on, for the user; empty: the host is a machine."""
+        return ""
+
+    def renew(self, host: str, settings: Any) -> None:
+        """Make a new host with the name of a lost one. Blocks; any thread may call it.
+
+        It returns when no task of the old host can be running any more.
+
+        Raises:
+            TransportError: that is not possible now.
+        """
+        raise NotImplementedError
+
+    def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options of ``launch clean``."""
+
+    def cleanup(
+        self,
+        args: argparse.Namespace,
+        hosts: Sequence[Host],
+        commands: Commands,
+        notice: Callable[[str], None],
+        dry_run: bool,
+    ) -> Iterable[str]:
+        """For ``launch clean``: remove what this user's launches left that have ended.
+
+        Args:
+            args: the options, with those of `add_cleaning`; ``args.cleaning`` decides what may be removed.
+            hosts: the hosts; empty: this machine.
+            commands: runs remote commands on these hosts.
+            notice: gets lines for the user.
+            dry_run: remove nothing.
+
+        Returns:
+            A line for each removed object.
+
+        Raises:
+            HostsError: after the last line: objects that can't be removed, hosts that can't be reached.
+        """
+        return ()

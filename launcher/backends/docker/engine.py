@@ -1,0 +1,355 @@
+"""A Docker engine, by the ``docker`` command of this machine or of a host.
+
+Every command has a time limit: an engine that hangs gives an error that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.agent.remote_programs import LATE, NOT_FOUND
+from launcher.backends.cleaning import is_dead
+from launcher.backends.connections import Commands, RemoteCommand
+from launcher.backends.docker.container import JOB, KEPT, OWNER, label_options
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
+from launcher.common.text import host_text, why_not_started
+from launcher.event_loop import await_readable
+from launcher.job import Host
+
+#: They run a command line on a host: with a time limit; with the streams of the remote command.
+_MAIN, _BECOME = "launcher.agent.remote_programs:execute", "launcher.agent.remote_programs:become"
+#: Seconds for one answer of an engine, for the removal of containers and networks, and for a pull.
+ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
+#: Seconds between two attempts to remove a network whose containers are just ending.
+_AGAIN = 0.1
+#: Seconds for a host to report that a command took too long, and bytes of a command's output.
+_REPORT, _OUTPUT = 10.0, 4 << 20
+#: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
+#: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
+FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
+#: Meanings of messages of the engine and of its command, by a pattern; the first match counts.
+_MEANINGS = {
+    r"; (?-i:PATH) is ": "the `docker` command is missing ({message}): install Docker",
+    r"permission denied while trying to connect": (
+        "this user may not use the Docker engine: `sudo usermod -aG docker $USER` and a new login allow it "
+        "(with the rights of root), or use a rootless engine ({message})"
+    ),
+    r"cannot connect to the docker daemon|failed to connect|is the docker daemon": (
+        "no Docker engine responds: is it running? DOCKER_HOST and `docker context use` select one "
+        "({message})"
+    ),
+    r"bind source path does not exist: *(?P<path>.*?)\.?$": (
+        "the engine's machine has no {path} to mount (--no-mount leaves out the working folder)"
+    ),
+    r"could not select device driver": (
+        "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there"
+    ),
+    r"exec format error": (
+        "the image {image} is not for this kind of machine ({message}): `docker image inspect` shows its "
+        "Architecture, `docker pull --platform` gets another"
+    ),
+    r"executable file .*not found|exec: .*no such file": (
+        "the image {image} has no {python}: it must have a Python of 3.8 or later; --python says where it is"
+    ),
+}
+_GONE = re.compile(r"no such|not found", re.I)
+_BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
+
+
+class Result(Record):
+    """How a command ended."""
+
+    code: int
+    out: str = ""
+    err: str = ""
+
+    @property
+    def fault(self) -> str:
+        """The reason of a failure, in one line; empty if the command succeeded."""
+        if self.code == 0:
+            return ""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
+        return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", host_text(lines[0]))
+
+
+def _late(seconds: float) -> Result:
+    text = f"the Docker engine does not respond within {seconds:g}s: is it stuck? (try `docker info`)"
+    return Result(LATE, err=text)
+
+
+class EngineObject(Record):
+    """A container or a network with labels of a launch."""
+
+    kind: str
+    id: str
+    name: str
+    labels: Mapping[str, str]
+
+
+class Engine:
+    """The engine that the ``docker`` command uses, here or on a host.
+
+    Args:
+        notice: gets lines for the user; any thread may call it.
+        host: its ``DOCKER_`` variables say where its engine is; ``None``: this machine.
+        commands: run programs on the host.
+        environ: of the ``docker`` command here; ``None``: that of this process.
+    """
+
+    def __init__(
+        self,
+        notice: Callable[[str], None],
+        host: Host | None = None,
+        commands: Commands | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
+        #: The commands that run here now.
+        self._running: set[subprocess.Popen[str]] = set()
+        #: Whether they, and all later ones, are killed, see `abandon`.
+        self._abandoned = False
+        #: Follows the names of containers and networks in lines for the user.
+        self._where = f" on {host.name}" if host else ""
+
+    def docker(self, *arguments: str, seconds: float = ANSWER) -> Result:
+        """Run ``docker`` with these arguments."""
+        return self._run(["docker", *arguments], seconds)
+
+    def start(self, programs: Commands, arguments: Sequence[str]) -> RemoteCommand:
+        """Start ``docker`` on the host, with a pipe to its streams.
+
+        Args:
+            programs: run programs on the host.
+            arguments: of ``docker``.
+
+        Raises:
+            TransportError: there is no connection to the host.
+        """
+        return self._start(programs, _BECOME, ["docker", *arguments])
+
+    def _start(self, commands: Commands, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
+        assert self._host is not None
+        env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
+        return commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
+
+    def _run(self, argv: Sequence[str], seconds: float) -> Result:
+        if self._commands is None:
+            return self._run_here(argv, seconds)
+        command = self._start(self._commands, _MAIN, argv, seconds=seconds)
+        until, out = time.monotonic() + seconds + _REPORT, b""
+        try:
+            while (data := command.recv(1 << 16)) != b"":
+                out += data or b""
+                left = until - time.monotonic()
+                if left < 0 or len(out) > _OUTPUT:
+                    return _late(seconds)
+                if data is None:
+                    await_readable(command, left)
+            if error := command.why_ended():
+                raise error
+            code = command.wait(max(0.0, until - time.monotonic()))
+            if code is None or code == LATE:
+                return _late(seconds)
+            return Result(code, out.decode(errors="replace"), command.stderr())
+        finally:
+            command.close()
+
+    def _run_here(self, argv: Sequence[str], seconds: float, stdout: int = subprocess.PIPE) -> Result:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+                start_new_session=stdout == subprocess.PIPE, env=self._environ, encoding="utf-8",
+                errors="replace",
+            )  # fmt: skip
+        except BlockingIOError as error:
+            return Result(1, err=f"docker can't be started: {why_not_started(error)}")
+        except OSError as error:
+            path = os.environ.get("PATH", "")
+            return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
+        with process:
+            self._running.add(process)
+            try:
+                if self._abandoned:
+                    process.kill()
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return _late(seconds)
+            finally:
+                self._running.discard(process)
+                # Its output is not read to the end: if ``docker`` is a script, its children may live on.
+                process.kill()
+        return Result(process.returncode, out or "", err)
+
+    def abandon(self) -> None:
+        """End at once the commands that run here in other threads, and all later ones."""
+        self._abandoned = True
+        for process in list(self._running):
+            process.kill()
+
+    def is_installed(self) -> bool:
+        """Return whether there is a ``docker`` command. Without one, launch has left nothing there."""
+        return self.docker("--version").code != NOT_FOUND
+
+    def is_rootless(self) -> bool:
+        """Check that the engine can be used; whether it runs as its user, which is root in its containers.
+
+        Raises:
+            TransportError: it can't be used.
+        """
+        result = self.docker("info", "--format", "{{json .}}")
+        try:
+            found = json.loads(result.out)
+        except (ValueError, RecursionError):
+            found = None
+        found = found if isinstance(found, dict) else {}
+        errors = found.get("ServerErrors") or []
+        if result.code or errors:
+            text = result.err if result.err.strip() else "\n".join(map(str, errors))
+            fault = result._replace(code=result.code or 1, err=text).fault
+            meaning = explain(fault)
+            raise TransportError(f"the Docker engine can't be used: {fault}" if meaning == fault else meaning)
+        return "name=rootless" in (found.get("SecurityOptions") or ())
+
+    def login(self) -> tuple[str, str]:
+        """``UID:GID`` and the home of the host's login user.
+
+        Raises:
+            TransportError: the host does not answer.
+        """
+        result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER)
+        lines = result.out.splitlines()
+        if result.code or len(lines) != 2:
+            fault = result.fault or f"it answered {host_text(result.out)!r}"
+            raise TransportError(f"the host can't be asked for its login user: {fault}")
+        return lines[0], lines[1]
+
+    # ------------------------------------------------------------------ images and networks
+
+    def provide(self, image: str, policy: str) -> None:
+        """Make sure that the engine has an image: pull it if needed.
+
+        Args:
+            image: as the user wrote it.
+            policy: when to pull it: ``missing``, ``always`` or ``never``.
+
+        Raises:
+            TransportError: the engine can't have it.
+        """
+        if policy != "always" and self.docker("image", "inspect", "--", image).code == 0:
+            return
+        if policy == "never":
+            raise TransportError(f"the engine has no image {image}, and --pull never is set")
+        self._notice(f"pulling the image {image}{self._where}")
+        if self._commands is None:  # shows its progress on stderr
+            result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)
+        else:
+            result = self.docker("pull", "--quiet", "--", image, seconds=PULL)
+        if result.code:
+            raise TransportError(f"the image {image} can't be pulled: {result.fault}")
+
+    def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
+        """Create the network of a job.
+
+        Returns:
+            Its id.
+
+        Raises:
+            TransportError: it can't be created.
+        """
+        create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
+        result = self.docker(*create, name)
+        if result.code == 0 and os.environ.get(FIXED_ADDRESSES):
+            # Again, with the subnet that the engine chose.
+            form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
+            subnets = self.docker("network", "inspect", "--format", form, name).out.split()
+            self.docker("network", "rm", name)
+            result = self.docker(*create, *subnets, name)
+        if result.code:
+            raise TransportError(f"the job's network can't be created: {result.fault}")
+        return result.out.strip()
+
+    # ------------------------------------------------------------------ clean-up
+
+    def objects(self, job: str | None = None, seconds: float = ANSWER) -> list[EngineObject]:
+        """The containers and networks of launches at the engine, containers first.
+
+        Args:
+            job: of this job only.
+            seconds: time limit for each answer.
+
+        Raises:
+            TransportError: the engine does not list them.
+        """
+        keys = [OWNER, KEPT, JOB]
+        fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
+        options = ["--no-trunc", "--filter", f"label={OWNER}"]
+        options += ["--filter", f"label={JOB}={job}"] if job else []
+        found: list[EngineObject] = []
+        for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
+            result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
+            if result.code:
+                raise TransportError(f"leftovers of launches can't be listed: {explain(result.fault)}")
+            for row in (line.split("\t") for line in result.out.splitlines()):
+                if len(row) == len(keys) + 3:  # else a label of another program has a tab or a newline
+                    its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
+                    found.append(EngineObject(kind, row[0], host_text(row[1]), its_labels))
+        return found
+
+    def remove(self, found: Sequence[EngineObject], seconds: float = REMOVAL) -> dict[str, str]:
+        """Remove these, containers first.
+
+        Returns:
+            Id of each that is still there -> a line with the reason.
+        """
+        until = time.monotonic() + seconds
+        left = {}
+        for item in sorted(found, key=lambda item: item.kind):
+            removal = ["rm", "--force", "--volumes"] if item.kind == "container" else ["network", "rm"]
+            while True:
+                result = self.docker(*removal, item.id, seconds=max(1.0, until - time.monotonic()))
+                if not _BUSY.search(result.fault) or time.monotonic() > until:
+                    break
+                time.sleep(_AGAIN)
+            if result.code and not self._is_gone(item, max(1.0, until - time.monotonic())):
+                left[item.id] = f"{item.kind} {item.name}: {result.fault}"
+        return left
+
+    def _is_gone(self, item: EngineObject, seconds: float) -> bool:
+        """Return whether an object could not be removed because it is gone, as another one has removed it.
+
+        What the engine says of the removal itself depends on how far the other one was.
+        """
+        result = self.docker(item.kind, "inspect", "--format", "{{.Name}}", item.id, seconds=seconds)
+        return result.code != 0 and _GONE.search(result.fault) is not None
+
+    def sweep(self) -> None:
+        """Remove what killed launches have left, but not what ``--keep`` left."""
+        found = [
+            item for item in self.objects() if KEPT not in item.labels and is_dead(item.labels.get(OWNER, ""))
+        ]
+        if found:
+            left = self.remove(found)
+            names = ", ".join(f"{item.name}{self._where}" for item in found)
+            removed = f"removed what a killed launch had left: {names}"
+            self._notice("; ".join(left.values()) if left else removed)
+
+
+def explain(message: str, image: str = "", python: str = "") -> str:
+    """The meaning of a message of the engine or of its command, with a remedy; else the message itself.
+
+    Args:
+        message: one line.
+        image: that of the container which was to start.
+        python: the Python that was to run in it.
+    """
+    for pattern, meaning in _MEANINGS.items():
+        if found := re.search(pattern, message, re.I):
+            return meaning.format(message=message, image=image, python=python, **found.groupdict())
+    return message

@@ -1,0 +1,390 @@
+"""The containers of a launch: one for each task at this machine's engine, or one at each host's engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from launcher.agent.processes import new_agent_number
+from launcher.backends import bootstrap
+from launcher.backends.cleaning import Cleaning
+from launcher.backends.connections import Commands, Connections, Link, RemoteCommand, for_each, slow
+from launcher.backends.docker.container import (
+    HOST_NETWORK,
+    JOB,
+    KEPT,
+    OWNER,
+    Container,
+    container_name,
+    containers,
+    labels,
+    network_name,
+    own_hosts,
+    run_command,
+    with_folders,
+    with_output_mounts,
+)
+from launcher.backends.docker.engine import Engine, EngineObject
+from launcher.backends.docker.link import END, ContainerCommand, ContainerLink
+from launcher.backends.docker.options import DockerOptions
+from launcher.backends.fleet import Machines
+from launcher.backends.launch_request import Inventory, Launch
+from launcher.backends.link import CONNECT, KILL, START, ReconnectingLink, lease_there
+from launcher.common.cluster import TaskId
+from launcher.common.errors import HostsError, TransportError
+from launcher.common.text import listed
+from launcher.event_loop import Loop
+from launcher.job import Host, Placed, Placement
+from launcher.threads import in_thread
+
+_T = TypeVar("_T")
+
+#: The agent in a container here, and elsewhere, where it listens.
+_RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
+#: The engine of this machine in lines for the user.
+_HERE = "this machine"
+#: The step, in lines for users who wait.
+_STEP = "its engine to start the container"
+#: Seconds for an answer from an engine that may hang, after the job.
+_HURRY = 10.0
+
+
+def _for_all(
+    names: Iterable[str],
+    function: Callable[[str], _T],
+    notice: Callable[[str], None],
+    step: str,
+    loop: Loop | None = None,
+) -> dict[str, _T]:
+    """The results of a function for all engines or hosts, called in threads; see `for_each`.
+
+    Raises:
+        HostsError: the faults of some of them, each fault once.
+    """
+    results, failed = for_each(names, function, notice, step, loop=loop)
+    by_fault: dict[str, list[str]] = {}
+    for name, fault in failed.items():
+        by_fault.setdefault(fault, []).append(name)
+    if by_fault:
+        raise HostsError(
+            fault if found == [_HERE] else f"{listed(sorted(found))}: {fault}"
+            for fault, found in by_fault.items()
+        )
+    return results
+
+
+def cleanup(
+    hosts: Sequence[Host],
+    commands: Commands,
+    notice: Callable[[str], None],
+    dry_run: bool,
+    cleaning: Cleaning,
+) -> Iterator[str]:
+    """See `launcher.backends.backend.Transport.cleanup`."""
+    engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
+
+    def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
+        if not engines[name].is_installed():
+            return [], {}
+        where = "" if name == _HERE else f" on {name}"
+
+        def may_remove(item: EngineObject) -> bool:
+            run, owner = item.labels.get(JOB, ""), item.labels.get(OWNER, "")
+            return cleaning.may_remove(run, owner, f"{item.kind} {item.name}{where}")
+
+        found = [*filter(may_remove, engines[name].objects())]
+        return found, {} if dry_run else engines[name].remove(found)
+
+    faults = []
+    for name, (found, left) in _for_all(engines, clean, notice, "its Docker engine").items():
+        faults += [fault if name == _HERE else f"{name}: {fault}" for fault in left.values()]
+        where = "" if name == _HERE else f" on {name}"
+        for item in found:
+            if item.id not in left:
+                yield f"{'would remove' if dry_run else 'removed'} {item.kind} {item.name}{where}"
+    if faults:
+        raise HostsError(faults)
+
+
+@contextmanager
+def docker_hosts(
+    launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+) -> Iterator[Containers]:
+    """See `launcher.backends.backend.Transport.hosts`."""
+    gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in launch.hosts}
+    if not launch.named:
+        gpus = own_hosts(inventory.job, launch.hosts[0].gpus or ())[1]
+    made = containers(inventory.settings, inventory.job, placement, gpus, here=not launch.named)
+    if not launch.named:
+        yield Containers(launch, inventory, made, loop)
+        return
+    usual, settings = launch.usual
+    under = inventory._replace(hosts=launch.hosts, settings=settings)
+    with Machines(usual, launch, under, placement, loop, agents=False) as machines:
+        yield Containers(launch, inventory, made, loop, machines)
+
+
+class Containers:
+    """See `launcher.backends.connections.Hosts`. At the end no container is left, except with ``keep``.
+
+    Args:
+        launch, inventory, loop: see `launcher.backends.backend.Transport.hosts`.
+        containers: one for each host.
+        machines: the hosts whose engines start the containers; ``None``: the engine of this machine does.
+
+    Raises:
+        HostsError: an engine can't be used, or does not have the image.
+    """
+
+    agents: Sequence[int] = ()
+
+    def __init__(
+        self,
+        launch: Launch,
+        inventory: Inventory,
+        containers: Iterable[Container],
+        loop: Loop,
+        machines: Machines | None = None,
+    ) -> None:
+        self._launch, self._inventory, self._loop = launch, inventory, loop
+        self._notice, self._machines = launch.notice, machines
+        self._docker: DockerOptions = inventory.settings
+        self._containers = {container.host: container for container in containers}
+        self._labels = labels(launch.name, self._docker.keep)
+        self.others = machines is not None and machines.others
+        self.forwarding = None if machines is None else machines.forwarding
+        self.tasks_end = 0.0 if machines is None else None
+        self._engines = {_HERE: Engine(self._notice)}
+        if machines is not None:
+            hosts = [host for host in inventory.hosts if host.name in self._containers]
+            self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
+        #: The job's network here, once it is there.
+        self._network = ""
+        self._links: dict[str, ContainerLink] = {}
+        #: Removes containers that others replace. At its end the launch does not wait for that.
+        self._renewing = Engine(self._notice)
+        #: Held while a container takes the place of another; the launch ends.
+        self._starting = threading.Lock()
+        self._over = False
+        self._elsewhere: dict[str, _Elsewhere] = {}
+        _for_all(self._engines, self._prepare, self._notice, "its Docker engine", loop)
+
+    def _prepare(self, name: str) -> None:
+        """Check that an engine responds and has the image; remove what killed launches left there."""
+        engine, docker = self._engines[name], self._docker
+        rootless = engine.is_rootless()
+        engine.sweep()
+        own = list(self._containers) if name == _HERE else [name]
+        for image in dict.fromkeys(self._containers[host].image for host in own):
+            engine.provide(image, docker.pull)
+        # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
+        mine = f"{os.getuid()}:{os.getgid()}" if name == _HERE else ""
+        user = docker.user or ("0:0" if rootless else mine)
+        for host in own:
+            self._containers[host] = self._containers[host]._replace(user=user)
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `Hosts.run`: on the host, not in its container."""
+        if self._machines is None:
+            raise TransportError(f"{host}: this is a container of this machine")
+        return self._machines.run(host, entry, arguments)
+
+    def located(self, placement: Placement) -> Placement:
+        """See `Hosts.located`: names and addresses of containers do not change."""
+        return placement
+
+    def kept(self) -> Sequence[str]:
+        """See `Hosts.kept`."""
+        if not self._docker.keep:
+            return ()
+        names = [
+            self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
+        ]
+        return [
+            f"kept (--keep): {listed(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
+            f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
+        ]
+
+    def _name(self, host: str) -> str:
+        return container_name(self._launch.name, host)
+
+    # ------------------------------------------------------------------ containers
+
+    @contextmanager
+    def started(self, placement: Placement) -> Iterator[Placement]:
+        """See `Hosts.started`: create all containers, and wait until each agent is up."""
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            if self._machines is None:
+                stack.callback(self._launch.ignore_signals)  # while they are removed
+            for host, tasks in placement.by_host().items():
+                self._containers[host] = with_output_mounts(self._containers[host], tasks)
+            if self._machines is None:
+                self._start_here()
+            else:
+                placement = self._start_there(self._machines.programs, placement)
+            yield placement
+
+    def _start_here(self) -> None:
+        network, engine = network_name(self._launch.name), self._engines[_HERE]
+        # A signal does not end the command that creates something.
+        self._network = in_thread(partial(engine.make_network, network, self._labels))
+        for host in self._containers:
+            self._links[host] = self._start(host)
+        _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
+
+    def _start(self, host: str) -> ContainerLink:
+        container, program = self._containers[host], {"host": host, "agent": new_agent_number()}
+        argv = self._run_command(container, network_name(self._launch.name))
+        return ContainerLink(
+            container, self._name(host), argv, self._engines[_HERE], bootstrap.program(_RUN, program)
+        )
+
+    def _start_there(self, programs: Connections, placement: Placement) -> Placement:
+        """Start a container on each host; the placement with folders as the containers have them."""
+
+        def start(host: str) -> dict[TaskId, Placed]:
+            user, home = self._engines[host].login()
+            container = self._containers[host]
+            mounts = (
+                mount._replace(source=_absolute(home, mount.source), target=_absolute(home, mount.target))
+                for mount in container.mounts
+            )
+            container = container._replace(mounts=tuple(mounts), user=container.user or user)
+            tasks = [self._in_folder(placed, home) for placed in placement.tasks if placed.host.name == host]
+            if not self._docker.no_mount:
+                folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
+                container = with_folders(container, folders, self._docker.read_only)
+            argv = self._run_command(container, HOST_NETWORK)
+            engine, lease = self._engines[host], self._launch.reaching.lease
+            started = _Elsewhere(engine, programs, container, self._name(host), argv, lease)
+            self._elsewhere[host] = started
+            started.first.await_agent()
+            return {placed.task: placed for placed in tasks}
+
+        found = _for_all(self._engines, start, self._notice, _STEP, self._loop)
+        tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
+        return placement._replace(tasks=tuple(tasks))
+
+    def _in_folder(self, placed: Placed, home: str) -> Placed:
+        """A task whose host names its folder, in full."""
+        folder = placed.role.workdir or placed.host.workdir or self._inventory.job.workdir
+        if folder is None:
+            return placed
+        role = placed.role._replace(workdir=None)
+        return placed._replace(role=role, host=placed.host._replace(workdir=_absolute(home, folder)))
+
+    def _run_command(self, container: Container, network: str) -> list[str]:
+        python = bootstrap.loader(container.python)
+        return run_command(container, self._name(container.host), network, self._labels, python)
+
+    def _end(self) -> None:
+        """End-of-file ends each agent, and so its container; what is left then is removed by force."""
+        for started in list(self._elsewhere.values()):  # a thread may still be starting one
+            if not started.taken:
+                started.first.close()
+        if self._machines is not None:
+            return
+        self._renewing.abandon()
+        with self._starting:
+            self._over = True
+        with slow(self._notice, "waiting for the Docker engine to remove the containers of this job"):
+            self._remove_here()
+
+    def _remove_here(self) -> None:
+        for link in self._links.values():
+            link.hang_up()
+        until = time.monotonic() + END
+        ended = all(link.wait(until - time.monotonic()) is not None for link in self._links.values())
+        for link in self._links.values():
+            link.close()
+        if KEPT in self._labels:
+            return
+        engine = self._engines[_HERE]
+        if ended and self._network and not engine.docker("network", "rm", self._network, seconds=_HURRY).code:
+            return
+        try:
+            left = list(engine.remove(engine.objects(self._launch.name, _HURRY), _HURRY).values())
+        except TransportError as error:
+            left = [str(error)]
+        if left:
+            self._notice(
+                f"not all of this job was removed ({'; '.join(left)}): `launch clean` removes the rest later"
+            )
+
+    def reach(self, host: str) -> None:
+        """See `Hosts.reach`: remove a container, which kills its tasks, and start another."""
+        name = self._name(host)
+        left = self._renewing.remove([EngineObject("container", name, name, {})])
+        if left:
+            raise TransportError(left[name])
+        with self._starting:
+            if self._over:
+                raise TransportError("launch is exiting")
+            self._links[host].close()
+            link = self._links[host] = self._start(host)
+        link.await_agent()
+
+    def open(self, host: Host) -> Link:
+        """See `Hosts.open`: the agent is up already."""
+        if host.name in self._links:
+            return self._links[host.name]
+        container = self._elsewhere[host.name]
+        arguments, loop = container.arguments, self._loop
+        return ReconnectingLink(loop, host.name, container, arguments, self._notice)
+
+
+def _absolute(home: str, path: str) -> str:
+    """A path on a host, in full: relative to the home of the login user."""
+    return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)
+
+
+class _Elsewhere:
+    """The container of a host, started; see `launcher.backends.connections.Connections`.
+
+    Args:
+        engine: the host's.
+        programs: run programs on the host.
+        container: the container.
+        name: its name at the engine.
+        argv: the arguments of ``docker`` that start it.
+        lease: seconds that its tasks outlive a lost connection.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        programs: Connections,
+        container: Container,
+        name: str,
+        argv: Sequence[str],
+        lease: float,
+    ) -> None:
+        self._engine, self._programs, self._container, self._name = engine, programs, container, name
+        own = {"host": container.host, "agent": new_agent_number(), "token": os.urandom(16).hex()}
+        #: Of the link to its agent.
+        self.arguments: dict[str, Any] = {**own, "lease": lease}
+        program = bootstrap.program(_SERVE, {**own, "lease": lease_there(lease)})
+        #: The first connection to its agent, and whether the link has it.
+        self.first = ContainerCommand(engine.start(programs, argv), container, program)
+        self.taken = False
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `launcher.backends.connections.Commands.run`: start the agent, connect to it, or end it."""
+        if entry == KILL:
+            return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
+        if entry == START and not self.taken:
+            self.taken = True
+            return self.first
+        argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
+        program = bootstrap.program(CONNECT, arguments)
+        return ContainerCommand(self._engine.start(self._programs, argv), self._container, program, False)
+
+    def reconnect(self, host: str) -> None:
+        """See `launcher.backends.connections.Connections.reconnect`."""
+        self._programs.reconnect(host)

@@ -1,0 +1,275 @@
+"""Connections to the agents in containers: their start, their bytes, and why they ended.
+
+::
+
+    here       orchestrator ══ pipe ══ docker run -i ══ engine ══ agent (main process) ──> task, task, ...
+    elsewhere  orchestrator ══ link ══ remote command ══ docker run -i ══ agent (main process) ──> task, ...
+                                       after a break: docker exec -i ═══╝
+
+Here end-of-file on the container's stdin ends the agent, and with it the container. Elsewhere the first
+connection to the agent is the stdin and stdout of its ``docker run``, and the agent listens: when that
+connection breaks, `launcher.agent.main.connect` in the container connects to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from launcher.agent.remote_programs import LATE
+from launcher.backends import bootstrap
+from launcher.backends.connections import RemoteCommand
+from launcher.backends.docker.container import Container
+from launcher.backends.docker.engine import Engine, Result, explain
+from launcher.backends.local import PipeLink
+from launcher.backends.programs import CommandPipe
+from launcher.common.errors import HostGone, TransportError
+from launcher.common.text import byte_size, last_line, signal_name
+from launcher.event_loop import await_readable
+
+#: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
+END, _STATUS = 10.0, 5.0
+#: Seconds for all containers to start.
+_START = 300.0
+#: Seconds until more of a program is sent: no event says that a container takes it now.
+_LOOK = 0.05
+#: What ``docker exec`` prints about a container that has ended.
+_GONE = re.compile(r"no such container|is not running", re.I)
+#: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
+_REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
+#: What the command says if the engine or the container dies with data unread, as Go words it.
+_CUT_OFF = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
+
+
+class ContainerCommand:
+    """A ``docker run`` or ``docker exec`` whose stdin and stdout are a connection to the agent.
+
+    See `launcher.backends.connections.RemoteCommand`.
+
+    Args:
+        command: the ``docker`` command; its output is that of the container.
+        container: in which the agent runs.
+        program: see `launcher.backends.bootstrap.program`.
+        is_run: the command is ``docker run``: it ends with the container.
+    """
+
+    def __init__(
+        self, command: RemoteCommand, container: Container, program: bytes, is_run: bool = True
+    ) -> None:
+        self._command, self._is_run = command, is_run
+        self._container = container
+        self._unsent, self._output = program, b""
+        #: All that follows on stdout is the agent's; its stdout has ended before.
+        self.ready = self._ended = False
+        self.fileno, self.wait, self.stderr = command.fileno, command.wait, command.stderr
+        self.close = command.close
+
+    def arrive(self) -> bool:
+        """Send and receive until the agent is up or nothing more can be done now; whether it is up.
+
+        Does not block. Reads nothing that the agent itself writes.
+
+        Raises:
+            TransportError: there will be no agent.
+        """
+        while not self.ready and not self._ended:
+            if self._unsent:
+                with suppress(TransportError):  # it has ended: reading shows why
+                    self._unsent = self._unsent[self._command.send(self._unsent) :]
+            data = self._command.recv(1)
+            if data is None:
+                return False
+            self._ended = not data
+            self._output += data
+            found = bootstrap.find_mark(self._output)
+            if found is not None:
+                if found[0] != bootstrap.READY:
+                    python = f"{self._container.python} of the image {self._container.image}"
+                    advice = "--python names another Python of the image"
+                    raise TransportError(bootstrap.explain(found[0], python, advice))
+                self.ready = True
+            elif len(self._output) > bootstrap.MAX_NOISE:
+                raise TransportError(
+                    f"its {self._container.python} printed too much before the agent started"
+                )
+        return self.ready
+
+    def await_agent(self) -> None:
+        """Wait until the agent is up; `close` by another thread ends the wait.
+
+        Raises:
+            TransportError: there will be no agent.
+        """
+        until = time.monotonic() + _START
+        while not self.arrive():
+            if self._ended and (error := self.why_ended()):
+                raise error
+            if time.monotonic() > until:
+                raise TransportError(f"not started by the engine within {_START:.0f}s")
+            await_readable(self, _LOOK)
+
+    def _end(self) -> str:
+        """How the container ended; empty: all is well, or the command was killed and does not know."""
+        code = self._command.wait(_STATUS)
+        if code is None:
+            return "" if self.ready else "its `docker` command was killed"
+        return self.explain(code)
+
+    def explain(self, code: int) -> str:
+        """How the container ended, for this exit status of the command; empty if all is well."""
+        return end_fault(code, self._container, self.ready, self._command.stderr())
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        if not self.arrive():
+            return b"" if self._ended else None
+        return self._command.recv(size)
+
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`."""
+        return why
+
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`: why the container has ended."""
+        if not self._is_run and _GONE.search(self._command.stderr()):
+            return HostGone("its container exited while the connection was down")
+        if not self.ready:
+            return TransportError(self._end() or "its container exited at once")
+        why = self._end() if self._is_run else ""
+        return HostGone(why) if why else None
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        return self._command.send(data) if self.ready else 0
+
+
+class DockerRun(CommandPipe):
+    """A ``docker run`` here. Its output is the container's from the first byte on."""
+
+    def __init__(self, host: str, argv: Sequence[str]) -> None:
+        super().__init__(host, ["docker", *argv], b"", "docker")
+        self._ready = True
+
+    def end_input(self) -> None:
+        """Close the container's stdin."""
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`; ``-N`` after signal N."""
+        try:
+            return self._process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End the command; the engine then closes the container's stdin."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class ContainerLink(PipeLink):
+    """The pipe to the agent in a container here.
+
+    Args:
+        container: the container.
+        name: its name at the engine.
+        argv: the arguments of ``docker`` that start it.
+        engine: this machine's.
+        program: see `launcher.backends.bootstrap.program`.
+
+    Raises:
+        TransportError: the command can't be started.
+    """
+
+    #: The engine may be elsewhere.
+    same_clock = False
+
+    def __init__(
+        self, container: Container, name: str, argv: Sequence[str], engine: Engine, program: bytes
+    ) -> None:
+        self._name, self._engine = name, engine
+        self._run = DockerRun(container.host, argv)
+        self._command = ContainerCommand(self._run, container, program)
+        self.await_agent = self._command.await_agent
+        #: How the container ended; ``None``: it has not.
+        self._ended: str | None = None
+        super().__init__(container.host, os.dup(self._run.fileno()), os.dup(self._run.fileno()))
+
+    def hang_up(self) -> None:
+        """See `launcher.backends.connections.Link.hang_up`."""
+        self._run.end_input()
+        super().hang_up()
+
+    def wait(self, seconds: float) -> str | None:
+        """See `launcher.backends.connections.Link.wait`."""
+        if self._ended is None:
+            code = self._run.wait(seconds)
+            if code is None:
+                return None
+            self._ended = self._command.explain(code)
+            if self._refusal and self._ended.startswith("the agent "):
+                self._ended = self._refusal
+        return self._ended
+
+    def kill(self, seconds: float) -> str | None:
+        """See `launcher.backends.connections.Link.kill`: nothing in a container outlives it."""
+        result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
+        if result.code == LATE:
+            self._run.kill()
+            return f"{result.fault}; its container may run on: `launch clean` removes it later"
+        return self.wait(END)
+
+    def close(self) -> None:
+        """See `launcher.backends.connections.Link.close`."""
+        if self._reading >= 0:
+            self.hang_up()
+            self._run.kill()
+            self.wait(END)
+            self._run.close()
+            os.close(self._reading)
+            self._reading = -1
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
+    """How a container ended, from its ``docker run``; empty if all is well.
+
+    Args:
+        code: exit status of the command; negative: killed by that signal.
+        container: the container.
+        began: whether its agent was up.
+        stderr: of the command and the container.
+    """
+    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING: ")]
+    last = last_line("\n".join(lines))
+    if code < 0:
+        return f"its `docker run` was killed by {signal_name(-code)}"
+    if code in _NOT_STARTED and began:
+        return f"its Docker engine has gone: was it stopped? ({last})"
+    if code == _REFUSAL or (code in _NOT_STARTED and "docker: " in stderr):
+        return explain(Result(code, err=stderr).fault, container.image, container.python)
+    if code == 0 and began and not lines:
+        return ""
+    if code - 128 in signal.valid_signals():
+        limit = ""
+        if container.memory is not None and code - 128 == signal.SIGKILL:
+            size = byte_size(container.memory, binary=True)
+            limit = f" (its memory limit is {size}; a larger `--memory` gives it more)"
+        return f"its container was killed by {signal_name(code - 128)}{limit}"
+    if began and _CUT_OFF.match(last):
+        return f"the agent was cut off: its Docker engine has gone, or its container ({last})"
+    if began:
+        return f"the agent exited: {last}" if last else "the agent was killed"
+    if "exec format error" in last:
+        return explain(last, container.image, container.python)
+    text = f"{container.python} of the image {container.image} does not run the agent, and exited with {code}"
+    return f"{text}: {last}" if last else text

@@ -1,0 +1,62 @@
+"""Settings of containers of Docker: options, and the section ``docker:`` of files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.container_rows import CONTAINER_ROWS, CPUS, MEMORY, PULL, USER, keep_image
+from launcher.config import values
+from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
+from launcher.config.table import any_text
+
+if TYPE_CHECKING:  # only files need it
+    from launcher.config.schema import Faults, Node
+
+DOCKER_CONTAINERS = Need("containers", "expected --docker IMAGE, too")
+
+
+def _mount(text: str, folder: str) -> str:
+    """Return a mount with an absolute source; a volume of the engine has none."""
+    return text if text[:1] in ("~", ":") else os.path.join(folder, text)
+
+
+def _read_engine_options(node: Node, label: str, faults: Faults) -> Any:
+    from launcher.backends.docker.options import _engine_options
+
+    return _engine_options(node, label, faults)
+
+
+#: The image; empty: each role has its own; None: there are no containers of Docker.
+DOCKER: Setting[str | None] = Setting(
+    "docker", values.image, "run each task in a container of this image", metavar="IMAGE", key="image",
+    default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,
+)  # fmt: skip
+MOUNTS: Setting[tuple[str, ...]] = Setting(
+    "mounts", any_text, "a further folder or file of containers; repeatable", metavar="SRC[:DST][:ro]",
+    flags=("--mount",), default=(), repeatable=True, given_in=EVERYWHERE, path=_mount,
+    join=lambda weaker, stronger: weaker + stronger, needs=DOCKER_CONTAINERS,
+)  # fmt: skip
+NO_MOUNT = Setting(
+    "no_mount", switch, "do not mount the working folder", default=False, given_in=EVERYWHERE,
+    needs=DOCKER_CONTAINERS,
+)  # fmt: skip
+READ_ONLY = Setting(
+    "read_only", switch, "mount the working folder read-only", default=False, given_in=EVERYWHERE,
+    needs=DOCKER_CONTAINERS,
+)  # fmt: skip
+KEEP = Setting(
+    "keep", switch, "keep the containers; `launch clean` removes them", default=False, given_in=EVERYWHERE,
+    needs=DOCKER_CONTAINERS,
+)  # fmt: skip
+ENGINE_OPTIONS: Setting[tuple[tuple[str, tuple[str, ...]], ...]] = Setting(
+    "engine_options", any_text, "Other options of docker run, without dashes: shm_size: 1g.", key="options",
+    default=(), given_in=FILES, read=_read_engine_options,
+)  # fmt: skip
+
+GROUP = Group("containers", (DOCKER, MOUNTS, NO_MOUNT, READ_ONLY, MEMORY, CPUS, USER, PULL, KEEP))
+SECTION = FileSection(
+    "docker", "An image, or a mapping: each task runs in a container.",
+    head=DOCKER, rows=(DOCKER, *CONTAINER_ROWS, MOUNTS, NO_MOUNT, READ_ONLY, KEEP, ENGINE_OPTIONS),
+    expected="expected an image, or a mapping with image:", short="image",
+)  # fmt: skip

@@ -1,0 +1,305 @@
+"""The machines of a launch, this one and others, and the links to their agents."""
+
+import itertools
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
+from launcher.backends.backend import Transport
+from launcher.backends.connections import Connections, Forwarding, Link, RemoteCommand
+from launcher.backends.here import is_here
+from launcher.backends.launch_request import Inventory, Launch, Reaching
+from launcher.backends.local import fork_agent
+from launcher.common.errors import HostsError, TransportError
+from launcher.event_loop import Loop
+from launcher.job import Host, Placement
+
+if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
+    from launcher.backends.link import ReconnectingLink
+
+#: File descriptors that a host may take here, and how many more if its tasks can connect to us.
+_DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
+#: Those that are not for a host or a log.
+_OTHER_DESCRIPTORS = 256
+#: A folder with an entry for each GPU.
+_DRIVER = "/proc/driver/nvidia/gpus"
+#: Seconds without a word to the user.
+_SILENT = 2.0
+#: Seconds for agents that are not needed, or not any more, to end.
+_LAST_WAIT = 10.0
+
+
+def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> Host:
+    """This machine as a host without a limit of slots, with its GPUs.
+
+    Its GPUs are those of ``CUDA_VISIBLE_DEVICES``; as in CUDA, an id below 0 hides itself and all after it.
+    Without that variable they are those of the driver, or those that ``nvidia-smi`` lists.
+
+    Args:
+        environ: of the launcher.
+        notice: prints that ``nvidia-smi`` is slow, or fails.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus: tuple[str, ...] | None = None
+    if visible is not None:
+        ids = map(str.strip, visible.split(","))
+        gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
+    elif os.path.isdir(_DRIVER):
+        gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_DRIVER)))
+    if visible is None and not gpus and has_nvidia_smi():  # the driver of WSL has no such folder
+        gpus = _listed_gpus(notice) or gpus
+    return Host("localhost", address="127.0.0.1", gpus=gpus)
+
+
+def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
+    """The numbers of the GPUs that ``nvidia-smi`` lists; empty even if it fails, or takes too long."""
+    import subprocess
+
+    command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
+    with suppress(OSError, subprocess.TimeoutExpired):
+        process = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+        try:
+            output = process.communicate(timeout=_SILENT)[0]
+        except subprocess.TimeoutExpired:
+            notice("waiting for nvidia-smi, which counts the GPUs")
+            try:
+                output = process.communicate(timeout=GPU_SECONDS - _SILENT)[0]
+            finally:
+                process.kill()
+                process.wait(_SILENT)  # limited: a driver that hangs keeps it in the kernel
+        if process.returncode == 0:
+            return read_gpus(output)
+    notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
+    return ()
+
+
+class Machines:
+    """See `launcher.backends.connections.Hosts`. Local agents are forks of launch, the others have
+    connections.
+
+    Args:
+        transport: makes the connections to other machines.
+        launch, inventory, placement, loop: see `launcher.backends.backend.Transport.hosts`.
+        agents: whether tasks run under the agents; else the agents run remote commands only.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        launch: Launch,
+        inventory: Inventory,
+        placement: Placement,
+        loop: Loop,
+        agents: bool = True,
+    ) -> None:
+        self._transport, self._launch, self._settings = transport, launch, inventory.settings
+        self._placement, self._loop, self._agents = placement, loop, agents
+        used = {host.name for host in placement.agent_hosts()}
+        hosts = [host for host in inventory.hosts if host.name in used]
+        self._here = [host for host in hosts if host.name in inventory.here]
+        self._remote = [host for host in hosts if host.name not in inventory.here]
+        self.others = bool(self._remote)
+        self.agents: Sequence[int] = ()
+        self.forwarding: Forwarding | None = None
+        self._links: dict[str, Link | TransportError] = {}
+        self._reconnecting: dict[str, ReconnectingLink] = {}
+        self._login_seconds: Mapping[str, float] = {}
+        #: Runs programs without the agents of the hosts.
+        self.programs = Programs(self._here, None)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Machines":
+        with ExitStack() as stack:
+            stack.callback(self._close_links)
+            # Forked first: a process with threads, as connections need them, can't be forked.
+            for host in self._here if self._agents else ():
+                try:
+                    link = self._links[host.name] = fork_agent(host.name)
+                    self.agents = (*self.agents, link.number)
+                except TransportError as error:
+                    self._links[host.name] = error
+            allow_descriptors(len(self._placement.tasks))  # their logs
+            if self._remote:
+                self._connect_remote(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _connect_remote(self, stack: ExitStack) -> None:
+        launch = self._launch
+        each = _DESCRIPTORS + (_RELAY_DESCRIPTORS if launch.relay else 0)
+        allow_descriptors(len(self._remote) * each)
+        connecting = self._transport.connections(self._remote, self._settings, launch.reaching, launch.notice)
+        made = stack.enter_context(connecting)
+        self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
+        self._login_seconds = made.login_seconds
+        self._leave_out(made.failed)
+        stack.callback(self._close_links)  # before the connections
+        for host in self._remote:
+            self._open_link(host.name)
+
+    def _open_link(self, host: str) -> None:
+        from launcher.backends.link import open_link
+
+        launch = self._launch
+        # Other links to the same hosts (to containers) report a lost connection, too.
+        notice = launch.notice if self._agents else lambda _: None
+        brought, lease = launch.name if launch.files else "", launch.reaching.lease
+        stays, login = launch.commands or not self._agents, self._login_seconds.get(host, 0.0)
+        link = open_link(self._loop, host, self.programs, notice, lease, brought, stays, login)
+        self._links[host] = self._reconnecting[host] = link
+
+    def _leave_out(self, failed: Mapping[str, str]) -> None:
+        """Go on without hosts that can't be reached, if no task runs there.
+
+        Raises:
+            HostsError: tasks run there.
+        """
+        faults = {host: f"{host}: {why}" for host, why in failed.items()}
+        if failed.keys() - {host.name for host in self._placement.standby}:
+            raise HostsError(faults.values())
+        self._links.update((host, TransportError(fault)) for host, fault in faults.items())
+        self._remote = [host for host in self._remote if host.name not in failed]
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def _close_links(self) -> None:
+        """End the agents whose links the job has not used, and those that run on after the job."""
+        links = [link for link in list(self._links.values()) if not isinstance(link, TransportError)]
+        self._links.clear()
+        for link in links:
+            link.hang_up()
+        deadline = time.monotonic() + _LAST_WAIT
+        for link in links:
+            link.wait(max(0.0, deadline - time.monotonic()))
+            link.close()
+
+    @property
+    def tasks_end(self) -> float | None:
+        """See `Hosts.tasks_end`."""
+        from launcher.backends.link import tasks_end_after
+
+        return 0.0 if self._transport.renews_hosts else tasks_end_after(self._launch.reaching.lease)
+
+    def started(self, placement: Placement) -> AbstractContextManager[Placement]:
+        """See `Hosts.started`: the agents run already."""
+        return nullcontext(placement)
+
+    def open(self, host: Host) -> Link:
+        """See `Hosts.open`."""
+        if host.name not in self._links:
+            self._open_link(host.name)
+        link = self._links[host.name]
+        if isinstance(link, TransportError):
+            raise link
+        if not link.stays:
+            del self._links[host.name]
+        return link
+
+    def reach(self, host: str) -> None:
+        """See `Hosts.reach`."""
+        if self._transport.renews_hosts:
+            self._transport.renew(host, self._settings)
+        else:
+            self.programs.reconnect(host)
+            old = self._reconnecting.get(host)
+            if old is not None and old.kill(_LAST_WAIT) is None:
+                raise TransportError(f"{host}: its last agent can't be stopped")
+        self._links.pop(host, None)
+        self._reconnecting.pop(host, None)
+
+    def located(self, placement: Placement) -> Placement:
+        """See `Hosts.located`."""
+        found = {host.name: self._located(host) for host in placement.hosts()}
+        hosts = (found[placed.host.name] for placed in placement.tasks)
+        tasks = (placed._replace(host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
+        return placement._replace(tasks=tuple(tasks))
+
+    def _located(self, host: Host) -> Host:
+        transport, settings = self._transport, self._settings
+        address = transport.address(host, settings) or host.address
+        return host._replace(address=address, node=transport.node(host, settings))
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `Hosts.run`: over the link to the host's agent, which survives broken connections."""
+        link = self._links.get(host)
+        if isinstance(link, TransportError):
+            raise link
+        running = self._reconnecting.get(host)
+        if running is not None and not running.over:
+            return running.command(entry, arguments)
+        return self.programs.run(host, entry, arguments)
+
+    def kept(self) -> Sequence[str]:
+        """See `Hosts.kept`."""
+        return ()
+
+
+class Programs:
+    """Runs programs of ours on this machine and on others, without an agent.
+
+    Args:
+        here: names of this machine.
+        others: the connections to other machines; ``None``: there are none.
+    """
+
+    def __init__(self, here: Iterable[Host], others: Connections | None) -> None:
+        self._here = frozenset(host.name for host in here)
+        #: The connections to other machines; ``None``: there are none.
+        self.others = others
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `launcher.backends.connections.Commands.run`."""
+        if host in self._here:
+            from launcher.backends.programs import run_here
+
+            return run_here(host, entry, arguments)
+        return self._to(host).run(host, entry, arguments)
+
+    def reconnect(self, host: str) -> None:
+        """See `launcher.backends.connections.Connections.reconnect`."""
+        self._to(host).reconnect(host)
+
+    def _to(self, host: str) -> Connections:
+        if self.others is None or host in self._here:
+            raise TransportError(f"{host}: there is no connection to it")
+        return self.others
+
+
+@contextmanager
+def commands(
+    transport: Transport,
+    settings: Any,
+    hosts: Sequence[Host],
+    reaching: Reaching,
+    notice: Callable[[str], None],
+) -> Iterator[tuple[Programs, Mapping[str, str]]]:
+    """Connections for remote commands without a job.
+
+    Args:
+        transport, settings: make the connections to other machines.
+        hosts: this machine, and others.
+        reaching, notice: see `launcher.backends.backend.Transport.connections`.
+
+    Yields:
+        An object that runs the commands; and by name, the reasons why hosts can't be reached.
+    """
+    remote = [host for host in hosts if not is_here(host)]
+    if not remote:
+        yield Programs(hosts, None), {}
+        return
+    with transport.connections(remote, settings, reaching, notice) as made:
+        yield Programs(filter(is_here, hosts), made.connections), made.failed
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise the soft limit of open files, if it is too low for this number and for other files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

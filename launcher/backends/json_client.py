@@ -1,0 +1,98 @@
+"""Requests to a program of ours on a host, and its answers: JSON, a line each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from launcher.backends.connections import RemoteCommand
+from launcher.common.errors import ProtocolError, TransportError
+from launcher.common.text import host_text, last_line
+from launcher.common.validation import FieldReader
+from launcher.event_loop import await_readable
+
+_T = TypeVar("_T")
+#: Seconds until the next attempt to send, and until the next look at whether to go on.
+_SEND, _LOOK = 0.05, 0.25
+#: Bytes of a read, and of the longest answer.
+_PIECE, _LONGEST = 1 << 16, 1 << 20
+
+
+class Dialog:
+    """A program that answers to requests. One thread uses it at a time.
+
+    Args:
+        program: on the host.
+        check: called while it waits; raises TransportError to end that.
+    """
+
+    def __init__(self, program: RemoteCommand, check: Callable[[], object] = lambda: None) -> None:
+        self._program, self._check, self._received = program, check, b""
+
+    def ask(self, request: object, seconds: float, record: type[_T]) -> _T:
+        """Send a request and wait for its answer, a record.
+
+        Raises:
+            TransportError: no answer in time, or a wrong one.
+        """
+        self.send(request, seconds)
+        return read(record, self.receive(seconds))
+
+    def send(self, request: object, seconds: float) -> None:
+        """Send a request.
+
+        Raises:
+            TransportError: the host does not take it in time.
+        """
+        view, until = memoryview(json.dumps(request).encode("ascii") + b"\n"), time.monotonic() + seconds
+        while view := view[self._program.send(view) :]:
+            self._listen(until, _SEND)
+
+    def receive(self, seconds: float) -> Any:
+        """The next answer.
+
+        Raises:
+            TransportError: none comes in time, it is not JSON, or the program has ended.
+        """
+        until = time.monotonic() + seconds
+        while b"\n" not in self._received:
+            self._listen(until, _LOOK)
+        line, _, self._received = self._received.partition(b"\n")
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _wrong(error, line) from error
+
+    def _listen(self, until: float, seconds: float) -> None:
+        """Receive what comes within so many seconds."""
+        self._check()
+        data = self._program.recv(_PIECE)
+        if data and len(self._received) < _LONGEST:
+            self._received += data
+        elif data is not None:
+            if error := self._program.why_ended():
+                raise error
+            printed = last_line(self._program.stderr(), "it printed no error")
+            raise TransportError(f"the program there failed: {printed}")
+        elif time.monotonic() > until:
+            raise TransportError("no answer in time")
+        else:
+            await_readable(self._program, seconds)
+
+
+def read(record: type[_T], given: object) -> _T:
+    """A record of an answer.
+
+    Raises:
+        TransportError: it has other fields.
+    """
+    try:
+        return record(*FieldReader().read(record, given))
+    except (ValueError, RecursionError, ProtocolError) as error:
+        raise _wrong(error, given) from error
+
+
+def _wrong(error: Exception, given: object) -> TransportError:
+    return TransportError(f"the program there sent a wrong answer: {host_text(f'{error}: {given!r:.200}')}")

@@ -1,0 +1,149 @@
+"""Pods of Kubernetes as hosts: each task has a pod, a Job of its own, and the agent is its main process.
+
+::
+
+    options      what the user asks for
+    template     the pod templates of the user
+    names        names and labels
+    manifest     the Jobs
+    kubectl      how the cluster is reached: only by the command kubectl
+    rights       asks the API server whether rights are missing
+    status       what the API says about a pod
+    pods         the pods of a launch: made, connected to, made again, removed
+    batch        --detach: a launcher in a pod, found from other machines
+    launcher_pod that pod: made, filled, fetched from
+    keeper       its main process
+
+    here         orchestrator ══ link ══ kubectl exec ══ API server ══ agent ──> task
+
+The program of each kubectl exec passes its stdin and stdout to the agent, then waits. The first program
+brings the agent's modules.
+
+Nothing is installed in the cluster: rights in one namespace are enough. An agent whose launcher is gone exits
+when its lease is over. Then its pod ends, and the cluster removes the Job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.backend import Transport
+from launcher.backends.connections import Commands, Connected
+from launcher.backends.docker.options import in_images
+from launcher.backends.kubernetes import options as kubernetes
+from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
+from launcher.common.errors import JobError
+from launcher.job import Host, JobSpec, Program, ProgramKind, Role
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes.batch import KubernetesQueue
+    from launcher.backends.kubernetes.pods import Pods
+    from launcher.config.schema import Section
+
+
+class KubernetesTransport(Transport):
+    """See above."""
+
+    in_containers = brings_hosts = renews_hosts = True
+    missing_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
+
+    add_options = staticmethod(kubernetes.add_options)
+    settings = staticmethod(kubernetes.settings)
+    faults = staticmethod(kubernetes.faults)
+
+    def sections(self) -> Mapping[str, Section]:
+        """See `Transport.sections`."""
+        from launcher.config.schema import Section
+
+        text = "An image, or a mapping: each task runs in a pod of Kubernetes."
+        return {"kubernetes": Section(text, kubernetes.read_section)}
+
+    def queue(self) -> KubernetesQueue:
+        """See `Transport.queue`."""
+        from launcher.backends.kubernetes.batch import KubernetesQueue
+
+        return KubernetesQueue()
+
+    @contextmanager
+    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Inventory | None]:
+        """See `Transport.present`: two pods for ``launch check --kubernetes IMAGE``."""
+        given = {**kubernetes.NOT_GIVEN, **vars(asked.args)}
+        python = given.get("python")
+        role = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
+        job = JobSpec((role,), python=python)
+        asked = asked._replace(args=argparse.Namespace(**given), job=job)
+        settings = self.settings(asked)
+        if faults := list(self.faults(asked, settings)):
+            raise JobError(faults)
+        if settings is None:
+            yield None
+            return
+        from launcher.backends.kubernetes.manifest import HOME
+
+        usual, reaching = (self, settings), Reaching()
+        launch = Launch(name, job, (), False, settings, reaching, usual, notice, lambda: None)
+        with self.inventory(launch._replace(python_given=bool(python))) as found:
+            hosts = tuple(host._replace(workdir=HOME) for host in found.hosts)  # where --sync copies to
+            yield found._replace(hosts=hosts)
+
+    @contextmanager
+    def inventory(self, launch: Launch) -> Iterator[Inventory]:
+        """See `Transport.inventory`: the pods are made when the launch connects to them."""
+        from launcher.backends.docker.container import own_hosts
+        from launcher.backends.kubernetes.pods import Pods
+
+        job = in_images(launch.job, launch.settings, launch.python_given, launch.workdir_given)
+        hosts, _ = own_hosts(job)
+        pods = Pods(launch, job)
+        yield Inventory(hosts, job, pods, standby=False, remarks=pods.described(hosts))
+
+    def connections(
+        self, hosts: Sequence[Host], settings: Pods, reaching: Reaching, notice: Callable[[str], None]
+    ) -> AbstractContextManager[Connected]:
+        """See `Transport.connections`."""
+        from launcher.backends.kubernetes.pods import connected
+
+        return connected(settings, hosts)
+
+    def address(self, host: Host, settings: Any) -> str | None:
+        """See `Transport.address`: the IP of the pod."""
+        return settings.status(host.name).address or None
+
+    def node(self, host: Host, settings: Any) -> str:
+        """See `Transport.node`: that of the pod."""
+        node: str = settings.status(host.name).node
+        return node
+
+    def renew(self, host: str, settings: Any) -> None:
+        """See `Transport.renew`."""
+        settings.renew(host)
+
+    def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_cleaning`."""
+        parser.add_argument(
+            "--kubernetes", action="store_true", help="only Jobs of Kubernetes, in one namespace"
+        )
+        kubernetes.add_reaching(parser)
+
+    def cleanup(
+        self,
+        args: argparse.Namespace,
+        hosts: Sequence[Host],
+        commands: Commands,
+        notice: Callable[[str], None],
+        dry_run: bool,
+    ) -> Iterable[str]:
+        """See `Transport.cleanup`: the Jobs of launches of this machine."""
+        if not args.kubernetes:
+            return ()
+        from launcher.backends.kubernetes import batch, pods
+
+        where = args.context, args.namespace, dry_run
+        return itertools.chain(pods.cleanup(*where, args.cleaning), batch.cleanup(*where))
+
+
+TRANSPORT = KubernetesTransport()

@@ -1,0 +1,235 @@
+"""A launcher in a pod, for ``--detach``: submitted, found from other machines, fetched when it has ended.
+
+Commands run in its pod by ``kubectl exec``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from launcher.backends.batch_queue import (
+    OVER,
+    PENDING,
+    RUNNING,
+    Parcel,
+    Queue,
+    Queued,
+    Submitted,
+    run_shown,
+    say,
+)
+from launcher.backends.connections import slow
+from launcher.backends.kubernetes.kubectl import Kubectl
+from launcher.backends.kubernetes.launcher_pod import (
+    HOST,
+    LAUNCH,
+    RUN,
+    LauncherPod,
+    Pod,
+    check_account,
+    fetch,
+    send,
+    start,
+)
+from launcher.backends.kubernetes.names import LAUNCHER, job_name, selector
+from launcher.backends.kubernetes.status import job_status, pod_status
+from launcher.backends.launch_request import Launch
+from launcher.common.errors import TransportError
+from launcher.output.run_files import write_json
+from launcher.runs.folder import batched
+from launcher.runs.run import Batch, Run, all_runs, json_of
+
+#: What a launcher writes into the folder of its run; the report is the last to be fetched.
+_WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")
+_REPORT = "report.json"
+#: The file in the folder of a run here: where results go.
+_RESULTS = "results.json"
+#: Seconds to wait while another command fetches the files.
+_FETCH_SECONDS = 120.0
+_FETCH_POLL_SECONDS = 0.1
+#: The line of kubectl about a command that has failed.
+_HIDDEN = re.compile(rb"^command terminated with exit code \d+$")
+
+
+class KubernetesQueue(Queue):
+    """See `launcher.backends.batch_queue.Queue`."""
+
+    def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
+        """See `Queue.submit`."""
+        kubectl = Kubectl(launch.settings.context, launch.settings.namespace)
+        namespace = kubectl.used_namespace()
+        context = kubectl.context or _current_context(kubectl)
+        settings = launch.settings._replace(namespace=namespace, context=context)
+        pods = LauncherPod(launch._replace(settings=settings))
+        # Written before the Job is made, so that `withdraw` finds the Job.
+        name = job_name(run.job, HOST.name, 1)
+        run = batched(run, Batch("kubernetes", f"{namespace}/{name}", "", context or ""))
+        try:
+            pods.start([HOST])
+            pod, uid = pods.name_and_uid()
+            there = Pod(Kubectl(context, namespace), pod, pods.python)
+            check_account(there, namespace)
+            places = send(there, run, launch, parcel)
+            run = batched(run, run.batch._replace(node=pod))  # type: ignore[union-attr]
+            write_json(f"{run.paths.root}/{_RESULTS}", {"results": parcel.results})
+            content = pickle.dumps((run.job, parcel.pack(places, settings._replace(context=None))))
+            code = start(pods, content, f"{pod} {uid}")
+            if code is None:
+                fetch(there, run, ("plan.json",), quiet=True)
+                return Submitted(f"its launcher runs in the pod {pod} of the namespace {namespace}")
+            self.look([run])
+            return Submitted(code=code)
+        except BaseException:
+            launch.ignore_signals()
+            pods.remove()
+            raise
+
+    def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
+        """See `Queue.look`."""
+        found: dict[str, Queued] = {}
+        places: dict[Kubectl, list[Run]] = {}
+        for run in runs:
+            if run.batch is not None:
+                places.setdefault(_kubectl(run.batch), []).append(run)
+        for kubectl, own in places.items():
+            only = own[0].job if len(own) == 1 else ""
+            with slow(say, "waiting for an answer from kubectl"):
+                pods = _by_launcher(kubectl, "pods", only)
+                alone = {run.job for run in own} - pods.keys()
+                jobs = _by_launcher(kubectl, "jobs", only) if alone else {}
+            for run in own:
+                try:
+                    with slow(say, f"{run.job}: waiting for the pod of its launcher"):
+                        queued = self._look(kubectl, run, pods.get(run.job), jobs.get(run.job))
+                except TransportError as error:  # others may answer
+                    queued = Queued(RUNNING, f"the pod of its launcher runs: {error}")
+                if queued is not None:
+                    found[run.job] = queued
+        return found
+
+    def _look(
+        self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None
+    ) -> Queued | None:
+        assert run.batch is not None
+        if is_lost(run, pod, job):  # nothing can be fetched from it
+            self.withdraw(run)
+        if pod is None and job is not None and not run.batch.node:
+            return Queued(PENDING, f"the pod of its launcher is pending: {job_status(job, ()).waiting}")
+        if pod is None:
+            return Queued(OVER, "the pod of its launcher is not there any more")
+        status, name = pod_status(pod), pod["metadata"]["name"]
+        if status.over:
+            return Queued(OVER, f"the pod {name} of its launcher: {status.over}")
+        if not status.running:
+            return Queued(
+                PENDING, f"the pod of its launcher is pending: {status.waiting or 'it is starting'}"
+            )
+        there = Pod(kubectl, name)
+        if not run.batch.node or not there.has_ended():
+            return Queued(RUNNING, f"its launcher runs in the pod {name}")
+        with _turn(run):
+            if not os.path.exists(run.paths.report):
+                results = (json_of(f"{run.paths.root}/{_RESULTS}") or {}).get("results", [])
+                fetch(there, run, _WRITTEN, results)
+                fetch(there, run, (_REPORT,), quiet=True)
+                self.withdraw(run)
+        return None
+
+    def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
+        """See `Queue.run_there`."""
+        assert run.batch is not None
+        terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
+        there = Pod(_kubectl(run.batch), run.batch.node)
+        words = [RUN if word == run.paths.root else word for word in words]
+        argv = there.command(*(["--stdin", "--tty"] if terminal else []), words=[LAUNCH, *words])
+        return run_shown(argv, _HIDDEN, quiet, terminal)
+
+    def withdraw(self, run: Run) -> None:
+        """See `Queue.withdraw`."""
+        assert run.batch is not None
+        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.job, LAUNCHER)}")
+
+
+@contextmanager
+def _turn(run: Run) -> Iterator[None]:
+    """Wait until no other command fetches the files of a run; then this one has its turn.
+
+    Raises:
+        TransportError: The other command takes too long.
+    """
+    with open(f"{run.paths.root}/{_RESULTS}", "ab") as file:
+        until = time.monotonic() + _FETCH_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TransportError("another command fetches its files, and has not ended yet") from None
+            time.sleep(_FETCH_POLL_SECONDS)
+        yield
+
+
+def _kubectl(batch: Batch) -> Kubectl:
+    return Kubectl(batch.where or None, batch.number.partition("/")[0])
+
+
+def _current_context(kubectl: Kubectl) -> str | None:
+    try:
+        return kubectl.ask("config", "current-context").strip() or None
+    except TransportError:  # there is none: a proxy, or kubectl in a pod
+        return None
+
+
+def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
+    """Return the Jobs or pods of launchers, or of the launcher of one run, by the names of their runs."""
+    found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER)}")
+    return {str(item["metadata"]["labels"].get(LAUNCHER)): item for item in found}
+
+
+def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
+    """Return whether only a Job is left of the pod of a launcher, or a pod whose processes have ended.
+
+    Args:
+        run: The run of the launcher.
+        pod: The pod; None if there is none.
+        job: The Job; None if there is none, or if that is not known.
+    """
+    if pod is not None:
+        return pod_status(pod).ended
+    return job is not None and run.batch is not None and bool(run.batch.node)
+
+
+def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterator[str]:
+    """Remove the Jobs of launchers whose pods are lost, of runs that this machine knows.
+
+    Args:
+        context: The context of kubectl; None for the current one.
+        namespace: The namespace; None for that of the context.
+        dry_run: Remove nothing.
+
+    Yields:
+        A line for each.
+    """
+    kubectl = Kubectl(context, namespace)
+    jobs = _by_launcher(kubectl, "jobs")
+    runs = {run.job: run for run in all_runs() if run.batch is not None} if jobs else {}
+    pods = _by_launcher(kubectl, "pods") if jobs.keys() & runs else {}
+    for name, job in jobs.items():
+        metadata, run = job["metadata"], runs.get(name)
+        number = f"{metadata['namespace']}/{metadata['name']}"
+        if run is None or run.batch is None or run.batch.number != number:
+            continue
+        if is_lost(run, pods.get(name), job):
+            if not dry_run:
+                kubectl.delete("job", metadata["name"])
+            done = "would remove" if dry_run else "removed"
+            yield f"{done} Job {metadata['name']} of the namespace {metadata['namespace']}"

@@ -1,0 +1,311 @@
+"""The pod of a launcher: made, filled, started, and fetched from.
+
+It gets launch itself, the folders of ``--sync`` and, if its image has none, ``kubectl``, as ``--sync`` copies
+files. `keeper` is its main process.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any
+
+from launcher.agent.transfer import walk
+from launcher.backends import bootstrap
+from launcher.backends.batch_queue import Parcel, say
+from launcher.backends.connections import slow
+from launcher.backends.kubernetes.keeper import BEGUN, ENDED
+from launcher.backends.kubernetes.kubectl import Kubectl, explain
+from launcher.backends.kubernetes.manifest import HOME, launcher_options
+from launcher.backends.kubernetes.names import LAUNCHER, selector
+from launcher.backends.kubernetes.names import RUN as RUN_LABEL
+from launcher.backends.kubernetes.pods import OWNER_POD, Pods
+from launcher.backends.kubernetes.rights import ACCOUNT, lacks, missing_rights
+from launcher.backends.kubernetes.status import CONTAINER
+from launcher.backends.launch_request import Launch
+from launcher.backends.programs import CommandPipe
+from launcher.common.errors import TransportError
+from launcher.common.text import printable
+from launcher.event_loop import await_readable
+from launcher.files.collect import collect
+from launcher.files.copying import Copying
+from launcher.files.requests import Item, SyncRequest, parse_syncs
+from launcher.files.sync import sync
+from launcher.files.walk import Tree, read_trees
+from launcher.itself import FOLDER, START
+from launcher.job import RUN_FOLDER, Host, Program, ProgramKind, Role
+from launcher.runs.run import Run
+
+#: The pod as a host, for functions that take hosts.
+HOST = Host("launcher", roles=("launcher",))
+_KEEP = "launcher.backends.kubernetes.keeper:keep"
+#: In the pod: modules, programs, kubectl, what the user syncs, the run; and the mark of its end.
+_LIB, _BIN, _KUBECTL, _FILES, RUN = (f"{HOME}/{name}" for name in ("lib", "bin", "kubectl", "files", "run"))
+LAUNCH, _PYTHON, _OPTIONS, _ENDED = f"{_BIN}/launch", f"{_BIN}/python", f"{HOME}/options", f"{HOME}/ended"
+_SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r})\n{START}"
+#: Packages that a launcher imports there; all pure Python.
+_PACKAGES = ("launcher", "pathspec")
+_OLDEST = (3, 10)
+#: Hours that the files of a run wait in the pod.
+_HOURS = 24
+#: Seconds that a launcher gets after SIGTERM, in addition to those of the tasks.
+_GRACE = 20
+#: Seconds to read from the pod before the API is asked again; for kubectl to end.
+_PAUSE, _END = 1.0, 5.0
+#: Programs that print facts about an image, and whether a launcher has ended. The report is written a moment
+#: before the keeper notes the end.
+_ABOUT = "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
+_ASK = f"""\
+import os, time
+for _ in range(20):
+    if os.path.exists({_ENDED!r}) or not os.path.exists({f"{RUN}/report.json"!r}):
+        break
+    time.sleep(0.1)
+print(os.path.exists({_ENDED!r}))
+"""
+#: A program that asks the API server as kubectl in a pod would, before there is a kubectl: it prints whether
+#: each of these reviews is allowed.
+_REVIEW = """\
+import http.client, json, os, ssl
+host, port = (os.environ["KUBERNETES_SERVICE_" + name] for name in ("HOST", "PORT"))
+folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+context = ssl.create_default_context(cafile=folder + "/ca.crt")
+api = http.client.HTTPSConnection(host, int(port), timeout=5, context=context)
+with open(folder + "/token") as file:
+    headers = {"Authorization": "Bearer " + file.read().strip(), "Content-Type": "application/json"}
+for review in json.loads(%r):
+    path = "/apis/" + review["apiVersion"] + "/selfsubjectaccessreviews"
+    api.request("POST", path, json.dumps(review), headers)
+    print(json.dumps(json.loads(api.getresponse().read())["status"]["allowed"]))
+"""
+
+
+# ---------------------------------------------------------------------- the pod
+
+
+class LauncherPod(Pods):
+    """The pod of a launcher, while it is made."""
+
+    def __init__(self, launch: Launch) -> None:
+        settings, job = launch.settings, launch.job
+        image = settings.image or next(role.image for role in job.roles if role.image)
+        role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, LAUNCH), image=image)
+        options = launcher_options(settings, sum(role.count for role in job.roles))
+        job = job._replace(roles=(role,), python=job.python if launch.python_given else None)
+        super().__init__(launch._replace(settings=options), job)
+        self.grace += _GRACE
+        self.selects = f"--selector={selector(launch.name, LAUNCHER)}"
+
+    def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
+        """See `Pods.manifest`."""
+        found = super().manifest(host, number, avoid)
+        del found["metadata"]["annotations"]
+        own = found["metadata"]["labels"]
+        own[LAUNCHER] = own.pop(RUN_LABEL)
+        return found
+
+    def name_and_uid(self) -> tuple[str, str]:
+        """The name and the uid of the pod."""
+        (pod,) = self._found.values()
+        return pod["metadata"]["name"], pod["metadata"]["uid"]
+
+
+class Pod:
+    """Commands in the pod of a launcher; see `launcher.backends.connections.Commands`.
+
+    Args:
+        kubectl: of its cluster and namespace.
+        name: of the pod.
+        python: the Python there.
+    """
+
+    def __init__(self, kubectl: Kubectl, name: str, python: str = _PYTHON) -> None:
+        self._kubectl, self._name, self._python = kubectl, name, python
+
+    def command(self, *options: str, words: Sequence[str]) -> list[str]:
+        """The command line that runs words there."""
+        return self._kubectl.argv(*self._words(words, *options))
+
+    def _words(self, words: Sequence[str], *options: str) -> list[str]:
+        pod = (f"--container={CONTAINER}", f"pod/{self._name}")
+        return ["exec", "--quiet", *options, *pod, "--", *words]
+
+    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
+        """See `Commands.run`."""
+        argv = self.command("--stdin", words=bootstrap.loader(self._python))
+        return _Program(host, argv, bootstrap.program(entry, arguments), self._python)
+
+    def ask(self, code: str) -> str:
+        """Run code: what it prints."""
+        return self._kubectl.ask(*self._words([self._python, "-E", "-s", "-S", "-c", code]))
+
+    def has_ended(self) -> bool:
+        """Whether the launcher there has ended."""
+        return self.ask(_ASK).strip() == "True"
+
+
+def check_account(there: Pod, namespace: str) -> None:
+    """Check that the service account of a launcher's pod has all rights that the launcher will need.
+
+    The launcher checks that itself. But before it starts, all folders are sent.
+
+    Raises:
+        TransportError: Some rights are missing.
+    """
+
+    def ask(*_: str, stdin: str) -> str:
+        return there.ask(_REVIEW % json.dumps(json.loads(stdin)["items"]))
+
+    try:
+        with slow(say, "waiting for the API server's answer to the launcher's pod"):
+            missing = missing_rights(ask, namespace)
+    except TransportError:  # the launcher, by its kubectl, may get an answer, or says why not
+        return
+    if missing:
+        raise TransportError(lacks(ACCOUNT, namespace, missing))
+
+
+class _Program(CommandPipe):
+    """A program in the pod."""
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        return explain(super().stderr())
+
+
+# ---------------------------------------------------------------------- files
+
+
+def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]:
+    """Send launch, what it needs, and the folders of the user.
+
+    Returns:
+        The places of the folders, and of results.
+
+    Raises:
+        TransportError: the image can't run a launcher; the files can't be sent.
+    """
+    with slow(launch.notice, "waiting for Python in the launcher's pod"):
+        version, has_kubectl = json.loads(there.ask(_ABOUT))
+    if tuple(version) < _OLDEST:
+        found, needed = (".".join(map(str, each)) for each in (version, _OLDEST))
+        text = f"the Python of the image is {found}, and a launcher in a pod needs {needed} or later"
+        raise TransportError(f"--detach: {text}; without --detach it may be 3.8")
+    trees = [_package(name) for name in _PACKAGES]
+    if not has_kubectl:
+        trees.append(_kubectl_of_here())
+    places = {result: f"{RUN}/results/{number}" for number, result in enumerate(parcel.results)}
+    requests = parse_syncs(parcel.folders)
+    if requests:
+        for number, tree in enumerate(read_trees(requests, os.getcwd(), run.paths.root)[0]):
+            place = f"{_FILES}/{number}/{tree.request.name}"
+            places[tree.request.text] = place
+            trees.append(tree._replace(request=tree.request._replace(remote=place)))
+    sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.job)
+    return places
+
+
+def _package(name: str) -> Tree:
+    """The modules of a package that this process could import."""
+    spec = find_spec(name)
+    assert spec is not None and spec.submodule_search_locations
+    folder = f"{FOLDER}/launcher" if name == "launcher" else spec.submodule_search_locations[0]
+    entries = {
+        entry.path: entry
+        for _, entry in walk(
+            folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == "__pycache__"
+        )
+    }
+    return Tree(SyncRequest(name, folder, name, f"{_LIB}/{name}"), entries, {})
+
+
+def _kubectl_of_here() -> Tree:
+    """The kubectl of this machine.
+
+    Raises:
+        TransportError: the file of that command has another name.
+    """
+    path = os.path.realpath(shutil.which("kubectl") or "kubectl")
+    folder, name = os.path.split(path)
+    if name != "kubectl":
+        raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
+    ((_, entry),) = walk(path, "kubectl", lambda *_: None)
+    return Tree(SyncRequest(path, folder, "kubectl", _KUBECTL), {"kubectl": entry}, {})
+
+
+def fetch(
+    there: Pod, run: Run, names: Sequence[str], results: Sequence[str] = (), quiet: bool = False
+) -> None:
+    """Copy files of a run, and results, from the pod to here.
+
+    Raises:
+        TransportError: some can't be copied.
+    """
+    items = [Item("launcher", HOST.name, RUN, name, run.paths.root) for name in names]
+    items += [
+        Item("launcher", HOST.name, f"{RUN}/results/{number}", ".", folder)
+        for number, folder in enumerate(results)
+    ]
+    failures = collect(Copying(there, 1, (lambda _: None) if quiet else say), items)[HOST.name].failures
+    if failures:
+        raise TransportError(f"{run.job}: its files can't be fetched: {'; '.join(failures)}")
+
+
+# ---------------------------------------------------------------------- output
+
+
+def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
+    """Start the launcher, and show what it says until its tasks start.
+
+    Args:
+        pods: of the launcher.
+        content: of the file with its options.
+        owner: the name and the uid of the pod.
+
+    Returns:
+        The exit code of a launcher that has ended before; ``None``: it runs.
+
+    Raises:
+        TransportError: the pod has ended, or the connection to it.
+    """
+    arguments = {
+        "launcher": [LAUNCH, "--submitted", _OPTIONS],
+        "environ": {RUN_FOLDER: RUN, OWNER_POD: owner},
+        "path": _KUBECTL,
+        "run": RUN,
+        "script": _SCRIPT,
+        "file": _OPTIONS,
+        "content": base64.b64encode(content).decode("ascii"),
+        "ended": _ENDED,
+        "hours": _HOURS,
+    }
+    sent = bootstrap.passed(_KEEP, arguments)
+    program = CommandPipe(HOST.name, pods.first_command(HOST.name), sent, pods.python)
+    waiting = ExitStack()
+    try:
+        rest = b""
+        waiting.enter_context(slow(say, "waiting for the launcher in its pod"))
+        while True:
+            await_readable(program, _PAUSE)
+            data = program.recv(1 << 16)
+            if data is not None:  # from now on the launcher says what it waits for
+                waiting.close()
+            if data == b"":
+                why = program.why_ended() or "the connection to it has ended"
+                raise TransportError(str(pods.gone(HOST.name, _END) or why))
+            *lines, rest = (rest + (data or b"")).split(b"\n")
+            for line in lines:
+                if line == BEGUN:
+                    return None
+                if line.startswith(ENDED):
+                    return int(line[len(ENDED) :].partition(b";")[0])
+                print(printable(line.decode("utf-8", "replace")), file=sys.stderr, flush=True)
+    finally:
+        waiting.close()
+        program.close()

@@ -1,0 +1,152 @@
+"""The Jobs of a launch, as manifests: a Job with one pod for each task; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.backends import bootstrap
+from launcher.backends.kubernetes.names import OWNER, job_name, labels
+from launcher.backends.kubernetes.options import KubernetesOptions
+from launcher.backends.kubernetes.status import CONTAINER
+from launcher.backends.kubernetes.template import merged
+from launcher.job import Host, Role
+
+#: Seconds until a Job that has ended is removed by the cluster, if launch did not remove it.
+_TTL = 300
+#: Seconds after `start_timeout` for which a pod still waits for launch to connect.
+_CONNECTING = 60
+#: Seconds that a pod gets to end, in addition to those that its tasks get after SIGTERM.
+_AFTER_GRACE = 10
+_MEBIBYTE = 1 << 20
+#: The home folder of tasks, which the main process creates. Without volumes, a kubelet starts a pod sooner.
+HOME = "/tmp/launch"
+#: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
+_LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
+#: What a launcher's pod does not take from the user's template; what its container takes from it.
+_OF_TASKS = ("initContainers", "containers")
+_OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")
+_PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+
+
+def job_manifest(
+    options: KubernetesOptions,
+    run: str,
+    host: Host,
+    role: Role,
+    python: str,
+    user: str,
+    grace: float,
+    owner: str,
+    number: int = 1,
+    avoid: str = "",
+) -> dict[str, Any]:
+    """The Job of a host.
+
+    Args:
+        options: of the launch.
+        run: its name.
+        host: with one task of the role.
+        role: of the task.
+        python: the Python of the image that runs the agent.
+        user: ``UID[:GID]`` of the tasks.
+        grace: seconds from SIGTERM to SIGKILL of the tasks.
+        owner: names the launcher process.
+        number: of the Jobs of this host, from 1.
+        avoid: a node that is lost; empty: none.
+    """
+    name, spec = job_name(run, host.name, number), pod_spec(options, role, user, grace)
+    # Everything else is sent through the connection.
+    spec["containers"][0]["command"] = bootstrap.waiting(
+        python, name, int(options.start_timeout) + _CONNECTING, HOME
+    )
+    if avoid:
+        there = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
+        term = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    own = labels(run, host.name)
+    pod = with_templates({"metadata": {"labels": own}, "spec": spec}, options, role)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "labels": pod["metadata"]["labels"],
+            "annotations": {OWNER: owner},
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",  # a pod counts as ended only when its processes have
+            "ttlSecondsAfterFinished": _TTL,
+            "template": pod,
+        },
+    }
+
+
+def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOptions:
+    """The options of a launcher's pod, which has the token of its service account.
+
+    Args:
+        options: of the launch.
+        tasks: how many the job has.
+
+    Returns:
+        Those of the launch, with limits of its own, and without what only tasks need.
+    """
+    spec = options.pod.get("spec", {})
+    # A quota of the namespace may require limits of every pod.
+    limits = {"memory": f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi", "cpu": "1"}
+    resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
+    (given,) = spec.get("containers", [{}])
+    container = {name: value for name, value in given.items() if name in _OF_LAUNCHER}
+    spec = {name: value for name, value in spec.items() if name not in _OF_TASKS}
+    containers = [{**container, "resources": resources}]
+    spec = {"automountServiceAccountToken": True, **spec, "containers": containers}
+    return options._replace(pod={**options.pod, "spec": spec}, pods={})
+
+
+def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:
+    """The spec of a pod that the Pod Security level ``restricted`` admits, if its user is not root.
+
+    Its one container has no command yet. See `job_manifest`.
+    """
+    uid, _, gid = user.partition(":")
+    security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": int(uid)}
+    if int(uid):
+        security["runAsNonRoot"] = True
+    if gid:
+        security["runAsGroup"] = int(gid)
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": role.image or options.image,
+        "imagePullPolicy": _PULL[options.pull],
+        "env": [{"name": "HOME", "value": HOME}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    limits: dict[str, str] = {}
+    if role.cpus is not None:
+        limits["cpu"] = f"{round(role.cpus * 1000)}m"
+    if role.memory is not None:
+        limits["memory"] = quantity(role.memory)
+    if role.gpus:
+        limits["nvidia.com/gpu"] = str(role.gpus)
+    if limits:
+        container["resources"] = {"limits": limits}
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": int(grace) + _AFTER_GRACE,
+        "securityContext": security,
+        "containers": [container],
+    }
+
+
+def with_templates(pod: Mapping[str, Any], options: KubernetesOptions, role: Role) -> dict[str, Any]:
+    """A pod with the user's templates: that of all roles, then that of its own."""
+    return merged(merged(pod, options.pod), options.pods.get(role.name, {}))
+
+
+def quantity(size: int) -> str:
+    """Bytes of memory as Kubernetes has them."""
+    return str(size) if size % _MEBIBYTE else f"{size // _MEBIBYTE}Mi"

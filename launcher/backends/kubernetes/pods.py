@@ -1,0 +1,491 @@
+"""The pods of a launch: their Jobs are made, watched and removed by ``kubectl``."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from launcher.agent.identity import owner_text, this_process
+from launcher.backends import bootstrap
+from launcher.backends.cleaning import Cleaning
+from launcher.backends.connections import Connected, slow
+from launcher.backends.kubernetes.kubectl import LIMIT, Kubectl, explain
+from launcher.backends.kubernetes.manifest import job_manifest
+from launcher.backends.kubernetes.names import OWNER, RUN, job_name, selector
+from launcher.backends.kubernetes.options import KubernetesOptions, user_of
+from launcher.backends.kubernetes.rights import check_rights
+from launcher.backends.kubernetes.status import (
+    CONTAINER,
+    JOB_EVENT,
+    OOM_KILLED,
+    POD_EVENT,
+    PodStatus,
+    gone_status,
+    job_status,
+    pod_status,
+)
+from launcher.backends.launch_request import Launch
+from launcher.backends.link import KILL, START, tasks_end_after
+from launcher.backends.programs import CommandPipe
+from launcher.common.errors import HostGone, HostsError, Preempted, TransportError, WayDown
+from launcher.common.text import duration, listed
+from launcher.event_loop import await_readable
+from launcher.job import Host, JobSpec
+from launcher.threads import in_thread
+
+_SERVE = "launcher.agent.main:serve_passed"
+#: Seconds for which an answer about the pods is fresh; between two looks while something waits.
+_FRESH, _PAUSE = 2.0, 0.3
+#: Seconds of a watch of pods that do not run yet. After it, launch looks at all of them.
+_WATCHED = 2.0
+#: Seconds until a line says why pods do not run, or why no new one is made yet.
+_FIRST_NOTICE = 2.0
+#: Seconds until the API is asked, by three commands, why pods do not run; and until it is asked again.
+_ASKING = 4.0
+#: Seconds until the API knows the end of a pod whose connection has ended.
+_KNOWN = 3.0
+#: Seconds for an agent to start in a pod that runs.
+_COMING = 60
+#: Seconds that an agent waits, at least, for another connection, unless its lease is over before: all
+#: connections to the pods of a node break when its kubelet starts again, for which systemd takes 10 s.
+OUTAGE = 20.0
+#: Seconds between two connections to a pod that fail: each takes a tenth of a second of CPU time.
+_AGAIN = 1.0
+#: Seconds for pods to be gone when their Jobs are removed.
+_REMOVAL = 5.0
+#: What it means for the agent how its pod ended. The exit code is that of the watchdog.
+_AGENT_ENDS = {
+    "its container exited with 1": "the agent was killed",
+    "its container exited with 0": "its agent stopped its tasks and exited: nothing connected to it in time",
+}
+#: The variable of a launcher in a pod: name and uid of that pod.
+OWNER_POD = "LAUNCH_POD"
+#: What is said of a pod without a reason why it does not run. An image that can't be pulled is one, between
+#: two attempts.
+_IS_STARTING = "its pod is starting"
+#: A line for the user while kubectl takes long.
+_UNANSWERED = "waiting for an answer from kubectl; Ctrl-C stops waiting"
+
+
+class Pods:
+    """The pods of a launch, one for each host; the settings of its connections.
+
+    Args:
+        launch: the launch.
+        job: its roles; its Python is the image's.
+    """
+
+    def __init__(self, launch: Launch, job: JobSpec) -> None:
+        self.options: KubernetesOptions = launch.settings
+        self.kubectl = Kubectl(self.options.context, self.options.namespace)
+        self._launch = launch
+        self.lease, self.grace = launch.reaching.lease, job.policy.grace
+        self.python = job.python or "python3"
+        self._roles = {role.name: role for role in job.roles}
+        self._user = user_of(self.options)
+        self._owner = owner_text(this_process())
+        self._hosts: dict[str, Host] = {}
+        #: Selects the objects of the launch.
+        self.selects = f"--selector={selector(launch.name)}"
+        #: Of each host: the number of Jobs that were made for it.
+        self._numbers: dict[str, int] = {}
+        #: By Job: the last answer about each pod that was ever seen; the pods of the last look. Its time.
+        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._found: Mapping[str, Mapping[str, Any]] = {}
+        self._looked_at = -_FRESH
+        #: Why pods do not start: the Jobs, by name, and the events.
+        self._jobs: Mapping[str, Mapping[str, Any]] = {}
+        self._events: Sequence[Mapping[str, Any]] = ()
+        self._looking = threading.Lock()
+        #: Commands that something waits for.
+        self._starting: set[PodProgram] = set()
+        #: Held while Jobs are made; whether all have been removed.
+        self._making = threading.Lock()
+        self._over = False
+
+    # ------------------------------------------------------------------ Jobs
+
+    def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
+        """The Job of a host, see `job_manifest`."""
+        found = job_manifest(
+            self.options,
+            self._launch.name,
+            host,
+            self._roles[host.roles[0]],
+            self.python,
+            self._user,
+            self.grace,
+            self._owner,
+            number,
+            avoid,
+        )
+        if launcher := os.environ.get(OWNER_POD):  # with the pod of this launcher the cluster removes the Job
+            name, uid = launcher.split()
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+            found["metadata"]["ownerReferences"] = [owner]
+        return found
+
+    def described(self, hosts: Sequence[Host]) -> tuple[str, ...]:
+        """Lines about the pods, for a dry run."""
+        lines: dict[str, list[str]] = {}
+        for host in hosts:
+            (container,) = self.manifest(host)["spec"]["template"]["spec"]["containers"]
+            limits = (container.get("resources") or {}).get("limits") or {}
+            limit = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
+            lines.setdefault(f"of the image {container['image']}, {limit}", []).append(host.name)
+        return tuple(f"pods {text}: {listed(names)}" for text, names in lines.items())
+
+    def start(self, hosts: Sequence[Host]) -> None:
+        """Make the Jobs of hosts, and wait until their pods run.
+
+        Args:
+            hosts: those of the launch, each with one task.
+
+        Raises:
+            TransportError: they can't be made, or a pod does not run in time.
+        """
+        self._hosts.update({host.name: host for host in hosts})
+        with slow(self._launch.notice, _UNANSWERED):
+            check_rights(self.kubectl.ask, self.kubectl.used_namespace())
+            # A signal does not end the command that creates something.
+            in_thread(partial(self._make, [(host, 1, "") for host in hosts]))
+        self._await_running([host.name for host in hosts], self.selects)
+
+    def _make(self, jobs: Sequence[tuple[Host, int, str]]) -> None:
+        manifests = [self.manifest(*job) for job in jobs]
+        with self._making:
+            if self._over:
+                raise TransportError("launch is exiting")
+            listing = {"apiVersion": "v1", "kind": "List", "items": manifests}
+            # Before that: if it fails, some may have been made.
+            self._numbers.update((host.name, number) for host, number, _ in jobs)
+            self.kubectl.ask("create", "--filename=-", "--output=name", stdin=json.dumps(listing))
+
+    def _await_running(self, hosts: Sequence[str], selects: str) -> None:
+        """Wait until the pods of hosts run. The option ``selects`` selects these pods."""
+        began, shown, asked_at = time.monotonic(), "", time.monotonic()
+        while True:
+            self._pause(len(hosts), selects, min(_WATCHED, self.options.start_timeout))
+            try:
+                left = began + self.options.start_timeout - time.monotonic()
+                with slow(self._launch.notice, _UNANSWERED):
+                    self.look(_PAUSE, max(1.0, left))
+                if time.monotonic() >= asked_at + _ASKING:
+                    self._ask_why(hosts)
+                    asked_at = time.monotonic()
+                why = self._why_waiting(hosts)
+            except HostsError:
+                raise
+            except TransportError as error:  # the API server may answer again
+                why = str(error)
+            if not why:
+                return
+            waited = time.monotonic() - began
+            if waited >= self.options.start_timeout:
+                limit = duration(self.options.start_timeout)
+                if shown and why != shown:
+                    why += f"; before that: {shown}"
+                raise TransportError(f"not all pods run after {limit} (--start-timeout): {why}")
+            is_reason = not shown or _IS_STARTING not in why
+            if waited >= _FIRST_NOTICE and why != shown and is_reason:
+                self._launch.notice(f"waiting for pods: {why}")
+                shown = why
+            if self._over:
+                raise TransportError("launch is exiting")
+
+    def _pause(self, count: int, selects: str, longest: float) -> None:
+        """Wait until so many pods run, ``longest`` at most. A watch takes less CPU time than many looks."""
+        until = time.monotonic() + _PAUSE
+        self.kubectl.await_names(count, longest, "pods", selects, "--field-selector=status.phase=Running")
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def _why_waiting(self, hosts: Sequence[str]) -> str:
+        """What keeps pods from running; empty: all run.
+
+        Raises:
+            HostsError: one never will.
+        """
+        waiting: dict[str, list[str]] = {}
+        hopeless: dict[str, list[str]] = {}
+        for host in hosts:
+            status = self.status(host)
+            if status.over or status.hopeless:
+                hopeless.setdefault(status.over or status.waiting, []).append(host)
+            elif not status.running:
+                waiting.setdefault(status.waiting or _IS_STARTING, []).append(host)
+        if hopeless:
+            raise HostsError(f"{listed(names)}: {why}" for why, names in hopeless.items())
+        return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
+
+    def _ask_why(self, hosts: Sequence[str]) -> None:
+        """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod gives no reason.
+
+        Raises:
+            TransportError: it does not answer.
+        """
+        pods = [self._found.get(self._of(host)) for host in hosts]
+        if all(pod is not None and ((it := pod_status(pod)).running or it.waiting) for pod in pods):
+            return
+        self._jobs = {job["metadata"]["name"]: job for job in self.kubectl.items("jobs", self.selects)}
+        reasons = [f"--field-selector=reason={reason}" for reason in (JOB_EVENT, POD_EVENT)]
+        self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
+
+    def renew(self, host: str) -> None:
+        """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
+        longest = tasks_end_after(self.lease) + self.grace
+        began, shown = time.monotonic(), False
+        while not (ended := self._has_ended(host)) and time.monotonic() < began + longest and not self._over:
+            if not shown and time.monotonic() >= began + _FIRST_NOTICE:
+                shown = True
+                self._launch.notice(
+                    f"{host}: a new pod is made when the tasks in the lost one have ended, after "
+                    f"{duration(longest)} at most"
+                )
+            time.sleep(_PAUSE)
+        number, node = self._numbers[host], self.status(host).node
+        self.kubectl.delete("job", job_name(self._launch.name, host, number))
+        self._make([(self._hosts[host], number + 1, "" if ended else node)])
+        self._await_running([host], f"--selector=job-name={self._of(host)}")
+
+    def _has_ended(self, host: str) -> bool:
+        try:
+            self.look(_PAUSE)
+        except TransportError:
+            return False
+        return self.status(host).ended
+
+    def remove(self) -> None:
+        """Remove all Jobs, and with them the pods; kill commands that wait for a lost node."""
+        self._launch.ignore_signals()
+        with self._making:
+            self._over = True
+            for program in [*self._starting]:
+                program.kill()
+            if self._numbers:
+                try:
+                    self.kubectl.delete("jobs", self.selects)
+                except TransportError as error:
+                    self._launch.notice(f"the Jobs can't be removed: {error}; the cluster removes them later")
+                else:
+                    with suppress(TransportError):  # the pods end even if the API does not answer
+                        self._await_removal()
+
+    def _await_removal(self) -> None:
+        until = time.monotonic() + _REMOVAL
+        self.look(0.0, _REMOVAL)
+        while self._found and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            self.look(0.0, _REMOVAL)
+
+    # ------------------------------------------------------------------ pods
+
+    def look(self, age: float = _FRESH, limit: float = LIMIT) -> None:
+        """Ask the API about all pods, unless the last answer is new enough.
+
+        Args:
+            age: how old the last answer may be, in seconds.
+            limit: seconds for the answer.
+
+        Raises:
+            TransportError: it does not answer.
+        """
+        with self._looking:
+            if time.monotonic() < self._looked_at + age:
+                return
+            found = {}
+            for pod in self.kubectl.items("pods", self.selects, limit=limit):
+                for owner in pod["metadata"].get("ownerReferences", ()):
+                    found[owner["name"]] = pod
+            self._found, self._looked_at = found, time.monotonic()
+            self._seen.update(found)
+
+    def _of(self, host: str) -> str:
+        return job_name(self._launch.name, host, self._numbers.get(host, 0))
+
+    def status(self, host: str) -> PodStatus:
+        """The state of the pod of a host, as the last look has found it."""
+        job = self._of(host)
+        if job in self._found:
+            return pod_status(self._found[job], self._events)
+        if job in self._seen:
+            return gone_status(self._seen[job])
+        if job in self._jobs:
+            return job_status(self._jobs[job], self._events)
+        return PodStatus(waiting="its pod is not made yet")
+
+    def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGone | None:
+        """Why nothing can connect to a host any more; ``None``: something may, or it is not known.
+
+        Args:
+            host: its name.
+            seconds: for which the API may not know the end yet.
+            taken: only if the cluster or a user ends the pod, see `PodStatus.taken`.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            with suppress(TransportError):
+                self.look(_PAUSE if seconds else _FRESH)
+            status = self.status(host)
+            if status.taken or (status.over and not taken):
+                why = _AGENT_ENDS.get(status.over, status.over)
+                if status.over.startswith(OOM_KILLED):
+                    why += "; a larger `--memory` gives it more"
+                return (Preempted if status.preempted else HostGone)(f"{host}: {why}")
+            if time.monotonic() >= until:
+                return None
+            time.sleep(_PAUSE)
+
+    def command(self, host: str, *words: str) -> list[str]:
+        """The command line of a kubectl that runs words in the pod of a host.
+
+        Raises:
+            TransportError: there is no pod.
+        """
+        job = self._of(host)
+        if job not in self._found:
+            raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
+        name = self._found[job]["metadata"]["name"]
+        options = ("--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")
+        return self.kubectl.argv("exec", *options, "--", *words)
+
+    def first_command(self, host: str) -> list[str]:
+        """Return the command line of a kubectl that brings the main process its program.
+
+        See `bootstrap.passing`.
+
+        Raises:
+            TransportError: There is no pod.
+        """
+        return self.command(host, *bootstrap.passing(self.python, self._of(host), _COMING))
+
+    def starting(self, program: PodProgram) -> None:
+        """Note a command that something waits for: it has not taken its program yet, or has not answered."""
+        self._starting.add(program)
+        if self._over:
+            program.kill()
+
+    def started(self, program: PodProgram) -> None:
+        """Note that nothing waits for a command any more."""
+        self._starting.discard(program)
+
+
+class PodProgram(CommandPipe):
+    """A program of ours in a pod.
+
+    Args:
+        pods: of the launch.
+        host: its name.
+        entry, arguments: see `launcher.backends.bootstrap.program`.
+    """
+
+    def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
+        self._pods, self._kills = pods, entry == KILL
+        is_first = entry == _SERVE
+        argv = pods.first_command(host) if is_first else pods.command(host, *bootstrap.loader(pods.python))
+        try:
+            if is_first:
+                assert isinstance(arguments, Mapping)
+                sent = bootstrap.passed(entry, arguments, arguments["token"])
+            else:
+                sent = bootstrap.program(entry, arguments)
+            super().__init__(host, argv, sent, pods.python, started=lambda _: pods.starting(self))
+            if is_first:  # the main process becomes the agent only once: nothing else can be tried meanwhile
+                await_readable(self, _COMING)
+        finally:
+            pods.started(self)
+
+    def kill(self) -> None:
+        """Kill kubectl."""
+        self._process.kill()
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`: a program that kills the agent may be killed with the pod."""
+        status = super().wait(seconds)
+        if status and self._kills:
+            self._pods.gone(self._host, _KNOWN)
+            return 0 if self._pods.status(self._host).ended else status
+        return status
+
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`: when the agent has ended, the pod has.
+
+        If the program never ran, and the pod is there, the kubelet or the way to it is down.
+        """
+        if why := super().why_ended():
+            return self._pods.gone(self._host, _AGAIN) or WayDown(str(why))
+        self.wait(_KNOWN)
+        status = self._process.returncode
+        killed = status is None or status < 0  # perhaps the pod lives
+        return self._pods.gone(self._host, 0.0 if killed else _KNOWN)
+
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`: after SIGTERM, or without its watchdog, the pod ends."""
+        is_asked = "SIGTERM" in why
+        if is_asked or "watchdog" in why:
+            gone = self._pods.gone(self._host, _KNOWN, taken=is_asked)
+            if gone:
+                raise gone
+        return why
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        return explain(super().stderr())
+
+
+class _PodConnections:
+    """A kubectl for each program in a pod; see `launcher.backends.connections.Connections`."""
+
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+        bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
+
+    def run(self, host: str, entry: str, arguments: object) -> PodProgram:
+        """See `Commands.run`. The main process becomes the agent, unless it has already."""
+        if entry == START:
+            assert isinstance(arguments, Mapping)
+            more = {"grace": self._pods.grace, "outage": OUTAGE}
+            return PodProgram(self._pods, host, _SERVE, {**arguments, **more})
+        return PodProgram(self._pods, host, entry, arguments)
+
+    def reconnect(self, host: str) -> None:
+        """See `Connections.reconnect`: the next kubectl makes a new connection."""
+        if gone := self._pods.gone(host):
+            raise gone
+
+
+@contextmanager
+def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connected]:
+    """Connections to pods, which are made now; at the end they are removed."""
+    try:
+        pods.start(hosts)
+        yield Connected(_PodConnections(pods))
+    finally:
+        pods.remove()
+
+
+def cleanup(context: str | None, namespace: str | None, dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+    """Remove the Jobs of launches of this user that have ended.
+
+    Args:
+        context, namespace: where; ``None``: those of kubectl.
+        dry_run: remove nothing.
+        cleaning: Decides which ones are removed.
+
+    Yields:
+        A line for each.
+    """
+    kubectl = Kubectl(context, namespace)
+    for job in kubectl.items("jobs", f"--selector={selector()}"):
+        metadata = job["metadata"]
+        name = f"Job {metadata['name']} of the namespace {metadata['namespace']}"
+        owner = metadata.get("annotations", {}).get(OWNER, "")
+        if cleaning.may_remove(metadata["labels"].get(RUN, ""), owner, name):
+            if not dry_run:
+                kubectl.delete("job", metadata["name"])
+            yield f"{'would remove' if dry_run else 'removed'} {name}"

@@ -1,0 +1,99 @@
+"""The rights that launch needs in a namespace: all are checked at once, before anything is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.backends.kubernetes.kubectl import in_pod
+from launcher.common.errors import TransportError
+
+#: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
+RIGHTS: Mapping[str, Sequence[str]] = {
+    "events": ("list",),
+    "jobs.batch": ("create", "delete", "list"),
+    "pods": ("get", "list", "watch"),
+    "pods/exec": ("create",),
+}
+#: Who runs kubectl in the pod of a launcher.
+ACCOUNT = "the service account of the launcher's pod"
+_API = "authorization.k8s.io/v1"
+#: Of each answer, one word: ``true`` or ``false``.
+_ANSWER = r'--output=jsonpath={.status.allowed}{"\n"}'
+
+
+def check_rights(ask: Callable[..., str], namespace: str) -> None:
+    """Check that the user of this process has all rights that launch needs.
+
+    Args:
+        ask: Runs kubectl with these words, and ``stdin``. Returns what it prints.
+        namespace: The namespace of the pods.
+
+    Raises:
+        TransportError: Some are missing, there is no such namespace, or the API server does not answer.
+    """
+    missing = missing_rights(ask, namespace)
+    if not missing:
+        return
+    text = lacks(ACCOUNT if in_pod() else "this user", namespace, missing)
+    if {resource: [*verbs] for resource, verbs in RIGHTS.items()} == missing:
+        text += _about_namespace(ask, namespace)
+    raise TransportError(text)
+
+
+def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequence[str]]:
+    """Ask the API server by one command which rights a user lacks.
+
+    Args:
+        ask: Runs kubectl as this user, see `check_rights`.
+        namespace: The namespace of the pods.
+
+    Returns:
+        By resource, what launch does to it and the user may not do.
+
+    Raises:
+        TransportError: The API server does not answer.
+    """
+    rights = [(verb, resource) for resource, verbs in RIGHTS.items() for verb in verbs]
+    reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
+    request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
+    # The schema of the API server is large, and not needed for this.
+    answers = ask("create", "--validate=false", _ANSWER, "--filename=-", stdin=request).split()
+    if len(answers) != len(rights) or {*answers} - {"true", "false"}:
+        raise TransportError("the API server does not say which rights this user has")
+    missing: dict[str, list[str]] = {}
+    for (verb, resource), allowed in zip(rights, answers, strict=True):
+        if allowed == "false":
+            missing.setdefault(resource, []).append(verb)
+    return missing
+
+
+def lacks(user: str, namespace: str, missing: Mapping[str, Sequence[str]]) -> str:
+    """Return the message about a user who lacks rights."""
+    listed = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in missing.items())
+    return (
+        f"{user} lacks rights that launch needs in the namespace {namespace}: {listed} "
+        "(docs/kubernetes.md, Rights, has the Role)"
+    )
+
+
+def _about_namespace(ask: Callable[..., str], namespace: str) -> str:
+    """Return what to add if a user has no right at all in a namespace: perhaps it does not exist.
+
+    Raises:
+        TransportError: It does not exist.
+    """
+    try:
+        ask("get", "namespace", namespace, "--output=name")
+    except TransportError as error:
+        if str(error).endswith(" not found"):
+            raise TransportError(f"there is no namespace {namespace!r} in the cluster") from error
+        # Most users may not look at namespaces.
+        return f"; or there is no namespace {namespace!r}: --namespace names another one"
+    return ""
+
+
+def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:
+    name, _, group = resource.partition(".")
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
+    return {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}

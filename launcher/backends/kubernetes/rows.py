@@ -1,0 +1,67 @@
+"""Settings of pods of Kubernetes: options, and the section ``kubernetes:`` of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.container_rows import CONTAINER_ROWS, keep_image
+from launcher.config import values
+from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting
+from launcher.config.table import any_text
+
+if TYPE_CHECKING:  # only files need it
+    from launcher.config.schema import Faults, Node
+
+PODS = Need("Kubernetes", "expected --kubernetes IMAGE, too")
+
+_namespace = values.matching(
+    r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "expected a namespace: lower-case letters, digits and -"
+)
+
+
+def _read_template(node: Node, label: str, faults: Faults) -> Any:
+    from launcher.backends.kubernetes.options import _template
+
+    return _template(node, label, faults)
+
+
+def _read_templates(node: Node, label: str, faults: Faults) -> Any:
+    from launcher.backends.kubernetes.options import _templates
+
+    found = _templates(node, label, faults)
+    return None if found is None else tuple(found.items())
+
+
+#: The image; empty: each role has its own; None: there are no pods.
+KUBERNETES: Setting[str | None] = Setting(
+    "kubernetes", values.image, "run each task in a pod of this image", metavar="IMAGE", key="image",
+    default=None, value_optional=True, given_in=EVERYWHERE, join=keep_image,
+)  # fmt: skip
+NAMESPACE: Setting[str | None] = Setting(
+    "namespace", _namespace, "the namespace (default: that of the context)", metavar="N", default=None,
+    given_in=EVERYWHERE, needs=PODS,
+)  # fmt: skip
+CONTEXT: Setting[str | None] = Setting(
+    "context", values.one_line, "the context of kubectl (default: the current one)", metavar="C",
+    default=None, given_in=EVERYWHERE, needs=PODS,
+)  # fmt: skip
+START_TIMEOUT = Setting(
+    "start_timeout", values.positive_duration, "time limit for all pods to run (default: 5m)", metavar="S",
+    default=300.0, given_in=EVERYWHERE, needs=PODS,
+)  # fmt: skip
+POD: Setting[Mapping[str, Any]] = Setting(
+    "pod", any_text, "A pod template that is merged into each pod: nodeSelector, volumes ...", default={},
+    given_in=FILES, read=_read_template,
+)  # fmt: skip
+POD_OF_ROLES: Setting[tuple[tuple[str, Mapping[str, Any]], ...]] = Setting(
+    "pods", any_text, "Templates for the pods of single roles, too: worker: {spec: ...}.", default=(),
+    by_role=True, given_in=FILES, read=_read_templates,
+)  # fmt: skip
+
+GROUP = Group("Kubernetes", (KUBERNETES, NAMESPACE, CONTEXT, START_TIMEOUT))
+SECTION = FileSection(
+    "kubernetes", "An image, or a mapping: each task runs in a pod of Kubernetes.",
+    head=KUBERNETES, rows=(KUBERNETES, *CONTAINER_ROWS, NAMESPACE, CONTEXT, POD, POD_OF_ROLES, START_TIMEOUT),
+    expected="expected an image, or a mapping with image:", short="image",
+)  # fmt: skip

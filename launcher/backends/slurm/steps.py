@@ -1,0 +1,621 @@
+"""Steps of a job at Slurm: a program of ours on a node is the main process of an srun.
+
+The first step on a node looks at it, before the tasks are placed. Then it waits to become its agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from launcher.agent.processes import children_of, look_at, send
+from launcher.agent.slurm_node import fingerprint
+from launcher.backends import bootstrap
+from launcher.backends.connections import Connected, for_each, slow
+from launcher.backends.json_client import Dialog, read
+from launcher.backends.launch_request import Inventory, Launch, Reaching
+from launcher.backends.link import CONNECT, START
+from launcher.backends.programs import CommandPipe
+from launcher.backends.slurm.allocation import UNANSWERED, Job, ask, asked, environment, said, shown
+from launcher.common.errors import (
+    AllGone,
+    ConnectionLost,
+    Fault,
+    HostGone,
+    HostsError,
+    JobError,
+    TransportError,
+)
+from launcher.common.events import Facts
+from launcher.common.protocol import swap
+from launcher.common.record import Record
+from launcher.common.text import counted, duration, listed
+from launcher.findings import WARNING, Finding
+from launcher.job import Host, JobSpec, ProgramKind
+from launcher.scheduler.plan import DEFAULT_PYTHON
+
+_SERVE = "launcher.agent.slurm_node:serve"
+#: Seconds for the look at a node.
+_LOOK = 60.0
+#: Seconds for the first step of a node to answer. After that a second one looks at the node.
+_FIRST_STEP = 10.0
+#: Seconds for all steps to exit by themselves at the end of a launch, and after SIGTERM.
+_END, _LAST = 5.0, 2.0
+#: Seconds for an srun to exit after its program has closed its stdout.
+_EXIT = 0.5
+#: Seconds for cancelled steps to end.
+_CANCELLED_STEPS = 2.0
+#: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
+_CANCELLING, _PAUSE = 1.0, 0.1
+#: Why an agent ended that said no more, and what may be the cause.
+_KILLED = "the agent was killed"
+_CANCELLED = " (scancel of its step does that)"
+_BY_WHOM = " (by kill, by the kernel when the node has no memory left, or by scancel of its step)"
+#: An agent that was killed before any task could run, and how its step exits then.
+_KILLED_EARLY, _KILLED_STATUS = "the agent was killed at its start", 128 + signal.SIGKILL
+#: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
+#: Its folder is the user's home, as over SSH.
+_SRUN = (
+    "srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet",
+    "--chdir=/", "--nodes=1", "--ntasks=1",
+)  # fmt: skip
+_COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
+#: What srun says on clusters that bind no process to CPUs.
+NO_BINDING = "cluster configuration lacks support for cpu binding"
+#: What srun says at its end if its child was killed, see `Step._let_it_outlive_srun`.
+_NO_CHILD = "write(shepherd): Broken pipe"
+
+
+def srun(job: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
+    """Return the beginning of a command that runs a program once on a node of a job.
+
+    Args:
+        job: The number of the job.
+        node: The name of the node.
+        name: The name of the step at Slurm.
+        component: The component of a heterogeneous job to which the node belongs, if it is one.
+    """
+    group = [] if component is None else [f"--het-group={component}"]
+    return [*_SRUN, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}", *group]
+
+
+class Step(CommandPipe):
+    """A program of ours in a step.
+
+    Args:
+        host: the node.
+        job: at Slurm.
+        python: on the node.
+        entry, arguments: see `launcher.backends.bootstrap.startup`.
+        started: called when srun runs, before it has taken the program.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        job: Job,
+        python: str,
+        entry: str,
+        arguments: object,
+        started: Callable[[Step], object],
+    ) -> None:
+        self._job, self._is_agent = job, entry == _SERVE
+        #: Its name at Slurm, which no other step has.
+        self.name = f"launch-{os.urandom(8).hex()}"
+        #: Whether its output has passed `swap`.
+        self.swapped = entry == CONNECT
+        #: Whether the agent has written anything.
+        self._answered = False
+        #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
+        self.first = b""
+        argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_COMMAND]
+        startup = bootstrap.startup(python, entry, arguments)
+        super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        data = super().recv(size)
+        if not data or not self.swapped:
+            return data
+        self._answered = True
+        return swap(data)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        sent, before = super().send(self.first + data), len(self.first)
+        self.first = self.first[sent:]
+        return max(0, sent - before)
+
+    def _await_mark(self, data: bytes) -> None:
+        super()._await_mark(data)
+        if self._ready and self._is_agent:
+            self._send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
+            self._let_it_outlive_srun()
+
+    def _let_it_outlive_srun(self) -> None:
+        """Kill the child of srun that waits for the death of srun, and then cancels the step.
+
+        If srun is killed after that, the agent lives on, and another step connects to it. If no other does in
+        time, the agent ends by itself, and `Steps.end` cancels its step.
+        """
+        parent = self._process.pid
+        if _program(parent) != "srun":  # a script in its place has the real one as its child
+            return
+        for pid in children_of(parent):
+            child = look_at(pid)
+            if child is not None and child.parent == parent and _program(pid) == "srun":
+                send(child, signal.SIGKILL)
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        lines = super().stderr().splitlines(keepends=True)
+        return "".join(line for line in lines if NO_BINDING not in line and _NO_CHILD not in line)
+
+    def why_ended(self) -> TransportError | None:
+        """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""
+        why = super().why_ended()
+        status = self._process.returncode if why else self.status(_END if self._is_agent else _EXIT)
+        if why is None and status is not None and status < 0:  # perhaps the step lives
+            return ConnectionLost(f"{self._host}: {self._starter} {self._how_ended(None)}")
+        if why is None and (not self._is_agent or status is None):
+            return None
+        if over := self._job.why_over():
+            return AllGone(over)
+        reason = self._reason()
+        if why is None and not self._answered:  # no task runs there: another agent may be started
+            return ConnectionLost(f"{self._host}: {reason or _KILLED_EARLY}")
+        if why is None:
+            return HostGone(f"{self._host}: {reason or _KILLED + _BY_WHOM}")
+        return self._fault(f"the agent can't be started there: {reason}") if reason else why
+
+    def _reason(self) -> str:
+        """Why the step has ended, in the words of Slurm: a node failed, or somebody has cancelled it."""
+        lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
+        return said("\n".join(lines).encode())
+
+    def status(self, seconds: float = _END) -> int | None:
+        """Wait for the end of srun.
+
+        Returns:
+            How it has ended, negative by a signal; None if it has not in time.
+        """
+        self.wait(seconds)
+        return self._process.returncode
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether srun, or its program, has ended by SIGKILL, or srun by any other signal."""
+        status = self._process.poll()
+        return status is not None and (status < 0 or status == _KILLED_STATUS)
+
+    @property
+    def may_live(self) -> bool:
+        """Whether the step may still be there, because its srun runs or was killed."""
+        status = self._process.poll()
+        return status is None or status < 0
+
+    def why_refused(self, why: str) -> str:
+        """See `RemoteCommand.why_refused`."""
+        over = self._job.why_over()
+        until = time.monotonic() + _CANCELLING
+        while "SIGTERM" in why and not over and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            over = self._job.why_over()
+        if over:
+            raise AllGone(over)
+        if "was killed" in why:
+            self.status()
+            if reason := self._reason():  # under load, Slurm may kill the step without a word
+                return reason
+        return why + _CANCELLED if "SIGTERM" in why else why + _BY_WHOM if why == _KILLED else why
+
+    def close(self) -> None:
+        """See `RemoteCommand.close`. The srun of an agent stays: it says how the agent ends."""
+        if self._is_agent:
+            self._socket.close()
+        else:
+            super().close()
+
+    def hang_up(self) -> None:
+        """Close its stdin."""
+        with suppress(OSError):  # its other end is closed
+            self._socket.shutdown(socket.SHUT_WR)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its srun runs."""
+        return self._process.poll() is None
+
+    def is_agent_of(self, host: str) -> bool:
+        """Return whether it is, or was, the agent of a host."""
+        return self._is_agent and self._host == host
+
+    @property
+    def unused(self) -> bool:
+        """Whether its srun has exited and its connection is closed."""
+        return not self.runs and self._socket.fileno() < 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether its program runs, or has run."""
+        return self._ready
+
+    def signal(self, number: signal.Signals, until: float) -> None:
+        """Signal srun, so that Slurm ends the step, unless it ends before a time (monotonic)."""
+        self.wait(max(0.0, until - time.monotonic()))
+        self._process.send_signal(number)
+
+    def release(self) -> None:
+        """Close everything, after srun has exited."""
+        super().close()
+
+
+class Node(Record):
+    """What a node of the job has."""
+
+    name: str
+    #: The Python that answered.
+    python: str
+    cpus: int
+    #: Ids of the GPUs that a step sees; ``None``: Slurm does not say.
+    gpus: tuple[str, ...] | None
+    #: Whether the working folder and the programs are those of this machine.
+    same: bool
+
+
+class _Seen(Record):
+    """The answer of a node: ``CUDA_VISIBLE_DEVICES`` there, and fields of `Node`."""
+
+    cpus: int
+    gpus: str | None
+    same: bool
+
+
+class Steps:
+    """A step for each program on a node of a job; see `launcher.backends.connections.Connections`."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        #: The variables of tasks that describe the job.
+        self.variables: Mapping[str, str] = {}
+        self._lock = threading.Lock()
+        self._steps: list[Step] = []
+        self._over = False
+        #: The steps that have looked at their nodes, and wait to become agents.
+        self._waiting: dict[str, Step] = {}
+        self._pythons: dict[str, str] = {}
+
+    def look(self, host: str, files: Mapping[str, Any]) -> Node:
+        """Look at a node.
+
+        Args:
+            host: the node.
+            files: see `launcher.agent.slurm_node.serve`.
+
+        Raises:
+            TransportError: it does not answer.
+        """
+        until, is_first = time.monotonic() + _LOOK, True
+        pythons = list(dict.fromkeys((sys.executable, DEFAULT_PYTHON)))
+        while True:
+            step = self._start(host, pythons[0], _SERVE, {"files": files})
+            left = until - time.monotonic()
+            try:
+                seen = read(_Seen, Dialog(step).receive(min(left, _FIRST_STEP) if is_first else left))
+            except TransportError:
+                # Killed, or without an answer (its slurmstepd was killed, perhaps): no fault of a Python.
+                is_lost = step.was_killed or step.runs
+                if is_lost:
+                    # `end` ends what is left of it. That may take long, and the next step need not wait.
+                    step.hang_up()
+                else:
+                    _end([step])
+                    del pythons[0]
+                if self._over or not pythons or (is_lost and not is_first):
+                    raise
+                is_first = False
+                continue
+            self._waiting[host], self._pythons[host] = step, pythons[0]
+            return Node(host, pythons[0], seen.cpus, _ids(seen.gpus), seen.same)
+
+    def run(self, host: str, entry: str, arguments: object) -> Step:
+        """See `Commands.run`."""
+        if entry not in (START, CONNECT):
+            return self._start(host, self._pythons[host], entry, arguments)
+        assert isinstance(arguments, Mapping)
+        arguments = {**arguments, "variables": self.variables, "swapped": True}
+        if entry == CONNECT:
+            return self._start(host, self._pythons[host], entry, arguments)
+        if host not in self._waiting or not self._waiting[host].runs:  # it was lost
+            # Their sockets stay open, because the link may read from one.
+            lost = [step for step in self._agents_of(host) if step.may_live]
+            for step in lost:
+                step.signal(signal.SIGTERM, 0.0)
+            self._cancel(lost)
+            self.look(host, {})
+        step = self._waiting.pop(host)
+        step.first = json.dumps(arguments).encode("ascii") + b"\n"
+        step.swapped = True
+        return step
+
+    def reconnect(self, host: str) -> None:
+        """See `Connections.reconnect`: the next step makes a new connection."""
+        if over := self.job.why_over(fresh=False):
+            raise AllGone(over)
+
+    def _start(self, host: str, python: str, entry: str, arguments: object) -> Step:
+        return Step(host, self.job, python, entry, arguments, self._started)
+
+    def _started(self, step: Step) -> None:
+        with self._lock:
+            unused = [each for each in self._steps if each.unused and not each.may_live]
+            self._steps = [*(each for each in self._steps if each not in unused), step]
+            over = self._over
+        for each in unused:
+            each.release()
+        if over:
+            step.signal(signal.SIGKILL, 0.0)
+
+    def _agents_of(self, host: str) -> list[Step]:
+        with self._lock:
+            return [step for step in self._steps if step.is_agent_of(host)]
+
+    def _cancel(self, steps: Sequence[Step]) -> None:
+        """Cancel those of these steps that may live although their srun was ended."""
+        if names := {step.name for step in steps if step.may_live}:
+            with suppress(TransportError):  # Slurm does not answer: they end with the job
+                _cancel_steps(names)
+
+    def dismiss(self, wanted: Collection[str] = ()) -> None:
+        """End the waiting steps of nodes that are not wanted."""
+        for host in self._waiting.keys() - wanted:
+            self._waiting.pop(host).hang_up()
+
+    def end(self, over: bool = True) -> None:
+        """Wait until no step is left; one that does not end is killed.
+
+        Args:
+            over: no more steps are made.
+        """
+        self.dismiss()
+        with self._lock:
+            self._over, left = over, self._steps
+        _end(left)
+        self._cancel(left)
+
+
+def _program(pid: int) -> str:
+    """Return the name of the file that a process executes; empty if the process is gone."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def _cancel_steps(names: Collection[str]) -> None:
+    """Cancel steps of this user, and wait until they have ended, for a limited time.
+
+    Their numbers are looked up by their names, because a step of a heterogeneous job has the number of a
+    component in place of that of the job.
+
+    Raises:
+        TransportError: Slurm does not answer.
+    """
+    until = time.monotonic() + _CANCELLED_STEPS
+    while time.monotonic() < until:
+        shown = ask("squeue", "--noheader", "--steps", "--me", "--format=%i|%j", seconds=_END)
+        lines = (line.partition("|") for line in shown.splitlines())
+        found = [number for number, _, name in lines if name in names]
+        if not found:
+            return
+        ask("scancel", "--quiet", *found, seconds=_END)
+        time.sleep(_PAUSE)
+
+
+def _end(steps: Sequence[Step]) -> None:
+    now = time.monotonic()
+    for step in steps:
+        step.signal(signal.SIGTERM, now + _END if step.ready else now)
+    until = time.monotonic() + _LAST
+    for step in steps:
+        step.signal(signal.SIGKILL, until)
+        step.release()
+
+
+def _ids(visible: str | None) -> tuple[str, ...] | None:
+    """The ids in ``CUDA_VISIBLE_DEVICES``; ``None``: Slurm does not set it."""
+    if visible is None:
+        return None
+    return tuple(id for id in visible.split(",") if re.fullmatch(r"\d+|(?:GPU|MIG)-[\w/-]+", id))
+
+
+# ---------------------------------------------------------------------- the nodes of a launch
+
+
+class Nodes(Record):
+    """The nodes of a job, and the steps there: the settings of the connections."""
+
+    nodes: tuple[Node, ...]
+    steps: Steps
+    #: Numeric, by name, if they are others than the names.
+    addresses: Mapping[str, str]
+
+    @property
+    def same_files(self) -> frozenset[str]:
+        """Those that have the files of this machine."""
+        return frozenset(node.name for node in self.nodes if node.same)
+
+    @property
+    def asked(self) -> list[int] | None:
+        """How many tasks on each node the user asked of Slurm; None if the nodes take any number."""
+        return self.steps.job.tasks(len(self.nodes))
+
+    def hosts(self, count: int, moves: bool) -> tuple[Host, ...]:
+        """The nodes as hosts.
+
+        The tasks of the job are spread evenly. A node takes as many as were asked of Slurm for it, else as
+        many as it has CPUs for the job, or more if there are more.
+
+        Args:
+            count: the number of tasks; 0: not known.
+            moves: whether the tasks of a lost node may move to others, so that these may take more tasks.
+
+        Raises:
+            JobError: more tasks than were asked of Slurm.
+        """
+        asked = self.asked
+        if asked and count > sum(asked):
+            places = listed([f"{node.name} {room}" for node, room in zip(self.nodes, asked, strict=True)])
+            room = f"Slurm's job {self.steps.job.id} was asked for {sum(asked)} ({places})"
+            expected = f"expected --ntasks={count} of salloc or sbatch, or no number of tasks"
+            raise JobError([Fault("", f"{counted(count, 'task')} do not fit: {room}", expected)])
+        least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
+        hosts = []
+        for number, node in enumerate(self.nodes):
+            most = asked[number] if asked else max(node.cpus, even)
+            slots = min(least, most) if count else most
+            most = max(most, count if moves else 0)
+            address = self.addresses.get(node.name)
+            hosts.append(Host(node.name, address=address, slots=slots, max_slots=most, gpus=node.gpus))
+        return tuple(hosts)
+
+
+def look(
+    job: Job,
+    files: Mapping[str, Any],
+    notice: Callable[[str], None],
+    fanout: int,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Nodes:
+    """Look at all nodes of a job, by steps that stay.
+
+    Args:
+        job: at Slurm.
+        files: see `launcher.agent.slurm_node.serve`.
+        notice: gets a line while some take long.
+        fanout: how many nodes at once.
+        meanwhile: called while the nodes answer.
+
+    Raises:
+        TransportError: Slurm does not answer, or a node does not.
+    """
+    steps = Steps(job)
+    try:
+        with slow(notice, UNANSWERED):
+            names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
+        steps.variables = job.variables(names)
+        with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as answer:
+            found, silent = for_each(
+                names,
+                lambda name: steps.look(name, files),
+                notice,
+                "its first step",
+                fanout,
+                meanwhile=meanwhile,
+            )
+            with slow(notice, UNANSWERED):
+                pairs = [line.split() for line in answer().splitlines()]
+        reasons: dict[str, list[str]] = {}
+        for name, why in silent.items():
+            reasons.setdefault(job.why_over(fresh=False) or why, []).append(name)
+        if reasons:
+            raise HostsError(f"{listed(own)}: {why}" for why, own in reasons.items())
+    except BaseException:
+        steps.end()
+        raise
+    addresses = {name: address for name, address in pairs if name != address}
+    return Nodes(tuple(found[name] for name in names), steps, addresses)
+
+
+def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inventory:
+    """The nodes of a job, for commands without a launch.
+
+    Args:
+        job, notice: see `look`.
+        python_given: whether the user names the Python of the tasks.
+
+    Raises:
+        TransportError: see `look`.
+    """
+    folder = os.getcwd()
+    found = look(job, {folder: fingerprint(folder)}, notice, Reaching().fanout)
+    found.steps.end(over=False)
+    partition, left = job.fields().get("Partition", "?"), job.seconds_left()
+    limit = "no time limit" if left is None else f"{duration(left)} left"
+    most = shown("partition", partition).get("MaxTime", "UNLIMITED")
+    allowed = "" if most == "UNLIMITED" else f" (at most {most})"
+    nodes = counted(len(found.nodes), "node")
+    remarks = (f"Slurm's job {job.id}: partition {partition}{allowed}, {nodes}, {limit}",)
+    hosts = found.hosts(0, False)
+    if not python_given:
+        pairs = zip(hosts, found.nodes, strict=True)
+        hosts = tuple(host._replace(python=node.python) for host, node in pairs)
+    return Inventory(
+        hosts,
+        JobSpec(()),
+        found,
+        same_files=found.same_files,
+        remarks=remarks,
+        any_number=found.asked is None,
+    )
+
+
+def findings(found: Nodes, facts: Mapping[str, Facts]) -> Iterator[Finding]:
+    """See `Transport.findings`."""
+    for node in found.nodes:
+        if not node.same:
+            seen = f"it does not have the files of {os.getcwd()} here"
+            yield Finding(WARNING, "files", (node.name,), seen, "`--sync .` copies them")
+        if node.name in facts and facts[node.name].cpus < node.cpus:
+            seen = f"tasks may use {facts[node.name].cpus} of the {node.cpus} CPUs that the job has there"
+            yield Finding(WARNING, "cpus", (node.name,), seen, "ask Slurm for whole nodes: --exclusive")
+
+
+@contextmanager
+def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
+    """The nodes of a job as the hosts of a launch; at the end of the context no step of it is left.
+
+    Raises:
+        TransportError: see `look`.
+    """
+    folder = os.path.expanduser(launch.job.workdir or ".")
+    programs = (role.program for role in launch.job.roles if role.program.kind is ProgramKind.SCRIPT)
+    paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
+    files = {path: known for path in paths if (known := fingerprint(path)) is not None}
+    found = look(job, files, launch.notice, launch.reaching.fanout, launch.meanwhile)
+    try:
+        count = sum(role.count for role in launch.job.roles if not role.sidecar)
+        made = found.hosts(count, bool(launch.job.policy.restarts))
+        others = {node.name: node.python for node in found.nodes if node.python != sys.executable}
+        if not launch.python_given:
+            made = tuple(host._replace(python=others.get(host.name)) for host in made)
+        names = [node.name for node in found.nodes if not node.same]
+        text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly"
+        if names:
+            verb = "does" if len(names) == 1 else "do"
+            text += f"; {listed(names)} {verb} not have the files of this machine"
+        if launch.settings.implied:
+            text += " (--no-slurm: only this machine)"
+        launch.notice(text)
+        yield Inventory(made, launch.job, found, same_files=found.same_files)
+    finally:
+        found.steps.end()
+
+
+@contextmanager
+def connections(found: Nodes, hosts: Sequence[Host]) -> Iterator[Connected]:
+    """Connections to these of the nodes."""
+    found.steps.dismiss({host.name for host in hosts})
+    try:
+        yield Connected(found.steps)
+    finally:
+        found.steps.end()

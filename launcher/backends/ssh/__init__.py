@@ -1,0 +1,81 @@
+"""Hosts reached over SSH.
+
+::
+
+    options      ssh_config, hostfile and command line -> HostOptions
+    keys         checks host keys, and logs in with the user's keys
+    sockets      TCP connections and ProxyCommands
+    connection   a socket or a gateway -> an authenticated connection
+    program      a program of ours on a host: a channel of the connection
+    relay        ports on the hosts that are forwarded to a socket of this machine
+    forward      a port of this machine that is forwarded to a port of a host
+    connections  the connections to all hosts of a launch, made in parallel
+
+This package uses the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
+`Packetizer` of ours, both documented parameters; and `AgentSSH._connect`, as paramiko's own subclasses do. It
+does not use fabric, whose ``Connection`` accepts any host key and whose ``run`` polls;
+`launcher.environments.prepare` sends files with it. The host key is checked after the key exchange and before
+the login.
+
+paramiko has a thread for each connection, which receives; we add none. To send never blocks: what the kernel
+does not take at once, that thread sends. Only forwarded ports have threads, two for each connection through
+them.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from launcher.backends.backend import Transport
+from launcher.backends.connections import Connected
+from launcher.backends.here import is_here
+from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
+from launcher.common.record import Record
+from launcher.job import Host
+
+
+class SshSettings(Record):
+    """Options for connections over SSH; times in seconds."""
+
+    #: The limit for each step of connecting: TCP, the handshake, each key of the login.
+    connect_timeout: float = 10.0
+    #: Attempts per host; a permanent failure is not tried again.
+    attempts: int = 3
+    #: Number of hosts that are connected to at the same time.
+    fanout: int = 32
+    #: Whether the key of an unknown host is added to known_hosts.
+    accept_new: bool = False
+
+
+class SshTransport(Transport):
+    """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_options`."""
+        parser.add_argument_group("SSH").add_argument(
+            "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
+        )
+
+    def settings(self, asked: Asked) -> SshSettings:
+        """See `Transport.settings`."""
+        return SshSettings(accept_new=asked.args.accept_new_host_keys)
+
+    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
+        """See `Transport.inventory`."""
+        here = {host.name for host in launch.hosts if is_here(host)}
+        return nullcontext(Inventory.of(launch, launch.hosts, here))
+
+    @contextmanager
+    def connections(
+        self, hosts: Sequence[Host], settings: SshSettings, reaching: Reaching, notice: Callable[[str], None]
+    ) -> Iterator[Connected]:
+        """See `Transport.connections`."""
+        from launcher.backends.ssh.connections import SshConnections
+
+        settings = settings._replace(connect_timeout=reaching.connect_timeout, fanout=reaching.fanout)
+        with SshConnections(hosts, settings, notice) as connections:
+            failed = connections.connect()
+            yield Connected(connections, failed, connections, connections.login_seconds)
+
+
+TRANSPORT = SshTransport()

@@ -1,0 +1,317 @@
+"""The SSH connections of a launch: made in parallel, then used to run programs."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends import bootstrap
+from launcher.backends.connections import for_each
+from launcher.backends.ssh import SshSettings
+from launcher.backends.ssh.options import (
+    Hop,
+    HostFailure,
+    HostOptions,
+    Queries,
+    account,
+    host_options,
+    parse_hop,
+    unexpected,
+)
+from launcher.backends.ssh.sockets import ProxyCommand, tcp_socket
+from launcher.common.errors import ConnectionLost, TransportError
+from launcher.job import Host
+from launcher.threads import start
+
+if TYPE_CHECKING:  # they import paramiko
+    from launcher.backends.ssh.connection import Connection, Connector
+    from launcher.backends.ssh.forward import Forward
+    from launcher.backends.ssh.program import SshProgram
+    from launcher.backends.ssh.relay import Relay
+
+#: Seconds before the second attempt, the third, and each later one.
+_PAUSES = (0.3, 1.0, 2.0)
+#: Seconds for the threads of closed connections to end.
+_LAST_WAIT = 2.0
+#: Seconds for which a connection counts as new: less than the time after which a silent one is lost.
+_NEW = 4.0
+#: The Python of our programs on a host for which the user names none.
+_PYTHON = "python3"
+
+#: Modules that paramiko imports, which takes half of the time of its import, and what it gets in their place:
+#: invoke is for the commands of ``Match exec``, which ``ssh -G`` runs, and the other for its version.
+_REPLACED: Mapping[str, Any] = {"invoke": None, "importlib.metadata": SimpleNamespace(version=lambda _: "")}
+
+
+@contextmanager
+def _quick_import() -> Iterator[None]:
+    """A context in which paramiko is imported without these modules."""
+    new = "paramiko" not in sys.modules
+    replaced = {name: module for name, module in _REPLACED.items() if new and name not in sys.modules}
+    sys.modules.update(replaced)
+    try:
+        yield
+    finally:
+        for name in replaced:
+            sys.modules.pop(name, None)
+
+
+class SshConnections(AbstractContextManager["SshConnections"]):
+    """The connections of a launch, one for each host, as a context, at whose end all are closed.
+
+    Args:
+        hosts: with different names.
+        settings: of the connections.
+        notice: gets lines for the user: hosts that are slow, keys that were added.
+    """
+
+    def __init__(self, hosts: Iterable[Host], settings: SshSettings, notice: Callable[[str], None]) -> None:
+        self._hosts = {host.name: host for host in hosts}
+        self._settings = settings
+        self._notice = notice
+        self._queries = Queries()
+        self._connector: Connector | None = None
+        self._closed = threading.Event()
+        self._connections: dict[str, Connection] = {}
+        self._proxies: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._importing = threading.Lock()
+        #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
+        self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
+        #: Host -> the seconds that its present connection took to make, with those to its gateways.
+        self.login_seconds: dict[str, float] = {}
+        #: When the current connection of a host was made, if it is not the first one.
+        self._made_at: dict[str, float] = {}
+        self._reconnecting = {name: threading.Lock() for name in self._hosts}
+        self._relay: Relay | None = None
+        self._forward: Forward | None = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections, and all attempts to connect."""
+        if self._relay is not None:
+            self._relay.close()
+        if self._forward is not None:
+            self._forward.close()
+        self._closed.set()
+        if self._connector is not None:
+            self._connector.close()
+        with self._lock:
+            proxies = list(self._proxies)
+        for proxy in proxies:  # of which paramiko may have none yet
+            proxy.close()
+        deadline = time.monotonic() + _LAST_WAIT
+        for connection in list(self._connections.values()):
+            connection.transport.join(max(0.0, deadline - time.monotonic()))
+        self._connections.clear()
+
+    # ------------------------------------------------------------------ connecting
+
+    def connect(self) -> dict[str, str]:
+        """Connect to all hosts.
+
+        Returns:
+            The reason for each host that can't be connected to. The others stay connected.
+
+        Raises:
+            HostFailure: No host can be connected to, because the user of this process has no account.
+        """
+        account()
+        step, fanout = "connecting over SSH", self._settings.fanout
+        preparing = threading.Thread(target=self._prepare)
+        with _quick_import():
+            try:
+                start(preparing)
+            except TransportError as error:
+                return dict.fromkeys(self._hosts, str(error))
+            self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
+            preparing.join()
+        for line in self._paramiko().known.added:
+            self._notice(line)
+        return failed
+
+    def _prepare(self) -> None:
+        """Do what takes processor time and what all hosts need, while servers answer."""
+        with suppress(ImportError, OSError):  # the threads of the hosts report it
+            self._paramiko()
+            bootstrap.packed(bootstrap.AGENT_MODULES)
+
+    def _paramiko(self) -> Connector:
+        """What makes connections with paramiko, which is imported while the first servers answer."""
+        with self._importing:
+            if self._connector is None:
+                from launcher.backends.ssh.connection import Connector
+
+                self._connector = Connector(self._settings, self._closed)
+            return self._connector
+
+    def _connect_host(self, name: str, attempts: int = 0) -> Connection:
+        """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
+
+        Args:
+            name: of the host.
+            attempts: the largest number; 0: that of the settings.
+
+        Raises:
+            TransportError: no connection; a line that begins with the host's name.
+        """
+        host = self._hosts[name]
+        attempts = attempts or self._settings.attempts
+        for attempt in range(1, attempts + 1):
+            try:
+                connection = self._connect_once(Hop(name, host.user, host.port), (), (name,))
+                self.login_seconds[name] = connection.login_seconds
+                return connection
+            except HostFailure as failure:
+                if not failure.may_pass or attempt == attempts:
+                    tried = f" ({attempt} attempts)" if attempt > 1 else ""
+                    raise TransportError(f"{name}: {failure}{tried}") from failure
+            except Exception as error:  # noqa: BLE001 - the other hosts are reported too
+                raise TransportError(f"{name}: {unexpected(error)}") from error
+            if self._closed.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
+                break
+        raise TransportError(f"{name}: connecting was stopped")
+
+    def _connect_once(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
+        """Connect to one host.
+
+        Args:
+            hop: the host, as the user wrote it.
+            before: the gateways before it in a ``ProxyJump``; empty: those of its own ``ProxyJump``.
+            trail: the hosts that wait for this connection.
+        """
+        options = host_options(hop, self._queries)
+        before = before or options.gateways
+        if before and before[-1] in trail:
+            way = " -> ".join((*trail, before[-1]))
+            raise HostFailure(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
+        gateway = self._gateway(before, (*trail, before[-1])) if before else None
+        seconds = options.connect_timeout or self._settings.connect_timeout
+        began = time.monotonic()
+        opened = gateway or self._open_way(options, seconds)
+        opening = time.monotonic() - began
+        connection = self._paramiko().connect(options._replace(gateways=before), opened, seconds)
+        connection.login_seconds += gateway.login_seconds if gateway else opening
+        return connection
+
+    def _open_way(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:
+        """Start the ProxyCommand of a host, else connect to its server by TCP.
+
+        Raises:
+            HostFailure: that fails.
+        """
+        if not options.proxy_command:
+            return tcp_socket(options.place, options.address_family, seconds)
+        with self._lock:
+            if self._closed.is_set():
+                raise HostFailure("connecting was stopped")
+            proxy = ProxyCommand(options.proxy_command)
+            self._proxies.add(proxy)
+        return proxy
+
+    def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
+        """The connection to the last of these gateways.
+
+        The first thread that needs the connection makes it; other threads wait for its result or failure.
+        """
+        with self._lock:
+            future = self._gateways.get(hops)
+            useless = future and future.done() and (future.exception() or not future.result().alive)
+            if mine := future is None or bool(useless):
+                future = self._gateways[hops] = Future()
+        assert future is not None
+        if mine:
+            try:
+                future.set_result(self._connect_once(parse_hop(hops[-1]), hops[:-1], trail))
+            except HostFailure as failure:
+                future.set_exception(HostFailure(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def reconnect(self, host: str) -> None:
+        """Connect to a host again, and close the old connection. Any thread may call it.
+
+        A new connection that is alive stays: another link to the host has just made it.
+
+        Raises:
+            TransportError: no connection can be made now.
+        """
+        with self._reconnecting[host]:
+            if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW:
+                return
+            old = self._connections.pop(host, None)
+            if old is not None:
+                old.abort()
+            connection = self._connect_host(host, attempts=1)
+            try:
+                if self._relay is not None:
+                    self._relay.renew(connection)
+            except TransportError:
+                connection.abort()
+                raise
+            self._connections[host] = connection
+            self._made_at[host] = time.monotonic()
+
+    # ------------------------------------------------------------------ connected
+
+    def connection(self, host: str) -> Connection:
+        """The connection to a host.
+
+        Raises:
+            ConnectionLost: there is none.
+        """
+        connection = self._connections.get(host)
+        if connection is None:
+            raise ConnectionLost(f"{host}: there is no connection to it")
+        if not connection.alive:
+            raise ConnectionLost(connection.why_broken())
+        return connection
+
+    def is_alive(self, host: str) -> bool:
+        """Whether the connection to a host exists, as far as this machine knows."""
+        connection = self._connections.get(host)
+        return connection is not None and connection.alive
+
+    def run(self, host: str, entry: str, arguments: object) -> SshProgram:
+        """See `launcher.backends.connections.Commands.run`."""
+        from launcher.backends.ssh.program import SshProgram
+
+        connection, python = self.connection(host), self.python(host)
+        return SshProgram(connection, python, bootstrap.startup(python, entry, arguments))
+
+    def python(self, host: str) -> str:
+        """The Python that runs our programs on a host.
+
+        It is the host's ``python`` if that is a name, an absolute path or a path below ``~/``; else it is
+        ``python3``, as a path relative to the working folder of the tasks may not exist yet.
+        """
+        python = self._hosts[host].python or _PYTHON
+        return _PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
+
+    def relay(self, path: str) -> dict[str, int]:
+        """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""
+        from launcher.backends.ssh.relay import Relay
+
+        self._relay = Relay(path, self._notice)
+        return self._relay.open(self._connections, self._notice)
+
+    def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
+        """See `launcher.backends.connections.Forwarding.local_port`: until `close`."""
+        from launcher.backends.ssh.forward import Forward
+
+        if self._forward is None:
+            self._forward = Forward(self.connection, (host, port), preferred, self._notice)
+        self._forward.target = (host, port)
+        return self._forward.port

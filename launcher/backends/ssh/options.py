@@ -1,0 +1,334 @@
+"""The options for connecting to a host, from ssh_config, the hostfile and the command line.
+
+``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. All hosts that match the
+same ``Host`` lines share an answer, because a query takes as long as a login.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import pwd
+import re
+import shlex
+import subprocess
+import threading
+import urllib.parse
+from collections.abc import Iterable, Mapping
+
+from launcher.backends.ssh_query import STDIN, USER_FILE, ask_ssh, is_home_elsewhere
+from launcher.common.errors import TransportError
+from launcher.common.record import Record
+from launcher.common.text import NO_THREAD, host_text, why_not_started
+from launcher.common.trusted_io import read_regular
+from launcher.threads import is_no_thread
+
+#: The default port, which known_hosts and messages leave out.
+SSH_PORT = 22
+_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+_IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
+#: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
+_QUERY_LIMIT = 30.0
+#: Lines of ``ssh -v``: about a file that it reads; those that are no error begin with one of these.
+_READS, _NO_ERROR = "debug1: Reading configuration data ", ("debug", "OpenSSH_", "Pseudo-terminal")
+#: Values of an option that is off.
+_OFF = ("no", "false")
+#: Values of StrictHostKeyChecking that accept a new key. A changed key is always refused.
+_LENIENT = ("accept-new", "no", "off", "false")
+#: Characters of a name that a shell takes literally; others are refused in a ProxyCommand, as by OpenSSH.
+_PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
+
+
+#: The options of a host, each with its values in order.
+Values = dict[str, list[str]]
+
+
+class HostFailure(TransportError):
+    """One host can't be connected to.
+
+    Args:
+        text: without the name of the host; servers may have sent parts of it.
+        may_pass: whether another attempt may succeed.
+    """
+
+    def __init__(self, text: str, may_pass: bool = False) -> None:
+        super().__init__(host_text(text))
+        self.may_pass = may_pass
+
+
+class Place(Record):
+    """Address and port of an SSH server."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        """``10.0.0.3:22``, ``[fe80::1]:22``."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class HostOptions(Record):
+    """The options for connecting to one host."""
+
+    #: The host, as the user wrote it.
+    name: str
+    address: str
+    port: int
+    user: str
+    #: ``ProxyJump``: the gateways, the first one first.
+    gateways: tuple[str, ...] = ()
+    #: ``ProxyCommand`` with its tokens replaced; empty: none.
+    proxy_command: str = ""
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    #: The socket of the ssh-agent; empty: none.
+    agent: str = ""
+    #: ``inet``, ``inet6``; any other value: both.
+    address_family: str = "any"
+    #: Seconds; ``None``: the launch's.
+    connect_timeout: float | None = None
+    known_hosts: tuple[str, ...] = ()
+    system_known_hosts: tuple[str, ...] = ()
+    host_key_alias: str = ""
+    accept_new: bool = False
+    hash_known_hosts: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Address and port of its server."""
+        return Place(self.address, self.port)
+
+
+class Account(Record):
+    """The user of this process, as ``ssh`` knows it: the environment does not count."""
+
+    name: str
+    home: str
+
+
+def account() -> Account:
+    """Return the account of this process.
+
+    Raises:
+        HostFailure: Its user id has no name, as in a container that is started with any user id.
+    """
+    number = os.getuid()
+    try:
+        entry = pwd.getpwuid(number)
+    except KeyError as error:
+        line = f"me:x:{number}:{os.getgid()}::{os.path.expanduser('~')}:/bin/sh"
+        raise HostFailure(
+            f"the user id {number} of launch has no name on this machine, and ssh connects for named users "
+            f"only (ssh: No user exists for uid {number}); add it to the users, as the image or the "
+            f"entrypoint of a container can do, with: echo {line} >>/etc/passwd"
+        ) from error
+    return Account(entry.pw_name, entry.pw_dir)
+
+
+class Hop(Record):
+    """A host, or a gateway, as the user wrote it."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+
+
+def host_options(hop: Hop, queries: Queries | None = None) -> HostOptions:
+    """The options of a host; the hop's own values override ssh_config.
+
+    Args:
+        hop: the host.
+        queries: of this launch; ``None``: ``ssh`` is asked about this host.
+
+    Raises:
+        HostFailure: ssh_config can't be read, or has a wrong value.
+    """
+    try:
+        return _options(hop, (queries or Queries()).ask(hop))
+    except ValueError as error:
+        raise HostFailure(f"{USER_FILE} has a wrong value: {error}") from error
+
+
+def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
+    def value(key: str, default: str = "") -> str:
+        found = values.get(key, [default])[0]
+        return default if found.lower() == "none" else found
+
+    address = value("hostname", hop.name)
+    own_name = account().name
+    user, port = hop.user or value("user") or own_name, hop.port or int(value("port", str(SSH_PORT)))
+    tokens = {"h": address, "n": hop.name, "p": str(port), "r": user, "u": own_name, "%": "%"}
+    tokens["d"] = os.path.expanduser("~")
+
+    def path(text: str) -> str:
+        return os.path.expanduser(_expanded(text, tokens))
+
+    command = value("proxycommand")
+    if command and not all(_PLAIN.fullmatch(text) for text in (address, hop.name, user)):
+        raise HostFailure(
+            f"the shell of its ProxyCommand would interpret characters in its name or user: {hop}"
+        )
+    identities = [file for file in values.get("identityfile", _IDENTITIES) if file.lower() != "none"]
+    agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    timeout = value("connecttimeout")
+    return HostOptions(
+        name=hop.name,
+        address=address,
+        port=port,
+        user=user,
+        gateways=_gateways(hop, address, value("proxyjump")),
+        proxy_command=_expanded(command, tokens),
+        identity_files=tuple(path(file).removesuffix(".pub") for file in identities),
+        identities_only=value("identitiesonly").lower() == "yes",
+        agent={"SSH_AUTH_SOCK": os.environ.get("SSH_AUTH_SOCK", ""), "none": ""}.get(agent, path(agent)),
+        address_family=value("addressfamily", "any").lower(),
+        connect_timeout=float(timeout) if timeout else None,
+        known_hosts=_files(values, "userknownhostsfile", _KNOWN_HOSTS),
+        system_known_hosts=_files(values, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
+        host_key_alias=value("hostkeyalias"),
+        accept_new=value("stricthostkeychecking").lower() in _LENIENT,
+        hash_known_hosts=value("hashknownhosts").lower() == "yes",
+    )
+
+
+def _expanded(text: str, tokens: Mapping[str, str]) -> str:
+    """The text with tokens such as ``%h`` replaced; unknown tokens stay."""
+    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:
+    paths = shlex.split(values.get(key, [default])[0])
+    return tuple(os.path.expanduser(path) for path in paths if path.lower() != "none")
+
+
+def _gateways(hop: Hop, address: str, written: str) -> tuple[str, ...]:
+    """The gateways of a ``ProxyJump``; none if the host itself is the last of them."""
+    hops = tuple(part.strip() for part in written.split(",") if part.strip())
+    return () if not hops or parse_hop(hops[-1]).name in (hop.name, address) else hops
+
+
+def parse_hop(text: str) -> Hop:
+    """A gateway in the form of ``ProxyJump``: ``[user@]host[:port]``, or ``ssh://...``.
+
+    Raises:
+        HostFailure: it has another form.
+    """
+    try:
+        parts = urllib.parse.urlsplit(text if "://" in text else f"ssh://{text}")
+        name, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise HostFailure(f"{text!r} is not a gateway: {error}; expected [user@]host[:port]") from error
+    if not name:
+        raise HostFailure(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
+    at = text.lower().rfind(name)
+    return Hop(text[at : at + len(name)], parts.username, port)
+
+
+class Queries:
+    """Asks ``ssh -G`` about hosts, once for all that match the same ``Host`` lines. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._first = threading.Lock()
+        #: The patterns of all ``Host`` lines, after the first query; ``None``: there is a ``Match``.
+        self._patterns: list[list[str] | None] = []
+        #: By what decides about the options: the host that was asked about, and the answer.
+        self._answers: dict[object, tuple[str, Values]] = {}
+        self._asking: dict[object, threading.Lock] = {}
+
+    def ask(self, hop: Hop) -> Values:
+        """The options of a host, each with its values in order.
+
+        Raises:
+            HostFailure: ``ssh`` fails.
+        """
+        with self._first:
+            if not self._patterns:
+                values, files = _from_ssh(hop)
+                self._patterns.append(_patterns(files))
+                self._answers[self._key(hop)] = hop.name, values
+        key = self._key(hop)
+        with self._asking.setdefault(key, threading.Lock()):
+            if key not in self._answers:
+                self._answers[key] = hop.name, _from_ssh(hop)[0]
+        name, values = self._answers[key]
+        if name == hop.name:
+            return values
+        return {**values, "hostname": [hop.name]} if _is_shared(name, values) else _from_ssh(hop)[0]
+
+    def _key(self, hop: Hop) -> object:
+        patterns, name = self._patterns[0], hop.name.lower()
+        matches = [hop.name] if patterns is None else [fnmatch.fnmatchcase(name, each) for each in patterns]
+        return (hop.user, hop.port, *matches)
+
+
+def _patterns(files: Iterable[str]) -> list[str] | None:
+    """The patterns of all ``Host`` lines; ``None``: a ``Match`` decides, or a file can't be read."""
+    found: list[str] = []
+    for path in files:
+        try:
+            text = read_regular(path).decode("utf-8", "surrogateescape")
+        except OSError:
+            return None
+        for keyword, rest in re.findall(r"(?im)^[ \t]*(host|match)\b[ \t=]*(.*)", text):
+            words = rest.replace('"', " ").split()
+            if keyword.lower() == "host":
+                found += (word.lstrip("!") for word in words)
+            elif words not in (["all"], ["final", "all"]):
+                return None
+    return found
+
+
+def _is_shared(name: str, values: Values) -> bool:
+    """Whether other hosts that match the same lines have these options, but for the name."""
+    others = (text for key, texts in values.items() if key not in ("host", "hostname") for text in texts)
+    unchanged = values.get("hostname") == [name] and values.get("canonicalizehostname", ["no"])[0] in _OFF
+    return unchanged and not any(name in text for text in others)
+
+
+def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
+    """The output of ``ssh -G``, and the files that it has read; nothing if both ``ssh`` and a file lack."""
+    file, home = os.path.expanduser(USER_FILE), account().home
+    arguments = ["-v"]
+    arguments += ["-l", hop.user] if hop.user else []
+    arguments += ["-p", str(hop.port)] if hop.port else []
+    try:
+        done = ask_ssh([*arguments, "--", hop.name], home, _QUERY_LIMIT)
+    except FileNotFoundError as error:
+        if os.path.exists(file):
+            raise HostFailure(f"the `ssh` command, which reads {USER_FILE}, is missing here") from error
+        return {}, []
+    except OSError as error:
+        raise HostFailure(f"ssh -G {hop.name} can't be started: {why_not_started(error)}") from error
+    except subprocess.TimeoutExpired as error:
+        raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
+    lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
+    if done.returncode:
+        lines = [line for line in lines if not line.startswith(_NO_ERROR)] or ["it failed without a message"]
+        raise HostFailure(f"{USER_FILE} can't be understood: {lines[0]}")
+    values: Values = {}
+    for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
+        key, _, text = line.partition(" ")
+        if is_home_elsewhere(home) and key == "userknownhostsfile":  # the only paths that ssh has expanded
+            text = text.replace(f"{home}/", "~/")
+        values.setdefault(key, []).append(text)
+    files = [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
+    return values, [path for path in files if path != STDIN]
+
+
+def unexpected(error: Exception) -> str:
+    """A message for any other error, mostly a limit of this machine."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
+    if is_no_thread(error):
+        return f"no connection can be made here: {NO_THREAD}"
+    return f"no connection can be made: {type(error).__name__}: {reason_of(error)}"
+
+
+def reason_of(error: Exception) -> str:
+    """The text of an exception on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko's
+    return host_text(" ".join(text.split())) or type(error).__name__

@@ -1,0 +1,153 @@
+"""Forwards ports of the hosts to a Unix socket of this machine, as ``ssh -R`` does.
+
+::
+
+    task ══ 127.0.0.1:PORT on its host ══ ssh server ══ connection ══ a thread here ══ Unix socket ══ program
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from paramiko import Channel, SSHException
+
+from launcher.backends.connections import for_each
+from launcher.backends.ssh.connection import Connection
+from launcher.backends.ssh.options import reason_of
+from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
+from launcher.common.errors import TransportError
+from launcher.common.trusted_io import connect_unix
+
+#: Largest number of connections through one host; further ones are closed at once.
+MOST_CONNECTIONS = 64
+#: Seconds for which the port of a lost connection is requested again, and between two requests: the old
+#: server process may still hold the port.
+_RENEW_LIMIT, _RETRY = 60.0, 0.25
+#: Seconds for the program here to accept a connection.
+_CONNECT_LIMIT = 10.0
+_LOOPBACK = "127.0.0.1"
+
+
+class Relay:
+    """The forwarded ports of all hosts.
+
+    Args:
+        path: of the Unix socket here.
+        notify: gets lines for the user; called by any thread.
+    """
+
+    def __init__(self, path: str, notify: Callable[[str], None]) -> None:
+        self._path = path
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._ports: dict[str, int] = {}
+        self._open: dict[str, set[socket.socket]] = {}
+        self._notified: set[str] = set()
+        self._closing = threading.Event()
+
+    def open(self, connections: Mapping[str, Connection], notice: Callable[[str], None]) -> dict[str, int]:
+        """Request a port of every host, in parallel; a message names hosts without one.
+
+        Args:
+            connections: by host.
+            notice: gets a line if that takes long.
+
+        Returns:
+            The ports, by host.
+        """
+        for_each(connections, lambda host: self._request(connections[host]), notice, "opening a port")
+        return dict(self._ports)
+
+    def renew(self, connection: Connection) -> None:
+        """Request the same port again, on a new connection to its host, without waiting.
+
+        Raises:
+            TransportError: No thread is left.
+        """
+        if connection.host in self._ports:
+            start_thread("ssh relay", self._request, connection)
+
+    def _request(self, connection: Connection) -> None:
+        """Request a port; if it was open before, try again until the limit."""
+
+        def arrived(channel: Channel, *_: object) -> None:
+            try:
+                start_thread("ssh relay", self._forward, host, channel)  # paramiko's thread must not wait
+            except TransportError as error:
+                self._refused(host, error)
+                close_channel(channel)
+
+        host, deadline = connection.host, time.monotonic() + _RENEW_LIMIT
+        port = self._ports.get(host, 0)
+        while connection.alive and not self._closing.is_set():
+            try:
+                self._ports[host] = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
+                return
+            except (SSHException, EOFError, OSError) as error:
+                if not port:
+                    why = "it forwards no ports (AllowTcpForwarding, PermitListen)"
+                    why = why if isinstance(error, SSHException) else reason_of(error)
+                    self._notify_once(f"{host}: its ssh server opens no port for its tasks: {why}")
+                    return
+            if time.monotonic() > deadline:
+                text = f"port {port} there, forwarded to this machine for its tasks, can't be opened again"
+                self._notify_once(f"{host}: {text}")
+                return
+            self._closing.wait(_RETRY)
+
+    def _forward(self, host: str, channel: Channel) -> None:
+        """Serve one connection to the port."""
+        here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with self._lock:
+            open_here = self._open.setdefault(host, set())
+            full = len(open_here) >= MOST_CONNECTIONS
+            if not full:
+                open_here.add(here)
+        try:
+            if full:
+                text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
+                self._notify_once(f"{host}: {text}")
+            elif self._is_connected(here, host):
+                join_both("ssh relay", here, channel)
+        except OSError:  # the program here has closed the connection
+            pass
+        except TransportError as error:
+            self._refused(host, error)
+        finally:
+            with self._lock:
+                open_here.discard(here)
+            close_channel(channel)
+            close_socket(here)
+
+    def _is_connected(self, here: socket.socket, host: str) -> bool:
+        try:
+            connect_unix(here, self._path, _CONNECT_LIMIT)
+        except OSError as error:
+            self._notify_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
+            return False
+        here.settimeout(None)
+        return not self._closing.is_set()
+
+    def _refused(self, host: str, why: TransportError) -> None:
+        """Say that a connection to the port of a host was closed at once."""
+        self._notify_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
+
+    def _notify_once(self, text: str) -> None:
+        with self._lock:
+            is_new = text not in self._notified and not self._closing.is_set()
+            self._notified.add(text)
+        if is_new:
+            self._notify(text)
+
+    def close(self) -> None:
+        """End all connections; the ports go with the connections to the hosts."""
+        self._closing.set()
+        with self._lock:
+            open_here = [here for sockets in self._open.values() for here in sockets]
+        for here in open_here:
+            with suppress(OSError):  # not connected yet
+                here.shutdown(socket.SHUT_RDWR)

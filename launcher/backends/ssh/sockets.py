@@ -1,0 +1,117 @@
+"""The way to a host's SSH server: a TCP connection, or a ``ProxyCommand``.
+
+This module does not import paramiko: the first connections are made while paramiko is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from typing import IO
+
+from launcher.backends.ssh.options import HostFailure, Place, reason_of
+from launcher.common.text import last_line, why_not_started
+
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+#: TCP keepalive: seconds of silence before the first probe, between two probes, number of lost probes.
+_KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 15,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    # Milliseconds that sent data may stay unacknowledged.
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
+#: Seconds for a ProxyCommand to end after a signal; bytes of its stderr that are read.
+_PROXY_END, _PROXY_STDERR = 1.0, 4096
+
+
+def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
+    """A connection to the first address of a host that accepts one.
+
+    Raises:
+        HostFailure: none does.
+    """
+    deadline = time.monotonic() + seconds
+    kind = _FAMILIES.get(family, socket.AF_UNSPEC)
+    # Python prepares the tables of international names, 10 ms, for any name that is not bytes.
+    name = place.address.encode() if place.address.isascii() else place.address
+    try:
+        found = socket.getaddrinfo(name, place.port, kind, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long
+        passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
+        reason = "no name server answers" if passing else "no such name"
+        advice = "check the spelling, or give HostName in ~/.ssh/config"
+        raise HostFailure(f"{place.address!r} was not found ({reason}); {advice}", passing) from error
+    failure: OSError = TimeoutError()
+    for number, (kind, _, _, _, address) in enumerate(found):
+        sock = socket.socket(kind, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(max(0.001, (deadline - time.monotonic()) / (len(found) - number)))
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+    if isinstance(failure, TimeoutError):
+        text = f"no answer from {place} within {seconds:g}s; is it up, is a firewall between?"
+    elif failure.errno == errno.ECONNREFUSED:
+        text = f"{place} refused the connection; does an ssh server run there, on this port?"
+    elif failure.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        text = f"no route to {place}; is it up and on a network that this machine reaches?"
+    else:
+        text = f"{place} can't be connected to: {reason_of(failure)}"
+    raise HostFailure(text, may_pass=True) from failure
+
+
+class ProxyCommand:
+    """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
+
+    Raises:
+        HostFailure: it can't be started.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._lock = threading.Lock()
+        #: The last line of its stderr; set by `close`.
+        self.last_line = ""
+        self.socket, other = socket.socketpair()
+        with other:
+            try:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", command],
+                    stdin=other.fileno(),
+                    stdout=other.fileno(),
+                    stderr=self._stderr,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self.socket.close()
+                raise HostFailure(
+                    f"its ProxyCommand {command!r} can't be started: {why_not_started(error)}"
+                ) from error
+
+    def close(self) -> None:
+        """End the command and the processes of its group."""
+        with self._lock:
+            if self._stderr.closed:
+                return
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if self._process.poll() is None:
+                    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                        os.killpg(self._process.pid, number)
+                        self._process.wait(_PROXY_END)
+            self._stderr.seek(0)
+            self.last_line = last_line(self._stderr.read(_PROXY_STDERR).decode("utf-8", "replace"))
+            self._stderr.close()

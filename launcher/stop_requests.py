@@ -1,6 +1,6 @@
 """Decides which requests to stop a launch are one request, and which one means "at once". Pure.
 
-`launcher.supervisor.requests` asks it about a job that runs, `launcher.job_run.interrupts` about the time
+`launcher.supervisor.requests` asks it about a job that runs, `launcher.launch.interrupts` about the time
 before and after.
 """
 

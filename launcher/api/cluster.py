@@ -21,7 +21,7 @@ from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Peer
 from launcher.feed.sources import FILLS
 from launcher.job import MOST_TASKS, RunPaths
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 from launcher.runs.run import json_of
 
 if TYPE_CHECKING:

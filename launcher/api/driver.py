@@ -132,7 +132,7 @@ class Driver:
             raise
 
     def command(self, fields: Mapping[str, Any]) -> None:
-        """Send a command, see `launcher.job_run.orchestrator`; nothing happens if the launcher has ended."""
+        """Send a command, see `launcher.launch.orchestrator`; nothing happens if the launcher has ended."""
         with suppress(OSError, IndexError):
             os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
 

@@ -49,7 +49,7 @@ from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
 

@@ -55,7 +55,7 @@ class Launch(Record):
     usual: tuple[Any, Any]
     #: Gets lines for the user; any thread may call it.
     notice: Callable[[str], None]
-    #: See `launcher.job_run.interrupts.Interrupts.ignore`.
+    #: See `launcher.launch.interrupts.Interrupts.ignore`.
     ignore_signals: Callable[[], None]
     #: Nothing is started: the transport acquires nothing.
     dry_run: bool = False

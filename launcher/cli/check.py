@@ -25,7 +25,7 @@ from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
 from launcher.findings import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
 from launcher.job import Host
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 from launcher.output.jsonl import record_as_dict
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 

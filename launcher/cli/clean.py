@@ -9,7 +9,7 @@ from launcher.backends.cleaning import Cleaning
 from launcher.cli.connecting import add_connecting, commands
 from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 
 SUMMARY = "remove containers, networks, jobs and pods that launches have left"
 

@@ -14,7 +14,7 @@ from launcher.backends.launch_request import Asked, Inventory, Reaching
 from launcher.common.errors import Fault, JobError
 from launcher.config import values
 from launcher.job import Host
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
 _LEAST_LEASE = 6
@@ -74,7 +74,7 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
         InputError: the options do not fit.
         TransportError: no allocation is active, the queue grants none, or its list of hosts is empty.
     """
-    from launcher.job_run.run import new_job_id
+    from launcher.launch.run import new_job_id
 
     for transport in backends.transports().values():
         with transport.present(Asked(args, named=named), new_job_id(), print_notice) as found:

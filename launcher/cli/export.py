@@ -21,10 +21,10 @@ from launcher.common.errors import Fault, JobError
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
-from launcher.job_run.notices import print_notice
-from launcher.job_run.options import COMMAND_LINE, Options
-from launcher.job_run.run import check_programs_here
-from launcher.job_run.tensorboard import ROLE as TENSORBOARD
+from launcher.launch.notices import print_notice
+from launcher.launch.options import COMMAND_LINE, Options
+from launcher.launch.run import check_programs_here
+from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 SUMMARY = "write a job as a file for Kubernetes, Slurm or Docker Compose"

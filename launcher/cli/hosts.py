@@ -12,7 +12,7 @@ from launcher.cli.tables import print_table
 from launcher.common.text import counted
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 
 SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
 

@@ -35,10 +35,10 @@ from launcher.job import (
     Role,
     deciding_roles,
 )
-from launcher.job_run.notices import print_notice
-from launcher.job_run.options import COMMAND_LINE, Options, Sources
-from launcher.job_run.tensorboard import ROLE as TENSORBOARD
-from launcher.job_run.tensorboard import tensorboard_role
+from launcher.launch.notices import print_notice
+from launcher.launch.options import COMMAND_LINE, Options, Sources
+from launcher.launch.tensorboard import ROLE as TENSORBOARD
+from launcher.launch.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
 
 #: Options that are also keys of job files; the command line overrides the file.

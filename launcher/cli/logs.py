@@ -18,10 +18,10 @@ from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import listed, printable
 from launcher.config.values import option, whole
-from launcher.job_run.questions import Events
 from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, tail
 from launcher.output.table import verdict
+from launcher.runs.client import Events
 from launcher.runs.run import Run, RunState, all_runs, find, selected, tasks
 
 SUMMARY = "print the output of the tasks of a run"

@@ -18,7 +18,7 @@ from launcher.common.text import counted, listed
 from launcher.config import values
 from launcher.config.hostfile import read_hosts
 from launcher.environments.requirements import Requirements, wanted
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 
 SUMMARY = "make the same Python environment on every host"
 

@@ -20,11 +20,11 @@ from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, counted_roles, duration, printable
-from launcher.job_run.questions import Events, Snapshot, snapshot
 from launcher.output.jsonl import record_as_dict
 from launcher.output.logs import last_lines
 from launcher.output.table import result_table
 from launcher.output.tensorflow_notices import last_of_program
+from launcher.runs.client import Events, Snapshot, snapshot
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
 

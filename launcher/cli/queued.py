@@ -9,7 +9,7 @@ from launcher import backends
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, Queue, Queued
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import printable
-from launcher.job_run.notices import print_notice
+from launcher.launch.notices import print_notice
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 
 #: Seconds between two questions to a queue.

@@ -13,7 +13,7 @@ from launcher.common.errors import LaunchError
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, listed
 from launcher.config.values import duration, option
-from launcher.job_run.questions import Events, ask, snapshot
+from launcher.runs.client import Events, ask, snapshot
 from launcher.runs.run import Run, find, selected
 
 SUMMARY = "stop tasks of a running job, and start them again"

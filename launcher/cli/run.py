@@ -15,9 +15,9 @@ from launcher.cli.parser import Parser
 from launcher.config import values
 from launcher.config.values import REPEATABLE, option, whole
 from launcher.job import MOST_TASKS, RESTART_CHOICES
-from launcher.job_run.interrupts import stop_at_end_of_file
-from launcher.job_run.options import DESCRIPTORS, Options
-from launcher.job_run.run import run_job
+from launcher.launch.interrupts import stop_at_end_of_file
+from launcher.launch.options import DESCRIPTORS, Options
+from launcher.launch.run import run_job
 
 SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: the job could not be started.
     """
     if args.submitted is not None:
-        from launcher.job_run.detach import run_submitted
+        from launcher.launch.detach import run_submitted
 
         return run_submitted(args.submitted)
     if args.until_eof_fd is not None:
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_of(args)
     if not options.detach or options.dry_run:
         return run_job(options)
-    from launcher.job_run.detach import run_detached
+    from launcher.launch.detach import run_detached
 
     return run_detached(options)
 
@@ -206,6 +206,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option(parser, "--help-all", "show every option, and exit", action=_HelpAll, nargs=0)
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     option(parser, "--version", "show the version, and exit", action="version", version=version)
-    output("--submitted FILE", argparse.SUPPRESS)  # for a launcher in a cluster: launcher.job_run.detach
+    output("--submitted FILE", argparse.SUPPRESS)  # for a launcher in a cluster: launcher.launch.detach
     for name in DESCRIPTORS:
         output(f"{name} N", argparse.SUPPRESS, _descriptor)

@@ -286,10 +286,10 @@ NO_DEFAULTS = Setting(
     "no_defaults", switch, "ignore launch.toml and pyproject.toml beside the program", default=False
 )
 
-#: The options of a launcher in a cluster, see `launcher.job_run.detach`.
+#: The options of a launcher in a cluster, see `launcher.launch.detach`.
 SUBMITTED: Setting[str | None] = Setting("submitted", any_text, metavar="FILE", default=None)
 # Descriptors of programs that start `launch`, as the Python API does: `launcher.output.jsonl`,
-# `launcher.job_run.orchestrator`, `launcher.config.jobfile`, `launcher.job_run.interrupts`.
+# `launcher.launch.orchestrator`, `launcher.config.jobfile`, `launcher.launch.interrupts`.
 EVENTS_FD: Setting[int | None] = Setting("events_fd", _descriptor, metavar="N", default=None)
 COMMANDS_FD: Setting[int | None] = Setting("commands_fd", _descriptor, metavar="N", default=None)
 ROLES_FD: Setting[int | None] = Setting("roles_fd", _descriptor, metavar="N", default=None)

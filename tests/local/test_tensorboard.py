@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.ports import first_free
-from launcher.job_run.tensorboard import PORTS
+from launcher.launch.tensorboard import PORTS
 from tests.conftest import Launch
 from tests.local.board import FOLDER, page_of, url_of, waits_for
 from tests.local.seeing import last_run

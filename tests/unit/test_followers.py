@@ -12,7 +12,7 @@ import pytest
 
 from launcher.common.errors import LaunchError
 from launcher.event_loop import Loop
-from launcher.job_run.followers import Followers
+from launcher.launch.followers import Followers
 from launcher.output.run_files import Recent
 
 

@@ -11,9 +11,9 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.common.events import SignalSent, TaskOutput, Tell
 from launcher.job import Host, JobSpec, Program, Role
-from launcher.job_run.notices import Notices
-from launcher.job_run.orchestrator import joined
-from launcher.job_run.plan import plan_as_dict
+from launcher.launch.notices import Notices
+from launcher.launch.orchestrator import joined
+from launcher.launch.plan_output import plan_as_dict
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 

@@ -20,9 +20,9 @@ from launcher.files.requests import Item, parse_collects, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, left_out, read_trees
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
-from launcher.job_run.interrupts import Interrupts
-from launcher.job_run.notices import print_notice
-from launcher.job_run.options import Options
+from launcher.launch.interrupts import Interrupts
+from launcher.launch.notices import print_notice
+from launcher.launch.options import Options
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"

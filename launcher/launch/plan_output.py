@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import listed, printable, shortened
 from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, TaskPlan
-from launcher.job_run.options import DESCRIPTORS
+from launcher.launch.options import DESCRIPTORS
 from launcher.scheduler.plan import completed, make_plan
 
 #: Version of ``plan.json``.

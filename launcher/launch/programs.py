@@ -12,7 +12,7 @@ from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import listed
 from launcher.job import Host, Placed, Placement, ProgramKind, Role
-from launcher.job_run.options import COMMAND_LINE, Options
+from launcher.launch.options import COMMAND_LINE, Options
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 

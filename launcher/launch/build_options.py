@@ -51,11 +51,11 @@ from launcher.job import (
     deciding_roles,
 )
 from launcher.job import RELAY as RELAY_VARIABLE
-from launcher.job_run.notices import print_notice
-from launcher.job_run.options import COMMAND_LINE as ON_COMMAND_LINE
-from launcher.job_run.options import Options, Sources
-from launcher.job_run.tensorboard import ROLE as TENSORBOARD_ROLE
-from launcher.job_run.tensorboard import tensorboard_role
+from launcher.launch.notices import print_notice
+from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
+from launcher.launch.options import Options, Sources
+from launcher.launch.tensorboard import ROLE as TENSORBOARD_ROLE
+from launcher.launch.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
 
 #: Role -> the row of its number of tasks.

@@ -1,4 +1,4 @@
-"""The other end of the control socket (`launcher.job_run.control`): questions to the launcher of a run."""
+"""The other end of the control socket (`launcher.launch.control`): questions to the launcher of a run."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from launcher.common.text import listed
 from launcher.common.trusted_io import BACKLOG, PACKET, accept_own, control_address
 from launcher.common.validation import FieldReader
 from launcher.event_loop import Loop
-from launcher.job_run.followers import Followers
+from launcher.launch.followers import Followers
 from launcher.output.jsonl import record_as_dict
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase

@@ -25,16 +25,16 @@ from launcher.common.text import counted, counted_roles, listed
 from launcher.common.trusted_io import similar_file
 from launcher.event_loop import Loop
 from launcher.job import RELAY, Host, JobSpec, Placed, Placement, RunPaths
-from launcher.job_run.interrupts import Interrupts
-from launcher.job_run.notices import HostHints, Notices, print_notice
-from launcher.job_run.options import Options
-from launcher.job_run.programs import check_programs
-from launcher.job_run.reports import Unstarted, write_report
-from launcher.job_run.tensorboard import Board, with_output_folder
+from launcher.launch.interrupts import Interrupts
+from launcher.launch.notices import HostHints, Notices, print_notice
+from launcher.launch.options import Options
+from launcher.launch.programs import check_programs
+from launcher.launch.reports import Unstarted, write_report
+from launcher.launch.tensorboard import Board, with_output_folder
 from launcher.scheduler.placement import place
 
 if TYPE_CHECKING:
-    from launcher.job_run.staging import Staging
+    from launcher.launch.staged_files import Staging
     from launcher.output.renderers import Background
     from launcher.runs.run import Run
 
@@ -105,7 +105,7 @@ def _with_inventory(
             check_programs(options, placement, inventory.here)
         staging = None
         if launch.commands:
-            from launcher.job_run.staging import Staging  # with compression and pathspec
+            from launcher.launch.staged_files import Staging  # with compression and pathspec
 
             staging = Staging(options, inventory, placement)
         if options.dry_run:
@@ -177,7 +177,7 @@ def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[st
 
 def _import_the_rest() -> None:
     """Import what `_launch` needs."""
-    from launcher.job_run import display, orchestrator  # noqa: F401
+    from launcher.launch import display, orchestrator  # noqa: F401
 
 
 def _selection(options: Options, placement: Placement) -> frozenset[str] | None:
@@ -194,7 +194,7 @@ def _selection(options: Options, placement: Placement) -> frozenset[str] | None:
 
 
 def _show_plan(options: Options, inventory: Inventory, placement: Placement, staging: Staging | None) -> int:
-    from launcher.job_run.plan import show_plan
+    from launcher.launch.plan_output import show_plan
 
     expected = placement if staging is None else staging.expected()
     if options.tensorboard == "":
@@ -234,8 +234,8 @@ def _launch(
             _name_idle_hosts(inventory.hosts, placement)
         made = options.transport.hosts(launch, inventory, placement, loop)
         hosts = stack.enter_context(made or Machines(options.transport, launch, inventory, placement, loop))
-        from launcher.job_run.display import JobDisplay, tmux_session
-        from launcher.job_run.orchestrator import Moves, Orchestrator
+        from launcher.launch.display import JobDisplay, tmux_session
+        from launcher.launch.orchestrator import Moves, Orchestrator
         from launcher.output.jsonl import record_as_dict
         from launcher.output.renderers import Opening
         from launcher.output.run_files import write_json

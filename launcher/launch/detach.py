@@ -25,11 +25,11 @@ from launcher.common.report import Report
 from launcher.common.text import printable, signal_name, why_not_started
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER, RunPaths
-from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
-from launcher.job_run.notices import print_notice
-from launcher.job_run.options import Options
-from launcher.job_run.reports import Unstarted
-from launcher.job_run.run import check_programs_here, launch_of, new_job_id, run_job
+from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
+from launcher.launch.notices import print_notice
+from launcher.launch.options import Options
+from launcher.launch.reports import Unstarted
+from launcher.launch.run import check_programs_here, launch_of, new_job_id, run_job
 from launcher.output.logs import GrowingLog
 from launcher.output.renderers import Opening, Shown
 from launcher.runs.folder import batched, create, discard

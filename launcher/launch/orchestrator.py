@@ -21,13 +21,13 @@ from launcher.common.trusted_io import read_regular
 from launcher.common.validation import FieldReader
 from launcher.event_loop import Loop, Timer
 from launcher.job import STOP_NOW, Host, JobSpec, Placement, Plan, RunPaths
-from launcher.job_run.control import Control
-from launcher.job_run.display import JobDisplay
-from launcher.job_run.followers import Followers
-from launcher.job_run.interrupts import Interrupts
-from launcher.job_run.notices import HostHints, Notices
-from launcher.job_run.plan import plan_as_dict
-from launcher.job_run.tensorboard import PORTS, TASK, Board
+from launcher.launch.control import Control
+from launcher.launch.display import JobDisplay
+from launcher.launch.followers import Followers
+from launcher.launch.interrupts import Interrupts
+from launcher.launch.notices import HostHints, Notices
+from launcher.launch.plan_output import plan_as_dict
+from launcher.launch.tensorboard import PORTS, TASK, Board
 from launcher.output.renderers import Opening, Shown
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads

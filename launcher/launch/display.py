@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from launcher.common.events import StopAsked, Tell, now
 from launcher.common.report import Report
 from launcher.job import RunPaths
-from launcher.job_run.interrupts import Interrupts
-from launcher.job_run.options import Options
+from launcher.launch.interrupts import Interrupts
+from launcher.launch.options import Options
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import Options as ConsoleOptions
 from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Source of faults of several options together, and of roles that options make.
 COMMAND_LINE = "command line"
 #: Options of programs that start `launch`, as the Python API does: launcher.output.jsonl,
-#: launcher.config.jobfile, launcher.job_run.interrupts.
+#: launcher.config.jobfile, launcher.launch.interrupts.
 DESCRIPTORS = ("--events-fd", "--commands-fd", "--roles-fd", "--until-eof-fd")
 
 
@@ -75,7 +75,7 @@ class Options(Record):
     dry_run: bool = False
     #: An inherited pipe for events, see `launcher.output.jsonl.EventPipe`.
     events_fd: int | None = None
-    #: An inherited pipe with commands, see `launcher.job_run.orchestrator`.
+    #: An inherited pipe with commands, see `launcher.launch.orchestrator`.
     commands_fd: int | None = None
     sources: Sources = Sources()
     #: Notes on the options, for the user.

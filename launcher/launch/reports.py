@@ -14,8 +14,8 @@ from launcher.common import events
 from launcher.common.errors import HostsError, LaunchError, TransportError
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.job import Placement, RunPaths
-from launcher.job_run.notices import print_notice
-from launcher.job_run.options import Options
+from launcher.launch.notices import print_notice
+from launcher.launch.options import Options
 
 _INTERRUPTED, _TIMED_OUT = 130, 124
 

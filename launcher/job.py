@@ -218,7 +218,7 @@ class OnFailure(enum.Enum):
     CONTINUE = "continue"  #: the others continue; the job still fails
 
 
-#: Values of ``--restart``, and of ``restart:`` in a role: see `launcher.supervisor.restarts`.
+#: Values of ``--restart``, and of ``restart:`` in a role: see `launcher.supervisor.restart_policy`.
 RESTART_CHOICES = ("auto", "task", "job")
 ROLE_RESTART_CHOICES = ("never", "task", "job")
 
@@ -235,7 +235,8 @@ class Policy(Record):
     timeout_text: str = ""
     #: Largest number of restarts after failures.
     restarts: int = 0
-    #: What starts again after a failure, see `launcher.supervisor.restarts`: ``auto``, ``task`` or ``job``.
+    #: What starts again after a failure, see `launcher.supervisor.restart_policy`: ``auto``, ``task`` or
+    #: ``job``.
     restart: str = "auto"
     #: Seconds after which a silent task counts as failed, and as the user wrote it; ``None``: never.
     stall: float | None = None

@@ -22,7 +22,7 @@ from launcher.common.record import Record
 from launcher.common.text import Waiting
 from launcher.config.hostfile import read_hosts
 from launcher.job import MOST_TASKS
-from launcher.supervisor.restarts import cannot_import
+from launcher.supervisor.restart_policy import cannot_import
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,7 +12,7 @@ from launcher.common.text import duration, listed
 from launcher.supervisor.ending import report_failure, stop_tasks
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.moving import LOOK, choose, hold_ports
-from launcher.supervisor.restarts import FIRST, OUTSIDE, PREEMPTED
+from launcher.supervisor.restart_policy import FIRST, OUTSIDE, PREEMPTED
 from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase
 from launcher.supervisor.steps import longest, quick
 from launcher.supervisor.tasks import Restart, Stage, TaskRecord

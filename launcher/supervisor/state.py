@@ -15,7 +15,7 @@ from launcher.common.report import Failure, Reason
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.stop_requests import StopRequests
 from launcher.supervisor.hosts import HostRecord, Hosts, HostState
-from launcher.supervisor.restarts import Restarts
+from launcher.supervisor.restart_policy import Restarts
 from launcher.supervisor.steps import orderly
 from launcher.supervisor.tasks import Restart, TaskRecord, Tasks
 

@@ -49,7 +49,7 @@ from launcher.job import (
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import JobState, Machine
-from launcher.supervisor.restarts import Restarts
+from launcher.supervisor.restart_policy import Restarts
 from tests.histories.invariants import validate
 
 CommandKind = TypeVar("CommandKind", bound=Command)

@@ -8,7 +8,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, TaskState
 from launcher.scheduler.placement import place
-from launcher.supervisor.restarts import Restarts
+from launcher.supervisor.restart_policy import Restarts
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 
 GROUPS = """

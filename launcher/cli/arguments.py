@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from launcher.cli import peers
+from launcher.cli import foreign_options
 from launcher.cli.help_text import COLUMNS
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record
@@ -85,9 +85,9 @@ class RowParser(argparse.ArgumentParser):
         name, equals, value = option.partition("=")
         following = [value] if equals else list(words[words.index(option) + 1 :]) if option in words else []
         attached = re.fullmatch(r"(-[A-Za-z])(\d+)", option)  # -n4
-        if attached and peers.option(attached[1]):
+        if attached and foreign_options.option(attached[1]):
             name, following = attached[1], [attached[2]]
-        peer = peers.option(name)
+        peer = foreign_options.option(name)
         if peer is not None and self._has_all(peer.answer):
             raise UsageError([Fault("", printable(peer.fault(name, following[: peer.values])))])
         # --no-verbose is not a misspelt --verbose.
@@ -104,7 +104,7 @@ class RowParser(argparse.ArgumentParser):
         """Make ``-hosts`` an option that does not exist: argparse would read it as ``-h`` and ``osts``."""
         letters = {flag[1] for flag in self._flags() if len(flag) == 2}
         names = {flag[1:] for flag in self._flags() if flag.startswith("--")}
-        names |= {name for name in peers.OPTIONS if not name.startswith("--") and len(name) > 2}
+        names |= {name for name in foreign_options.OPTIONS if not name.startswith("--") and len(name) > 2}
         misread = sorted(name for name in names if name[1] in letters)
         hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
         self.add_argument(*misread, dest="refused", action=_Refuse, nargs="*", **hidden)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher.cli import peers
+from launcher.cli import foreign_options
 from launcher.cli.parser import COMMANDS, SYNOPSIS, command_module, command_parser, no_command
 from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.text import nearest, printable
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     rest = argv[1:] if argv[0] == name else argv
     args = argparse.Namespace(events_fd=None)
     try:
-        if argv[0] in peers.COMMANDS:
+        if argv[0] in foreign_options.COMMANDS:
             problem = no_command(argv[0])
             raise InputError([Fault("", f"{problem}; a program of that name: `launch run {argv[0]}`")])
         command_parser(name).parse_args(rest, args)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from launcher.cli import peers
+from launcher.cli import foreign_options
 from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import nearest, printable
@@ -101,7 +101,7 @@ def command_parser(name: str) -> Parser:
 def no_command(name: str) -> InputError:
     """The error that ``launch`` has no command of this name."""
     guess = nearest(name, COMMANDS)
-    meant = peers.COMMANDS.get(name) or (f"launch {guess}" if guess else "")
+    meant = foreign_options.COMMANDS.get(name) or (f"launch {guess}" if guess else "")
     known = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
     expected = f"type `{meant}`" if meant else known
     return InputError([Fault("", f"launch has no command {name!r}: {expected}")])
@@ -248,7 +248,7 @@ class Parser(argparse.ArgumentParser):
         self.conflict_handler = "resolve"  # an option that is added later replaces one of the same name
         self._refusing = self.add_argument_group()
         names = {name[1:] for name in self._long_names()}
-        names |= {name for name in peers.OPTIONS if not name.startswith("--") and len(name) > 2}
+        names |= {name for name in foreign_options.OPTIONS if not name.startswith("--") and len(name) > 2}
         self._add_hidden(sorted(names), "?", None)
 
     def _add_hidden(
@@ -263,9 +263,9 @@ class Parser(argparse.ArgumentParser):
         if not name.strip("-"):
             name = word
         attached = re.fullmatch(r"(-[A-Za-z])\d+", name)  # -n4
-        if attached and peers.option(attached[1]):
+        if attached and foreign_options.option(attached[1]):
             name = attached[1]
-        peer = peers.option(name)
+        peer = foreign_options.option(name)
         if peer is not None and self._has_all(peer.answer):
             values = "?" if equals or peer.values == 1 else peer.values
             self._add_hidden([name], values, peer.fault)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import peers
+from launcher.cli import foreign_options
 from launcher.cli.parser import COMMANDS, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
@@ -389,10 +389,10 @@ def test_a_program_that_is_called_as_a_command_of_others(launch: Launch, tmp_pat
 def test_options_of_others_are_not_ours():
     """An answer names options that there are, and no option of ours is refused."""
     ours = {name for action in command_parser("run")._actions for name in action.option_strings}
-    assert not ours & peers.OPTIONS.keys()
-    assert not {*COMMANDS} & peers.COMMANDS.keys()
-    for peer in peers.OPTIONS.values():
+    assert not ours & foreign_options.OPTIONS.keys()
+    assert not {*COMMANDS} & foreign_options.COMMANDS.keys()
+    for peer in foreign_options.OPTIONS.values():
         assert {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", peer.answer)} <= ours
-    for answer in peers.COMMANDS.values():
+    for answer in foreign_options.COMMANDS.values():
         word = answer.split()[1]
         assert word in COMMANDS or word in ours or not word.islower(), answer

@@ -12,9 +12,11 @@ from launcher.common.text import byte_size, duration, host_text, last_line, list
 from launcher.job import Host, is_loopback
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
-PROBLEM, WARNING = "problem", "warning"
+PROBLEM = "problem"
+WARNING = "warning"
 #: Seconds that a clock may be off: above the first a warning; above the second certificates and locks fail.
-_ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
+_ODD_CLOCK = 1.0
+_WRONG_CLOCK = 30.0
 #: Bytes of disk and memory below which a job probably fails.
 _LITTLE = 1_000_000_000
 _WRITE = "write an address that all hosts can use as `address:` into the hostfile"

@@ -9,7 +9,13 @@ from __future__ import annotations
 import enum
 
 # Numbers of signal(7) on Linux.
-SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGXCPU = 1, 2, 3, 10, 12, 15, 24
+SIGHUP = 1
+SIGINT = 2
+SIGQUIT = 3
+SIGUSR1 = 10
+SIGUSR2 = 12
+SIGTERM = 15
+SIGXCPU = 24
 #: Signals that say that a limit is near. They stop a launch as the end of a time limit does.
 LIMIT_NOTICES = (SIGUSR1, SIGUSR2, SIGXCPU)
 #: Signals that mean "at once" if they come again, and how many seconds after the first one. Closer ones are

@@ -26,7 +26,8 @@ from launcher.common.trusted_io import BACKLOG, accept_own, connect_unix, proces
 
 #: Seconds to wait, at least, for a new connection after one has closed; the load average per processor above
 #: which they grow in proportion, as a login takes longer there.
-OUTAGE, _BUSY = 1.5, 2.0
+OUTAGE = 1.5
+_BUSY = 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
@@ -35,13 +36,16 @@ ALIVE = 4.5
 _READ = 128 * 1024
 #: The size of a pipe to the launcher, in bytes: a large one takes more output in one write. The command of
 #: fcntl that sets this size; Python 3.8 does not define its name.
-_PIPE_SIZE, _F_SETPIPE_SZ = 1024 * 1024, 1031
+_PIPE_SIZE = 1024 * 1024
+_F_SETPIPE_SZ = 1031
 #: srun gives us a pseudo terminal, which takes 8 KiB at once. After a write of a part only, the agent
 #: tries so many more writes before it does something else, and waits so many milliseconds before each.
-_WRITES, _ROOM = 16, 1
+_WRITES = 16
+_ROOM = 1
 #: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`,
 #: or does not.
-_AS_SWAPPED, _PLAIN = b"s", b"."
+_AS_SWAPPED = b"s"
+_PLAIN = b"."
 #: The address of the socket that an agent listens on: its user, and `public_part` of its token.
 ADDRESS = "\0tf-launcher-%d-%s"
 #: The size of two descriptors, in bytes.

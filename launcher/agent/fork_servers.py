@@ -26,7 +26,8 @@ from launcher.common.record import Record
 from launcher.common.text import signal_name
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
-_IMPORTING, _FORKING = 50.0, 10.0
+_IMPORTING = 50.0
+_FORKING = 10.0
 #: Largest answer of a template, in bytes.
 _PACKET = 4096
 

@@ -26,7 +26,9 @@ GPU_SECONDS = 15.0
 _MOST_ADDRESSES = 1000
 # See netdevice(7). A struct ifreq has a name, then a union. We use its socket address and its flags. A struct
 # ifmap is its largest member.
-_SIOCGIFCONF, _SIOCGIFFLAGS, _IFF_UP = 0x8912, 0x8913, 1
+_SIOCGIFCONF = 0x8912
+_SIOCGIFFLAGS = 0x8913
+_IFF_UP = 1
 _UNION = struct.calcsize("P") * 2 + 8
 _IFREQ = struct.Struct(f"16s4x4s{_UNION - 8}x")
 _IFFLAGS = struct.Struct(f"16sH{_UNION - 2}x")

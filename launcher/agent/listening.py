@@ -15,7 +15,8 @@ from launcher.agent import processes
 from launcher.common.text import listed
 
 #: Seconds from the first start to the look; for the look, at most.
-AFTER, SECONDS = 60.0, 8.0
+AFTER = 60.0
+SECONDS = 8.0
 #: The state of a socket that listens, in ``/proc/net/tcp``.
 _LISTENS = b"0A"
 

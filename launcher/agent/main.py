@@ -38,7 +38,8 @@ from launcher.common.errors import LaunchError
 from launcher.common.protocol import Refused, encode, swap
 
 #: Seconds to kill processes that earlier runs left; those of an agent that was killed with its watchdog.
-_SWEEPING, _KILLING = 2.0, 5.0
+_SWEEPING = 2.0
+_KILLING = 5.0
 #: Seconds for the first greeting of a launcher: this machine or that of the launcher may be busy.
 _FIRST = 30.0
 #: Seconds for an agent to accept a connection.

@@ -121,7 +121,9 @@ def _bound(family: int, address: str, port: int, reuse: bool = False) -> socket.
 
 #: Seconds for one connection, the number of connections, and seconds for the child. The kernel resends a lost
 #: first packet after 1 s, and reports "no route to host" when ARP gets no answer within 3 s.
-CONNECT, ATTEMPTS, SECONDS = 2.0, 3, 8.0
+CONNECT = 2.0
+ATTEMPTS = 3
+SECONDS = 8.0
 _NO_ANSWER = "no answer: a firewall may be dropping packets"
 _REASONS = {
     errno.ENETUNREACH: "no route from this host",

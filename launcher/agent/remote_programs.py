@@ -35,7 +35,8 @@ _READ = 64 * 1024
 #: Seconds for a remote command to end after it was closed.
 _CLOSING = 5.0
 #: Exit status of a command that took too long, and of a missing one, as shells and ``timeout`` have it.
-LATE, NOT_FOUND = 124, 127
+LATE = 124
+NOT_FOUND = 127
 #: Seconds between two looks whether a command line has ended.
 _LOOK = 0.05
 

@@ -20,7 +20,9 @@ from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, encode
 from launcher.common.text import byte_size
 
-FILE, FOLDER, LINK = "f", "d", "l"
+FILE = "f"
+FOLDER = "d"
+LINK = "l"
 #: Entries that a tree may have.
 MAX_ENTRIES = 500_000
 #: The file in a synced folder that lists what was copied there. It is never copied.
@@ -33,7 +35,8 @@ SPECIAL = "neither file, folder nor link: left out"
 #: Bytes that files may have grown since they were announced, all together.
 _MOST_GROWTH = 1024**3
 #: Bytes of messages that are sent together, and of a file that are read at once.
-_BATCH, _PIECE = 256 * 1024, 128 * 1024
+_BATCH = 256 * 1024
+_PIECE = 128 * 1024
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 

@@ -30,7 +30,8 @@ ENDING = 15.0
 #: Seconds between two looks whether an agent that was killed has ended.
 _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
-_LATE, _AGAIN = 1.0, 1.0
+_LATE = 1.0
+_AGAIN = 1.0
 #: Seconds for an agent to start, even on a busy machine. It runs no tasks until it has started.
 _STARTING = 60.0
 #: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.

@@ -34,7 +34,9 @@ _THREE_DAYS = 259200.0
 _OTHER_QUEUES = ("output", "error", "control")
 #: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
 #: chief, which with parameter servers may be servers themselves and never return.
-_EVALUATOR, _WORKERS, _WORKERS_WITH_PS = "10m", "10m", "5s"
+_EVALUATOR = "10m"
+_WORKERS = "10m"
+_WORKERS_WITH_PS = "5s"
 
 #: The clusters of this process that were not shut down yet; a fork of it has none.
 _open: set[TFCluster] = set()

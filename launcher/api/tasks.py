@@ -56,7 +56,8 @@ from launcher.threads import start as start_thread
 #: Seconds between two looks at which tasks have connected.
 _LOOK = 0.02
 #: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
-_GRACE, _FETCHING = 10.0, 300.0
+_GRACE = 10.0
+_FETCHING = 300.0
 _KEY_SIZE = 32
 #: Seconds after the start of containers here until they may connect over the network.
 _NETWORK_AFTER = 5.0

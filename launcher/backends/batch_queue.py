@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from launcher.runs.run import Batch, Run
 
 #: States of a batch job.
-PENDING, RUNNING, OVER = "pending", "running", "over"
+PENDING = "pending"
+RUNNING = "running"
+OVER = "over"
 #: The most bytes of a line that are shown at once.
 _PIECE = 64 * 1024
 

@@ -30,11 +30,14 @@ from launcher.agent.processes import PASSED
 from launcher.common.errors import TransportError
 from launcher.common.text import host_text
 
-_OPENING, _CLOSING = b"\n<tf-launcher program: ", b">\n"
+_OPENING = b"\n<tf-launcher program: "
+_CLOSING = b">\n"
 #: How much a login shell may print, including the mark, in bytes.
 MAX_NOISE = 64 * 1024
 
-READY, TOO_OLD, MISSING = "ready", "too old", "missing"
+READY = "ready"
+TOO_OLD = "too old"
+MISSING = "missing"
 #: The login shell had read the first line.
 EATEN = "eaten"
 #: A start-up file of the login shell has replaced it (``exec zsh``). The new shell does not know the command

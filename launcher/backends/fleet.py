@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect
     from launcher.backends.link import ReconnectingLink
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
-_DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
+_DESCRIPTORS = 16
+_RELAY_DESCRIPTORS = 64
 #: Those that are not for a host or a log.
 _OTHER_DESCRIPTORS = 256
 #: A folder with an entry for each GPU.

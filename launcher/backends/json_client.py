@@ -15,9 +15,11 @@ from launcher.event_loop import await_readable
 
 _T = TypeVar("_T")
 #: Seconds until the next attempt to send, and until the next look at whether to go on.
-_SEND, _LOOK = 0.05, 0.25
+_SEND = 0.05
+_LOOK = 0.25
 #: Bytes of a read, and of the longest answer.
-_PIECE, _LONGEST = 1 << 16, 1 << 20
+_PIECE = 1 << 16
+_LONGEST = 1 << 20
 
 
 class Dialog:

@@ -48,10 +48,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 #: Entries of programs on the host.
-START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect", "launcher.agent.sweep:kill"
+START = "launcher.agent.main:start"
+CONNECT = "launcher.agent.main:connect"
+KILL = "launcher.agent.sweep:kill"
 #: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
 #: first.
-SILENCE, FIRST_ANSWER = 5.0, 15.0
+SILENCE = 5.0
+FIRST_ANSWER = 15.0
 #: Seconds between two attempts to connect.
 _PAUSE = 0.2
 #: Seconds without an answer after which output may be delayed; pings are answered every 2 s.
@@ -65,7 +68,8 @@ _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
 _LONGER = 5.0
 #: Bytes of a read, and reads in a turn of the loop.
-_READ, _READS = 128 * 1024, 4
+_READ = 128 * 1024
+_READS = 4
 #: Seconds until more is sent to a connection that took less than all: not all show that they take more.
 _LOOK = 0.05
 _OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)

@@ -20,7 +20,8 @@ _PIECE = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
 STDERR_LIMIT = 64 * 1024
 #: Seconds for a command to read our program; to end after its output or stdin has ended. Then it is killed.
-_ARRIVAL, _END = 60.0, 5.0
+_ARRIVAL = 60.0
+_END = 5.0
 
 
 class PipedProgram:

@@ -51,7 +51,8 @@ _PAIR_KEYS = ("from", "to", "reach", "why", "address")
 _TIMEOUT = 20.0
 _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
-_CONNECT, _MARGIN = 5.0, 5.0
+_CONNECT = 5.0
+_MARGIN = 5.0
 #: Parts of an answer about a host, each with its own time limit.
 _PARTS = 3
 #: To this number of hosts each host connects: itself and the next ones in the list.

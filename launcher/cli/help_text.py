@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from launcher.common.record import Record
 
 #: The width of help texts, and the last column where descriptions begin.
-COLUMNS, _DESCRIPTION = 80, 25
+COLUMNS = 80
+_DESCRIPTION = 25
 
 
 class Row(Record):

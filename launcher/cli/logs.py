@@ -35,9 +35,11 @@ launch logs --lines 20 k3f9m   the last lines of each task of another run
 Exit code: 0; with --follow that of the job."""
 
 #: Seconds between two looks at logs that grow; in which an unfinished line may come after the last news.
-_PERIOD, _SETTLE = 0.1, 2.0
+_PERIOD = 0.1
+_SETTLE = 2.0
 #: Seconds between two attempts to ask the launcher for news, and for its answer.
-_RETRY, _ANSWER_SECONDS = 2.0, 1.0
+_RETRY = 2.0
+_ANSWER_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

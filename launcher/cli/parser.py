@@ -108,7 +108,8 @@ def no_command(name: str) -> InputError:
 
 
 #: The beginnings of messages of argparse.
-_AMBIGUOUS, _NO_VALUE = "ambiguous option: ", "ignored explicit argument "
+_AMBIGUOUS = "ambiguous option: "
+_NO_VALUE = "ignored explicit argument "
 
 
 class Parser(argparse.ArgumentParser):

@@ -45,9 +45,11 @@ _OF_QUEUE = {PENDING: PENDING, RUNNING: RunState.RUNNING.value, OVER: RunState.D
 #: States of a task that has processes.
 _ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: Seconds for the hosts to measure memory; between two looks at whether they have.
-_MEASURE_SECONDS, _LOOK = 2.0, 0.05
+_MEASURE_SECONDS = 2.0
+_LOOK = 0.05
 #: Seconds between two tables of ``--watch``, at least; and so many times what a table took.
-_PAUSE, _TIMES = 0.5, 4.0
+_PAUSE = 0.5
+_TIMES = 4.0
 #: Bytes of each log in which its last line is looked for.
 _LAST = 8 * 1024
 #: The most hosts that are named; of more hosts their number is shown.

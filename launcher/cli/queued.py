@@ -15,7 +15,8 @@ from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 #: Seconds between two questions to a queue.
 _PERIOD = 10.0
 #: The same when the report is written; seconds from then on in which its launcher may print its last lines.
-_SOON, _LATE = 0.3, 5.0
+_SOON = 0.3
+_LATE = 5.0
 #: The exit code of ``launch attach`` that leaves a run.
 LEFT = 130
 

@@ -32,7 +32,8 @@ Exit code: 0 the run has ended, now or before; 124 it has not ended within
 
 #: Seconds between two SIGTERM, which mean "at once" to a launcher whose folder can't be written (the kernel
 #: merges equal pending signals), and between two looks at whether the launcher has handled the first one.
-_BETWEEN, _LOOK = 1.2, 0.05
+_BETWEEN = 1.2
+_LOOK = 0.05
 #: Seconds until a message names the tasks that it waits for.
 _NOTICE_AFTER = 2.0
 #: Seconds for the agents of a killed launcher to end its tasks and themselves.

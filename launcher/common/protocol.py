@@ -31,7 +31,8 @@ from launcher.common.text import host_text
 from launcher.common.validation import FieldReader
 
 #: Bytes of one frame, at most; of the fields in a frame of an agent.
-MAX_FRAME, _MAX_FIELDS = 4 * 1024 * 1024, 1024 * 1024
+MAX_FRAME = 4 * 1024 * 1024
+_MAX_FIELDS = 1024 * 1024
 #: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW = 8 * 1024 * 1024
 #: Seconds between two pings.
@@ -43,14 +44,16 @@ CREDIT = 1024 * 1024
 
 _HEAD = struct.Struct("<BII")
 #: An acknowledgement is sent after so many messages, or so many seconds.
-_ACK_AFTER, _ACK_SECONDS = 16, 0.25
+_ACK_AFTER = 16
+_ACK_SECONDS = 0.25
 #: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
 _BATCH = 256 * 1024
 _MANY_BUFFERS = 256
 #: See `swap`.
 _SWAPPED = bytes.maketrans(b"\n\xff", b"\xff\n")
 #: Messages whose fields are kept, and the most bytes of these.
-_CACHED, _LONGEST_CACHED = 1024, 256
+_CACHED = 1024
+_LONGEST_CACHED = 256
 
 
 class Hello(Record):

@@ -90,7 +90,8 @@ class ExitStatus(Record):
 
 
 #: In a notebook: the longest text of a failure, in characters; the most tasks in a table.
-_LONGEST, _MOST_ROWS = 300, 100
+_LONGEST = 300
+_MOST_ROWS = 100
 #: Version of ``report.json``. A new field keeps it; a changed or removed field raises it.
 REPORT_SCHEMA = 1
 

@@ -85,7 +85,8 @@ def similar_file(path: str) -> str:
 
 #: Connections that the kernel keeps until the listening process accepts them. With more, the answer to each
 #: would come later in a flood. How many are accepted at a time: the process has other work.
-BACKLOG, AT_ONCE = 128, 64
+BACKLOG = 128
+AT_ONCE = 64
 #: Seconds between two attempts to get into a full queue.
 _PAUSE = 0.001
 #: Seconds to wait when no file descriptor is left for a connection.

@@ -14,7 +14,9 @@ from launcher.common.record import Record
 from launcher.common.text import host_text
 
 #: Limits of numbers of processes, of bytes, and of what counts messages.
-_PROCESSES, _BYTES, _NUMBERS = (0, 1 << 22), (0, 1 << 62), (0, 1 << 62)
+_PROCESSES = (0, 1 << 22)
+_BYTES = (0, 1 << 62)
+_NUMBERS = (0, 1 << 62)
 #: The smallest and the largest value of each number. Times are in seconds: up to the year 2286.
 RANGES: Mapping[str, Tuple[float, float]] = {
     "at": (0, 1e10),

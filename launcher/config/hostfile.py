@@ -37,10 +37,12 @@ from launcher.job import Host
 #: Largest number of hosts of a launch.
 MOST_HOSTS = 4096
 #: Largest number of characters of an entry, and of a name.
-_LONGEST_ENTRY, _LONGEST_NAME = 2000, 253
+_LONGEST_ENTRY = 2000
+_LONGEST_NAME = 253
 #: Numbers after a host's colon that are ports for those who write addresses: that of ssh, and all from the
 #: first one that any user may listen on.
-_SSH_PORT, _FIRST_PORT = 22, 1024
+_SSH_PORT = 22
+_FIRST_PORT = 1024
 _YAML_ENDINGS = (".yaml", ".yml")
 _FILE_ENDINGS = (*_YAML_ENDINGS, ".json", ".txt", ".hosts")
 #: An IPv6 address in brackets, perhaps followed by slots.

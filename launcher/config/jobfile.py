@@ -83,7 +83,9 @@ def _logdir(text: str) -> str | None:
         return values.one_line(text)
 
 
-_FLAG, _DURATION, _PATH = single(values.flag), single(_duration), single(values.one_line)
+_FLAG = single(values.flag)
+_DURATION = single(_duration)
+_PATH = single(values.one_line)
 _COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
 _COMMAND = Key("command", _COMMAND_HELP, _program)
 _WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))

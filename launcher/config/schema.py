@@ -35,7 +35,8 @@ _UNFIT = re.compile("[\x00\ud800-\udfff]")
 #: Two escapes of JSON that are one character.
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 #: A line of TOML that begins a table, or has a key.
-_TOML_TABLE, _TOML_KEY = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"), re.compile(r"""([\w.'" \t-]+)=""")
+_TOML_TABLE = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)")
+_TOML_KEY = re.compile(r"""([\w.'" \t-]+)=""")
 #: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
 _MOST_KEYS = 10
 

@@ -20,7 +20,8 @@ from launcher.environments.resolving import Resolver
 from launcher.job import Host
 
 #: Seconds that a host may say nothing, and may need to take a piece of a file.
-_DEAD, _PIECE = 300.0, 120.0
+_DEAD = 300.0
+_PIECE = 120.0
 #: Lines that a host may send: about one comes each second.
 _MOST_LINES = 20_000
 

@@ -41,7 +41,8 @@ ANSWERS: "SimpleQueue[Any]" = SimpleQueue()
 #: Pythons for an environment, the newest first.
 CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
 #: What a candidate prints; what it needs without uv, and lacks without python3-venv.
-VERSION, ENSUREPIP = "import sys, venv; print('%d.%d' % sys.version_info[:2])", "import ensurepip; "
+VERSION = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+ENSUREPIP = "import ensurepip; "
 #: pip and uv try an index that does not answer twice, 15 s each, unless the user has set other numbers.
 PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
 #: Settings of pip, and the variables of uv that mean the same. uv itself does not read those of pip.

@@ -26,7 +26,8 @@ _EXPECTED = (
     "-i, --extra-index-url or -f with http(s)://... and variables that are set; or --trusted-host HOST"
 )
 #: The file of a project, and the distributions of TensorFlow.
-_PROJECT, _TENSORFLOW = "pyproject.toml", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
+_PROJECT = "pyproject.toml"
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 
 
 class Requirements(Record):

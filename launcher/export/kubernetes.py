@@ -24,7 +24,8 @@ _LABEL = "app.kubernetes.io/name"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 #: The volume that tasks run in; the ConfigMap as a volume, and where it is.
 _HOME = "launch-home"
-_VOLUME, _CONFIG = "launch-config", "/launch-config"
+_VOLUME = "launch-config"
+_CONFIG = "/launch-config"
 #: The program that each container runs first.
 _START = """\
 # Copies the files of the ConfigMap, waits for the names of all tasks, then becomes the program.

@@ -14,7 +14,8 @@ from launcher.job import OnFailure, Role
 
 _LEFT_OUT = "--restarts, shares of GPUs, "
 #: Ports below those that Linux gives connections by default: of them each job has its own, by its number.
-_FIRST_PORT, _PORTS = 20_000, 12_000
+_FIRST_PORT = 20_000
+_PORTS = 12_000
 #: Placeholders whose values are known before.
 _KNOWN = {"world_size", "job_name", "attempt", "tf_config"}
 _SCRIPT = r"""

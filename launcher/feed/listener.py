@@ -25,7 +25,8 @@ from launcher.threads import start
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
 MOST_PENDING = 64
 #: Seconds for a handshake, and bytes of a task's hello.
-HANDSHAKE_SECONDS, MOST_HELLO = 10.0, 4096
+HANDSHAKE_SECONDS = 10.0
+MOST_HELLO = 4096
 #: Bytes of the path of the folder of a unix socket.
 LONGEST_FOLDER = 90
 #: Seconds before the next attempt to accept, where this process has no free file descriptor or thread.

@@ -12,7 +12,8 @@ from launcher.feed.remote.codec import Block, Buffer, encode, encode_code, part,
 from launcher.feed.sources import Piece
 
 #: Bytes and rows of a chunk.
-CHUNK, MOST_ROWS = 1 << 20, 16384
+CHUNK = 1 << 20
+MOST_ROWS = 16384
 #: Bytes of a chunk that is split once more: its rows are much larger than those before.
 FAR_TOO_BIG = 64 << 20
 #: The factor by which a chunk may have more rows than the one before: the first rows may be small ones.

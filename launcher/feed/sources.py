@@ -45,7 +45,9 @@ Result = TypeVar("Result")
 #: Pieces for each worker of data that can be cut anywhere: a fast worker can take more of them.
 PIECES_PER_WORKER = 4
 #: Bytes and rows of a group of rows that come singly; rows of which only the first is measured.
-GROUP_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
+GROUP_BYTES = 2 << 20
+_ROWS = 16384
+_STEP = 64
 #: How to treat the rows that make no whole round of equal batches.
 FILLS = ("drop", "pad", "repeat")
 #: Seconds after which rows that come slowly are a group, however few.

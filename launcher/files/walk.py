@@ -28,7 +28,8 @@ Patterns = list[tuple[str, Any]]
 #: The later one has priority.
 RULE_FILES = (".gitignore", ".launchignore")
 #: Paths that a message names, and levels of a folder whose ignored entries are mentioned.
-_MOST_NAMED, _LEVELS = 20, 2
+_MOST_NAMED = 20
+_LEVELS = 2
 
 
 class Tree(Record):

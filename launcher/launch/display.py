@@ -23,7 +23,9 @@ from launcher.output.writer import Writer
 if TYPE_CHECKING:
     from launcher.output.tmux import Tmux
 
-_STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
+_STDOUT = 1
+_STDERR = 2
+_SIGPIPE = 13
 
 
 def tmux_session(job: str, interrupted: Callable[[], bool]) -> Tmux:

@@ -15,7 +15,9 @@ from launcher.event_loop import Loop, Timer
 from launcher.output.run_files import Recent
 
 #: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.
-_MOST, _PACKET, _PERIOD = 16, 1 << 16, 0.1
+_MOST = 16
+_PACKET = 1 << 16
+_PERIOD = 0.1
 #: The line that tasks have printed; the last line for a follower that is too slow.
 PRINTED = b'{"event": "Printed"}\n'
 TOO_SLOW = b'{"event": "Dropped", "why": "too slow: later events are in events.jsonl"}\n'

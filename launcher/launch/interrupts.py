@@ -33,7 +33,8 @@ _MANAGERS = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
 #: Exit code of a launch that a time limit ends.
 _TIMED_OUT = 124
 #: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
-TIME_LEFT, HURRIED = 30.0, 1.0
+TIME_LEFT = 30.0
+HURRIED = 1.0
 
 
 class _Mode(enum.Enum):

@@ -35,7 +35,8 @@ from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
 _LAST_WAIT = 10.0
-_IMMEDIATE_WAIT, _IMMEDIATE_KILL = 0.5, 3.0
+_IMMEDIATE_WAIT = 0.5
+_IMMEDIATE_KILL = 3.0
 #: Seconds to wait for the reason of an agent's end.
 _REASON_WAIT = 2.0
 #: Seconds between two looks for that reason.

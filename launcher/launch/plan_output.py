@@ -22,7 +22,8 @@ _FIRST_PORT = 20_000
 
 #: A dry run of more tasks than this shows one command for all tasks that are alike, and cuts words at this
 #: number of characters.
-_MANY, _LONGEST_WORD = 20, 200
+_MANY = 20
+_LONGEST_WORD = 200
 #: Variables in which tasks that are alike differ.
 _OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 #: Variables that launch sets, in the order shown; those in ``plan.json``.

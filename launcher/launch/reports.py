@@ -17,7 +17,8 @@ from launcher.job import Placement, RunPaths
 from launcher.launch.notices import print_notice
 from launcher.launch.options import Options
 
-_INTERRUPTED, _TIMED_OUT = 130, 124
+_INTERRUPTED = 130
+_TIMED_OUT = 124
 
 
 def write_report(report: Report, path: str, show: Callable[[str], None] = print_notice) -> bool:

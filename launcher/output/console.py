@@ -31,7 +31,8 @@ _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _LOOK = 0.5
 _ERASE = b"\r\x1b[K"
 #: States of tasks in the order of the live line, and the least seconds between two drawings of it.
-_ORDER, _PAUSE = ("running", "starting", "stopping", "ended"), 0.1
+_ORDER = ("running", "starting", "stopping", "ended")
+_PAUSE = 0.1
 
 
 class Options(Record):

@@ -9,7 +9,8 @@ from launcher.common.cluster import TaskId
 
 #: Seconds until an unfinished line is shown: without further output; or, if the task rewrites it, in its
 #: first state. The time between two states doubles, up to the second number.
-_QUIET, _LONGEST_WAIT = 2.0, 60.0
+_QUIET = 2.0
+_LONGEST_WAIT = 60.0
 _NEVER = float("inf")
 #: Labels are padded to the longest one, up to this number of characters.
 _LABEL_WIDTH = 40

@@ -21,7 +21,8 @@ from launcher.job import RunPaths
 from launcher.output.lines import ATTEMPT_MARK, LineCutter, clean_lines
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
-_SIZE, _LONGEST = 64 * 1024, 500
+_SIZE = 64 * 1024
+_LONGEST = 500
 #: Bytes of a log that are read at once.
 _CHUNK = 1 << 18
 

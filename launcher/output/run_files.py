@@ -26,9 +26,11 @@ from launcher.output.writer import Writer
 
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more
 #: file, the one that was opened last is closed: tasks often print in turns, and all others stay open.
-_MOST_OPEN, _SPARE = 10_000, 128
+_MOST_OPEN = 10_000
+_SPARE = 128
 #: Bytes of the last lines of ``events.jsonl`` that are kept, and more of them for each task.
-_RECENT, _RECENT_OF_TASK = 1 << 20, 1 << 10
+_RECENT = 1 << 20
+_RECENT_OF_TASK = 1 << 10
 # The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -13,7 +13,8 @@ _RIGHT = frozenset({"PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT"})
 #: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
-_BAD, _GOOD = "1;31", "1;32"
+_BAD = "1;31"
+_GOOD = "1;32"
 _COLOURS = {
     TaskState.SUCCEEDED: "32",
     TaskState.FAILED: _BAD,

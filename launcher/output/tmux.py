@@ -26,7 +26,8 @@ from launcher.output.renderers import Opening, Shown
 #: Panes of a window; more tasks get more windows.
 PANES = 9
 #: Seconds that a tmux command may take; between two looks at whether the session has ended.
-_LIMIT, _LOOK = 5.0, 0.2
+_LIMIT = 5.0
+_LOOK = 0.2
 _NEW_SESSION = ["new-session", "-d", "-s", "launch", "-x", "200", "-y", "50"]
 _SETTINGS = (
     ("set", "-g", "pane-border-status", "top"),

@@ -16,7 +16,8 @@ _PIPE_BUF = 4096
 #: Bytes that the pipe to a reader holds. With the usual 64 KiB launch and the reader wait for each other.
 _PIPE_SIZE = 1 << 20
 #: Largest number of chunks in one ``writev``; bytes in a queue that are written without waiting for `flush`.
-_CHUNKS, _JOINED = 64, 1 << 18
+_CHUNKS = 64
+_JOINED = 1 << 18
 #: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.holds`.
 _DROP_FACTOR = 16
 #: Seconds that a job that is done waits for a slow reader before lines are dropped; less than agents have to

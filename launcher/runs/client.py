@@ -19,7 +19,9 @@ from launcher.common.trusted_io import PACKET, connect_unix, control_address, pr
 from launcher.runs.run import Run, RunState
 
 #: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
-_ANSWER_SECONDS, _PATIENCE, _LOOK = 10.0, 2.0, 0.05
+_ANSWER_SECONDS = 10.0
+_PATIENCE = 2.0
+_LOOK = 0.05
 
 
 class Snapshot(Record):

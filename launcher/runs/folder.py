@@ -18,7 +18,9 @@ from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, r
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
 #: removes the oldest ones that are over, at most the third number.
-KEPT_RUNS, _SLACK, MOST_REMOVED = 200, 20, 20
+KEPT_RUNS = 200
+_SLACK = 20
+MOST_REMOVED = 20
 #: Folders in each other of a ``--run-dir``; they are made one by one.
 _DEEPEST = 200
 #: Number of the newest runs that a launch checks for dead launchers.

@@ -19,7 +19,8 @@ from launcher.supervisor.state import HOST_FAULT, START_REASONS, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 
 #: Seconds for the other agents to answer when a host has failed; for the check of the network.
-OTHERS_LIMIT, CHECK_LIMIT = 10.0, 12.0
+OTHERS_LIMIT = 10.0
+CHECK_LIMIT = 12.0
 #: Each host connects to the next one and the one after it in the list.
 _STEPS = (1, 2)
 #: Why a host is lost whose agent exits without being asked to.

@@ -14,7 +14,8 @@ from launcher.supervisor.steps import AT_ONCE, longest
 from launcher.supervisor.waiting import waiting_for
 
 #: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
-_ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
+_ANSWER_LIMIT = 1.0
+_LATE_ANSWER_LIMIT = 3.0
 
 
 def stop_asked(job: JobState, event: events.StopAsked) -> None:

@@ -32,10 +32,13 @@ from launcher.supervisor.tasks import Restart, TaskRecord
 PREEMPTED = 42
 #: An exit with `PREEMPTED` after fewer seconds counts as a failure. When a task has run for more seconds, its
 #: earlier restarts no longer count.
-_PREEMPTED_AFTER, _FORGIVEN_AFTER = 10.0, 600.0
+_PREEMPTED_AFTER = 10.0
+_FORGIVEN_AFTER = 600.0
 #: Seconds between two starts of a task that fails: the first time (each later time is twice as long), and at
 #: most; the part that is added at random, so that tasks do not start at the same moment.
-FIRST, _LONGEST, _JITTER = 1.0, 30.0, 0.25
+FIRST = 1.0
+_LONGEST = 30.0
+_JITTER = 0.25
 #: Exit codes of a program that can't be run, or is not found.
 _NO_PROGRAM = (126, 127)
 #: Failures with one cause, without progress between them, after which a task does not start again.
@@ -43,7 +46,8 @@ ALIKE = 3
 #: Signals that others send: the cause is not in the program, nor in what it waits for.
 OUTSIDE = (1, 2, 9, 15)
 #: Words before the number of a step; bytes at the end of a piece of output that are searched for them.
-_WORDS, _SEARCHED = (b"step", b"epoch", b"round", b"iteration", b"batch"), 200
+_WORDS = (b"step", b"epoch", b"round", b"iteration", b"batch")
+_SEARCHED = 200
 _STEPS = {word: word + rb"s?\W{1,4}(\d{1,18})" for word in _WORDS}
 #: The last line of a Python traceback, and the parts of it that vary.
 _EXCEPTION = rb"(?m)^[ \t].*\n([A-Za-z_][\w.]*(?::.*)?)$"

@@ -28,10 +28,13 @@ from launcher.supervisor.tasks import TaskRecord
 #: The timer of the looks.
 TIMER = "silence"
 #: Looks in a limit, the shortest time between two, and the limit without ``--stall``, in seconds.
-LOOKS, _SHORTEST, _UNASKED = 10, 0.1, 60.0
+LOOKS = 10
+_SHORTEST = 0.1
+_UNASKED = 60.0
 #: Without ``--stall``: the factor of the limit for tasks beside others that print; and how often, at most, a
 #: line about silence doubles the limit.
-_BESIDE_OTHERS, _DOUBLED = 5, 10
+_BESIDE_OTHERS = 5
+_DOUBLED = 10
 _STEPS: StopSteps = ((SIGABRT, STACKS), *AT_ONCE)
 _HINT = (
     "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
@@ -58,7 +61,8 @@ _WAITS = (
 _WORDS = (b"aiting for ", b"stragglers:")
 _SESSION = rb"CreateSession still waiting for .*/job:(\w+)/replica:\d+/task:(\d+)"
 #: The most bytes of a piece of output that has only such lines; how many pieces until the user is informed.
-_MOST_WAITS, _TELL_AFTER = 4000, 3
+_MOST_WAITS = 4000
+_TELL_AFTER = 3
 
 
 def begin(job: JobState) -> None:

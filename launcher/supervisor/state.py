@@ -20,14 +20,18 @@ from launcher.supervisor.steps import orderly
 from launcher.supervisor.tasks import Restart, TaskRecord, Tasks
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.
-TIMED_OUT, HOST_FAULT = 124, 125
+TIMED_OUT = 124
+HOST_FAULT = 125
 #: Why a task can't be started, by the exit code; of other codes: `HOST_FAULT`.
 START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 #: Seconds before the first message about a wait, and between two looks at it; for agents to close.
-NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
+NOTICE_AFTER = 2.0
+REPEAT = 10.0
+CLOSE_LIMIT = 15.0
 NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
 #: Seconds for agents to start and hold their ports; to start a task.
-READY_LIMIT, START_LIMIT = 60.0, 60.0
+READY_LIMIT = 60.0
+START_LIMIT = 60.0
 
 
 class Phase(enum.Enum):

@@ -5,10 +5,14 @@ from __future__ import annotations
 from launcher.common.events import StopSteps
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
-SIGABRT, SIGKILL, SIGTERM = 6, 9, 15
+SIGABRT = 6
+SIGKILL = 9
+SIGTERM = 15
 #: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts
 #: as unkillable; that an agent may be late until it counts as lost.
-STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0
+STACKS = 2.0
+_LAST = 5.0
+_MARGIN = 10.0
 AT_ONCE: StopSteps = ((SIGKILL, _LAST),)
 
 

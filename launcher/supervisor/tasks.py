@@ -24,7 +24,8 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     **dict.fromkeys((_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST), (_S.STARTING,)),  # the next attempt
 }
 #: Bytes of the last output, and earlier attempts, that are kept.
-_TAIL, _MOST_EARLIER = 4000, 1000
+_TAIL = 4000
+_MOST_EARLIER = 1000
 #: The fields of `events.TaskMoved` that a record has.
 _MOVED = events.TaskMoved._fields[1:-1]
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 #: Seconds that a job may take by default, even after its ``timeout`` and ``grace``; and the default grace.
-_BOUND, _GRACE = 60.0, 10.0
+_BOUND = 60.0
+_GRACE = 10.0
 #: Seconds in which agents end the tasks of a launcher that was killed.
 _AGENTS = 10.0
 

@@ -29,11 +29,13 @@ _T = TypeVar("_T")
 #: Seconds between two looks at what a test waits for.
 _LOOK = 0.01
 #: Seconds for all processes of a task to be suspended or resumed; for an agent to answer.
-_SUSPEND, _ANSWER = 20.0, 10.0
+_SUSPEND = 20.0
+_ANSWER = 10.0
 #: Seconds between two Ctrl-C that mean "at once": more than `launcher.stop_requests` wants, if one is late.
 _STOPS_APART = 0.5
 #: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
-_LINES, _TASKS = 10, 32
+_LINES = 10
+_TASKS = 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
 _OF_TASK = re.compile(r"(\S+ )?\S+/\d+ +\| ")
 

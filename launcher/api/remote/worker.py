@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from launcher.feed.remote.connect import Connector
 
 #: Seconds in which a broken connection to the driver has to be made again, and attempts to send a message.
-_RECONNECT, _TRIES = 60.0, 10
+_RECONNECT = 60.0
+_TRIES = 10
 #: Seconds that a process may take to end when its function has returned, or has raised.
-_RETURNED, _RAISED = 30.0, 3.0
+_RETURNED = 30.0
+_RAISED = 3.0
 #: Variables of a task of a cluster; an instance is in no cluster, and has none of them.
 _OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
 _ADVICE = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"

@@ -23,13 +23,17 @@ from launcher.event_loop import await_readable
 from launcher.job import Host
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
-_MAIN, _BECOME = "launcher.agent.remote_programs:execute", "launcher.agent.remote_programs:become"
+_MAIN = "launcher.agent.remote_programs:execute"
+_BECOME = "launcher.agent.remote_programs:become"
 #: Seconds for one answer of an engine, for the removal of containers and networks, and for a pull.
-ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
+ANSWER = 30.0
+REMOVAL = 50.0
+PULL = 3600.0
 #: Seconds between two attempts to remove a network whose containers are just ending.
 _AGAIN = 0.1
 #: Seconds for a host to report that a command took too long, and bytes of a command's output.
-_REPORT, _OUTPUT = 10.0, 4 << 20
+_REPORT = 10.0
+_OUTPUT = 4 << 20
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
 #: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"

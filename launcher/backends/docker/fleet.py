@@ -45,7 +45,8 @@ from launcher.threads import in_thread
 _T = TypeVar("_T")
 
 #: The agent in a container here, and elsewhere, where it listens.
-_RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
+_RUN = "launcher.agent.main:run"
+_SERVE = "launcher.agent.main:serve"
 #: The engine of this machine in lines for the user.
 _HERE = "this machine"
 #: The step, in lines for users who wait.

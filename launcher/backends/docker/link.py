@@ -34,7 +34,8 @@ from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
-END, _STATUS = 10.0, 5.0
+END = 10.0
+_STATUS = 5.0
 #: Seconds for all containers to start.
 _START = 300.0
 #: Seconds until more of a program is sent: no event says that a container takes it now.
@@ -42,7 +43,8 @@ _LOOK = 0.05
 #: What ``docker exec`` prints about a container that has ended.
 _GONE = re.compile(r"no such container|is not running", re.I)
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
-_REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
+_REFUSAL = 125
+_NOT_STARTED = (125, 126, 127)
 #: What the command says if the engine or the container dies with data unread, as Go words it.
 _CUT_OFF = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
 

@@ -31,7 +31,8 @@ _RESERVED = (
 PULL = ("missing", "always", "never")
 #: Settings of both command line and job file, where the command line's replaces the job file's; those about
 #: containers wherever they run.
-_SIMPLE, ANYWHERE = ("no_mount", "read_only", "user", "pull", "keep"), ("user", "pull")
+_SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
+ANYWHERE = ("user", "pull")
 
 
 class DockerOptions(Record):

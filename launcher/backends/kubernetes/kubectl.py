@@ -17,7 +17,8 @@ from launcher.common.text import why_not_started
 from launcher.threads import start
 
 #: Seconds for an answer from the API server; for a whole kubectl command, which may log in first.
-_ANSWER, LIMIT = 15.0, 30.0
+_ANSWER = 15.0
+LIMIT = 30.0
 #: How much garbage kubectl may keep, in percent of its live memory (Go's GOGC). With so much, a short command
 #: takes a fifth less CPU time.
 _GOGC = "400"
@@ -32,7 +33,8 @@ _PREFIX = re.compile(
 _ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
 _NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
 #: The beginning of the lines about an object that the API server refuses; how many of these lines are shown.
-_REFUSED, _SHOWN = re.compile(r'Error from server|The \S+ "[^"]*" is invalid'), 3
+_REFUSED = re.compile(r'Error from server|The \S+ "[^"]*" is invalid')
+_SHOWN = 3
 
 
 class Kubectl(Record):

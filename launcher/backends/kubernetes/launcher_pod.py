@@ -47,7 +47,10 @@ HOST = Host("launcher", roles=("launcher",))
 _KEEP = "launcher.backends.kubernetes.keeper:keep"
 #: In the pod: modules, programs, kubectl, what the user syncs, the run; and the mark of its end.
 _LIB, _BIN, _KUBECTL, _FILES, RUN = (f"{HOME}/{name}" for name in ("lib", "bin", "kubectl", "files", "run"))
-LAUNCH, _PYTHON, _OPTIONS, _ENDED = f"{_BIN}/launch", f"{_BIN}/python", f"{HOME}/options", f"{HOME}/ended"
+LAUNCH = f"{_BIN}/launch"
+_PYTHON = f"{_BIN}/python"
+_OPTIONS = f"{HOME}/options"
+_ENDED = f"{HOME}/ended"
 _SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r})\n{START}"
 #: Packages that a launcher imports there; all pure Python.
 _PACKAGES = ("launcher", "pathspec")
@@ -57,7 +60,8 @@ _HOURS = 24
 #: Seconds that a launcher gets after SIGTERM, in addition to those of the tasks.
 _GRACE = 20
 #: Seconds to read from the pod before the API is asked again; for kubectl to end.
-_PAUSE, _END = 1.0, 5.0
+_PAUSE = 1.0
+_END = 5.0
 #: Programs that print facts about an image, and whether a launcher has ended. The report is written a moment
 #: before the keeper notes the end.
 _ABOUT = "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"

@@ -22,7 +22,8 @@ _MEBIBYTE = 1 << 20
 #: The home folder of tasks, which the main process creates. Without volumes, a kubelet starts a pod sooner.
 HOME = "/tmp/launch"
 #: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
-_LAUNCHER_MEMORY, _TASK_MEMORY = 256, 64
+_LAUNCHER_MEMORY = 256
+_TASK_MEMORY = 64
 #: What a launcher's pod does not take from the user's template; what its container takes from it.
 _OF_TASKS = ("initContainers", "containers")
 _OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")

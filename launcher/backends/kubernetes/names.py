@@ -8,12 +8,15 @@ import re
 from launcher.backends.kubernetes.status import HOST
 
 #: Labels of all Jobs and pods: who made them, the run, the host. The annotation names the launcher process.
-MANAGED_BY, NAME = "app.kubernetes.io/managed-by", "tf-launcher"
-RUN, OWNER = "tf-launcher/run", "tf-launcher/owner"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+NAME = "tf-launcher"
+RUN = "tf-launcher/run"
+OWNER = "tf-launcher/owner"
 #: The label of a launcher's Job and pod, in place of `RUN`: a launch removes all objects with its `RUN`.
 LAUNCHER = "tf-launcher/launcher"
 #: The longest name of an object; how many of its characters are kept for the number of the Job.
-_LONGEST, _NUMBER = 63, 4
+_LONGEST = 63
+_NUMBER = 4
 
 
 def job_name(run: str, host: str, number: int) -> str:

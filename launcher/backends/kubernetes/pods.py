@@ -41,7 +41,8 @@ from launcher.threads import in_thread
 
 _SERVE = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.
-_FRESH, _PAUSE = 2.0, 0.3
+_FRESH = 2.0
+_PAUSE = 0.3
 #: Seconds of a watch of pods that do not run yet. After it, launch looks at all of them.
 _WATCHED = 2.0
 #: Seconds until a line says why pods do not run, or why no new one is made yet.

@@ -15,9 +15,11 @@ from launcher.common.record import Record
 from launcher.common.text import host_text, signal_name
 
 #: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
-OOM_KILLED, _KILLED = "OOMKilled", 137
+OOM_KILLED = "OOMKilled"
+_KILLED = 137
 #: The container of a pod that launch runs, and the label of a pod with the name of its host.
-CONTAINER, HOST = "task", "tf-launcher/host"
+CONTAINER = "task"
+HOST = "tf-launcher/host"
 _Json = Mapping[str, Any]
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
@@ -48,7 +50,8 @@ _DISRUPTIONS = {
     _COLLECTED: "deleted",
 }
 #: Reasons of events: about a Job that gets no pod, and about a pod that does not start.
-JOB_EVENT, POD_EVENT = "FailedCreate", "FailedMount"
+JOB_EVENT = "FailedCreate"
+POD_EVENT = "FailedMount"
 
 
 class PodStatus(Record):

@@ -51,7 +51,8 @@ MOST_NODES = 10_000
 #: The time limit of an allocation without a job, in minutes.
 _CHECK = 5
 #: Seconds before a time limit at which tasks are stopped; more than their grace by this number.
-_NOTICE, _AFTER_GRACE = 120.0, 30.0
+_NOTICE = 120.0
+_AFTER_GRACE = 30.0
 
 
 class SlurmOptions(Record):

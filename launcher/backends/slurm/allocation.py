@@ -22,12 +22,14 @@ from launcher.common.errors import Fault, JobError, TransportError
 from launcher.common.text import why_not_started
 
 #: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.
-_ANSWER, _END = 30.0, 10.0
+_ANSWER = 30.0
+_END = 10.0
 #: Seconds for which the state of a job is not asked for again.
 _FRESH = 2.0
 #: Seconds until the first look at a pending job, and from there to the second one. Each later pause is twice
 #: the one before, up to the last one.
-_FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
+_FIRST_LOOK = 1.0
+_LAST_LOOK = 30.0
 #: Bytes of the environment of an allocation.
 _MOST = 4 << 20
 #: Variables of launch that srun and the steps have.

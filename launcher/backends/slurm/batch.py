@@ -48,7 +48,9 @@ from launcher.threads import start
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 #: Seconds until Slurm is asked again for the time that is left: after no answer, and at most; for the end
 #: of its thread.
-_AGAIN, _LONGEST, _END = 5.0, 3600.0, 1.0
+_AGAIN = 5.0
+_LONGEST = 3600.0
+_END = 1.0
 #: The name of a job of ours.
 _OURS = r"launch-\d{8}-\d{6}-[0-9a-z]+"
 #: Lines of srun about a command that it has run.

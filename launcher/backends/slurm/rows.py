@@ -6,7 +6,8 @@ from launcher.backends.slurm import MOST_NODES, _options, time_limit
 from launcher.config import values
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 
-_SUBJECT, _EXPECTED = "an allocation of Slurm", "expected --slurm, too"
+_SUBJECT = "an allocation of Slurm"
+_EXPECTED = "expected --slurm, too"
 ALLOCATION = Need(_SUBJECT, _EXPECTED)
 
 SLURM = Setting("slurm", switch, "run on nodes that Slurm allocates", default=False, given_in=EVERYWHERE)

@@ -49,19 +49,22 @@ _LOOK = 60.0
 #: Seconds for the first step of a node to answer. After that a second one looks at the node.
 _FIRST_STEP = 10.0
 #: Seconds for all steps to exit by themselves at the end of a launch, and after SIGTERM.
-_END, _LAST = 5.0, 2.0
+_END = 5.0
+_LAST = 2.0
 #: Seconds for an srun to exit after its program has closed its stdout.
 _EXIT = 0.5
 #: Seconds for cancelled steps to end.
 _CANCELLED_STEPS = 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
-_CANCELLING, _PAUSE = 1.0, 0.1
+_CANCELLING = 1.0
+_PAUSE = 0.1
 #: Why an agent ended that said no more, and what may be the cause.
 _KILLED = "the agent was killed"
 _CANCELLED = " (scancel of its step does that)"
 _BY_WHOM = " (by kill, by the kernel when the node has no memory left, or by scancel of its step)"
 #: An agent that was killed before any task could run, and how its step exits then.
-_KILLED_EARLY, _KILLED_STATUS = "the agent was killed at its start", 128 + signal.SIGKILL
+_KILLED_EARLY = "the agent was killed at its start"
+_KILLED_STATUS = 128 + signal.SIGKILL
 #: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
 #: Its folder is the user's home, as over SSH.
 _SRUN = (

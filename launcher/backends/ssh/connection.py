@@ -33,13 +33,18 @@ _CIPHER = "aes128-gcm@openssh.com"
 _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
 #: Seconds that a read of paramiko's thread blocks; until it tries again to send through a gateway.
-_LOOK, _AGAIN = 5.0, 0.05
+_LOOK = 5.0
+_AGAIN = 0.05
 #: Bytes of a read; bytes to be sent, above which forwarded connections wait.
-_READ, _MOST_UNSENT = 64 * 1024, 4 * 1024 * 1024
+_READ = 64 * 1024
+_MOST_UNSENT = 4 * 1024 * 1024
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
 PROHIBITED = 1
 #: Message numbers of RFC 4254: the confirmation of a channel, and messages on a channel.
-_OPEN_CONFIRMATION, _WINDOW_ADJUST, _CLOSE, _REQUEST = 91, 93, 97, 98
+_OPEN_CONFIRMATION = 91
+_WINDOW_ADJUST = 93
+_CLOSE = 97
+_REQUEST = 98
 
 
 class Connection:

@@ -23,7 +23,8 @@ from launcher.common.errors import ConnectionLost, TransportError
 #: Largest number of connections at a time; further ones are closed at once.
 MOST_CONNECTIONS = 32
 #: Seconds for the host to open a connection; before the next one is accepted after a failure.
-_OPEN_LIMIT, _RETRY = 10.0, 0.25
+_OPEN_LIMIT = 10.0
+_RETRY = 0.25
 _LOOPBACK = "127.0.0.1"
 
 

@@ -32,7 +32,8 @@ _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 #: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
 _QUERY_LIMIT = 30.0
 #: Lines of ``ssh -v``: about a file that it reads; those that are no error begin with one of these.
-_READS, _NO_ERROR = "debug1: Reading configuration data ", ("debug", "OpenSSH_", "Pseudo-terminal")
+_READS = "debug1: Reading configuration data "
+_NO_ERROR = ("debug", "OpenSSH_", "Pseudo-terminal")
 #: Values of an option that is off.
 _OFF = ("no", "false")
 #: Values of StrictHostKeyChecking that accept a new key. A changed key is always refused.

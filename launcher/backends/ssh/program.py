@@ -19,9 +19,12 @@ from launcher.common.errors import ConnectionLost, TransportError
 from launcher.threads import start
 
 #: Bytes of a read, of a packet, and of paramiko's window.
-_PIECE, _PACKET, _WINDOW = 128 * 1024, 32 * 1024 - 64, 2 * 1024 * 1024
+_PIECE = 128 * 1024
+_PACKET = 32 * 1024 - 64
+_WINDOW = 2 * 1024 * 1024
 #: Seconds for the host to take our program; to take the last bytes after the caller has closed its end.
-_ARRIVAL, _LAST_BYTES = 60.0, 5.0
+_ARRIVAL = 60.0
+_LAST_BYTES = 5.0
 #: Seconds for a login shell to start our program. A link looks earlier, and tries again.
 _START = 30.0
 

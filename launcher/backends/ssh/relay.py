@@ -26,7 +26,8 @@ from launcher.common.trusted_io import connect_unix
 MOST_CONNECTIONS = 64
 #: Seconds for which the port of a lost connection is requested again, and between two requests: the old
 #: server process may still hold the port.
-_RENEW_LIMIT, _RETRY = 60.0, 0.25
+_RENEW_LIMIT = 60.0
+_RETRY = 0.25
 #: Seconds for the program here to accept a connection.
 _CONNECT_LIMIT = 10.0
 _LOOPBACK = "127.0.0.1"

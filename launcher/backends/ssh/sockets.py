@@ -29,7 +29,8 @@ _KEEPALIVE = {
     socket.TCP_USER_TIMEOUT: 30_000,
 }
 #: Seconds for a ProxyCommand to end after a signal; bytes of its stderr that are read.
-_PROXY_END, _PROXY_STDERR = 1.0, 4096
+_PROXY_END = 1.0
+_PROXY_STDERR = 4096
 
 
 def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:

@@ -35,7 +35,8 @@ Buffer = Union[bytes, bytearray, memoryview]
 _PROTOCOL = 5
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 #: How deep, and how many items of a row, are looked at to see whether it is plain.
-_DEEP, _FAR = 3, 8
+_DEEP = 3
+_FAR = 8
 #: The error about rows that cannot be unpickled; ``{why}`` is Python's message.
 _UNREADABLE = (
     "the rows cannot be read in the task ({why}): the module of their classes must be there too; "

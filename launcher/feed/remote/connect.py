@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 GREETING = b"tf-launcher feed 1\n"
 NONCE = PROOF = 32
 #: Seconds for the whole handshake; for a connection over the network and its greeting; between two rounds.
-ANSWER, CONNECT, PAUSE = 10.0, 1.5, 0.2
+ANSWER = 10.0
+CONNECT = 1.5
+PAUSE = 0.2
 #: Seconds after which a wait is explained on stderr.
 SILENCE = 2.0
 #: Socket options that end a TCP connection some time after its network did: seconds of silence before a

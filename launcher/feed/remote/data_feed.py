@@ -20,9 +20,11 @@ from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
 
 #: Seconds in which a broken connection must be back, and between two attempts.
-MOST_AWAY, PAUSE = 60.0, 0.2
+MOST_AWAY = 60.0
+PAUSE = 0.2
 #: Seconds between two reports of progress within one chunk; bytes of chunks taken without a report.
-_REPORT_SECONDS, _MOST_UNREPORTED = 1.0, 3 << 19
+_REPORT_SECONDS = 1.0
+_MOST_UNREPORTED = 3 << 19
 #: Rows that the code of a partition is asked for at a time.
 _CODE_ROWS = 1024
 #: The rows that a dataset expects.

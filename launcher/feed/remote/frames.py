@@ -57,7 +57,8 @@ class Kind(IntEnum):
 
 
 #: The buffers of TERMINATE.
-UNWANTED, RETURNED = b"unwanted", b"returned"
+UNWANTED = b"unwanted"
+RETURNED = b"returned"
 
 
 class FeedBroken(ConnectionError):

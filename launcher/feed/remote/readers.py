@@ -21,7 +21,8 @@ from launcher.common.errors import LaunchError
 
 #: Characters read at once.
 _READ = 1 << 18
-_LENGTH, _SUM = struct.Struct("<Q"), struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
+_SUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _SUM.size
 #: Bytes of a record; TensorFlow's own writer stays far below.
 _MOST = 1 << 31

@@ -11,12 +11,12 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
 #: Exit code of a command that Ctrl-C ended, as a shell shows it.
-_INTERRUPTED = 130
+_INTERRUPTED_EXIT_CODE = 130
 
 
 def _exit_interrupted(*_: object) -> None:
     """Ctrl-C ends a command at once, without a traceback; a running job handles it: `Interrupts`."""
-    os._exit(_INTERRUPTED)
+    os._exit(_INTERRUPTED_EXIT_CODE)
 
 
 # Before all other imports. A caller that ignores Ctrl-C (nohup) wants it ignored.
@@ -30,9 +30,9 @@ import signal  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 #: Exit code when the launcher itself failed.
-_LAUNCHER_FAILED = 125
+_LAUNCHER_FAILED_EXIT_CODE = 125
 #: Errors of an output that can't be written, other than a closed pipe.
-_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_UNWRITABLE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main() -> NoReturn:
@@ -47,7 +47,7 @@ def main() -> NoReturn:
             "on macOS: a Linux container, virtual machine or host; on Windows: WSL2",
             file=sys.stderr,
         )
-        sys.exit(_LAUNCHER_FAILED)
+        sys.exit(_LAUNCHER_FAILED_EXIT_CODE)
     gc.disable()  # imports make no garbage, and the collector would take a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
     _open_standard_streams()
@@ -57,7 +57,7 @@ def main() -> NoReturn:
         code = _flushed(_run(sys.argv[1:]))
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        code = _flushed(_INTERRUPTED)
+        code = _flushed(_INTERRUPTED_EXIT_CODE)
     os._exit(code)
 
 
@@ -85,10 +85,10 @@ def _run(argv: list[str]) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:  # noqa: BLE001 - a fault of the launcher: its traceback, and exit code 125
-        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE_ERRORS and error.filename is None:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
-            return _LAUNCHER_FAILED
+            return _LAUNCHER_FAILED_EXIT_CODE
         from launcher.common.text import NO_THREAD
         from launcher.threads import is_no_thread
 
@@ -96,7 +96,7 @@ def _run(argv: list[str]) -> int:
             print(f"launch: {NO_THREAD}", file=sys.stderr)
         else:
             sys.excepthook(*sys.exc_info())
-        return _LAUNCHER_FAILED
+        return _LAUNCHER_FAILED_EXIT_CODE
 
 
 def _report_unwritable(error: Exception) -> None:
@@ -115,7 +115,7 @@ def _flushed(code: int) -> int:
             continue
         except (OSError, ValueError) as error:
             _report_unwritable(error)
-            code = code or _LAUNCHER_FAILED
+            code = code or _LAUNCHER_FAILED_EXIT_CODE
     return code
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:  # with logging and queue: 15 ms
 _T = TypeVar("_T")
 _Function = Callable[[], object]
 #: Threads for work that blocks, at most. A thread may wait for a host that does not answer.
-_THREADS = 128
+_MAX_THREADS = 128
 #: Seconds until a thread is started again, if this system starts none now.
-_NO_THREAD = 0.2
-#: Seconds to wait for the rest of a message, see `Loop.await_rest`.
-_REST = 0.001
+_NO_THREAD_PAUSE_SECONDS = 0.2
+#: Seconds to wait for the rest of a message, see `EventLoop.await_rest`.
+_REST_SECONDS = 0.001
 
 
 def await_readable(file: FileDescriptorLike, seconds: float) -> None:
@@ -42,10 +42,10 @@ def await_readable(file: FileDescriptorLike, seconds: float) -> None:
 
 
 #: Bytes of freed memory that the process keeps at least, see `mallopt`: M_MMAP_THRESHOLD.
-_KEPT = 2 << 20
+_KEPT_BYTES = 2 << 20
 
 
-class Timer:
+class TimerHandle:
     """A function that is called at a time (monotonic seconds)."""
 
     __slots__ = ("due", "function")
@@ -54,7 +54,7 @@ class Timer:
         self.due = due
         self.function: _Function | None = function
 
-    def __lt__(self, other: Timer) -> bool:
+    def __lt__(self, other: TimerHandle) -> bool:
         return self.due < other.due
 
     def cancel(self) -> None:
@@ -62,8 +62,8 @@ class Timer:
         self.function = None
 
 
-class Loop:
-    """Calls functions, one after the other, in the thread that made it. Other threads may use `call`.
+class EventLoop:
+    """Calls functions, one after the other, in the thread that made it. Other threads may use `call_soon`.
 
     A context: leaving it waits for work that has begun.
     """
@@ -71,11 +71,11 @@ class Loop:
     def __init__(self) -> None:
         # From the first large block that is freed on, glibc keeps that much memory for the next ones. Without
         # it each read of output would get its memory from the kernel, and give it back.
-        bytes(_KEPT)
+        bytes(_KEPT_BYTES)
         self._selector = selectors.DefaultSelector()
         #: What is called when a descriptor is readable, and writable.
         self._watched: dict[int, tuple[_Function | None, _Function | None]] = {}
-        self._timers: list[Timer] = []
+        self._timers: list[TimerHandle] = []
         self._calls: deque[_Function] = deque()
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Loop:
         self._pool: Pool | None = None
         self._rest_comes = False
 
-    def __enter__(self) -> Loop:
+    def __enter__(self) -> EventLoop:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,13 +113,13 @@ class Loop:
         elif known is not None and [*map(bool, known)] != [bool(read), bool(write)]:
             self._selector.modify(fd, events)
 
-    def at(self, due: float, function: _Function) -> Timer:
+    def call_at(self, due: float, function: _Function) -> TimerHandle:
         """Call a function at a time (monotonic seconds)."""
-        timer = Timer(due, function)
+        timer = TimerHandle(due, function)
         heapq.heappush(self._timers, timer)
         return timer
 
-    def call(self, function: _Function) -> None:
+    def call_soon(self, function: _Function) -> None:
         """Call a function in the next turn. Any thread may ask for that."""
         self._calls.append(function)
         if threading.get_ident() != self._thread:
@@ -128,27 +128,27 @@ class Loop:
                     os.eventfd_write(self._wake, 1)
 
     def await_rest(self) -> None:
-        """Begin the next turn `_REST` later, because only a part of a message has come."""
+        """Begin the next turn `_REST_SECONDS` later, because only a part of a message has come."""
         self._rest_comes = True
 
-    def work(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
+    def run_in_thread(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread, then ``done`` in this one."""
         if self._pool is None:
             from launcher.thread_pool import Pool
 
-            self._pool = Pool(_THREADS, "work")
+            self._pool = Pool(_MAX_THREADS, "work")
         future = self._pool.begin(function)
         self._await_thread()
-        future.add_done_callback(lambda _: self.call(lambda: done(future)))
+        future.add_done_callback(lambda _: self.call_soon(lambda: done(future)))
 
     def _await_thread(self) -> None:
         """Try again later if this system starts no thread now: a job goes on meanwhile."""
         if self._pool is not None and not self._pool.can_work():
-            self.at(time.monotonic() + _NO_THREAD, self._await_thread)
+            self.call_at(time.monotonic() + _NO_THREAD_PAUSE_SECONDS, self._await_thread)
 
     # ------------------------------------------------------------------ turns
 
-    def turn(self, seconds: float | None = None) -> None:
+    def run_once(self, seconds: float | None = None) -> None:
         """Wait for so long at most, and call what is due.
 
         Args:
@@ -156,7 +156,7 @@ class Loop:
         """
         if self._rest_comes:
             self._rest_comes = False
-            time.sleep(_REST)
+            time.sleep(_REST_SECONDS)
         ready = self._selector.select(self._seconds_to_wait(seconds))
         for key, events in ready:  # a function may end the watching of another descriptor
             read, write = self._watched.get(key.fd, (None, None))
@@ -176,17 +176,17 @@ class Loop:
         for _ in range(len(self._calls)):
             self._calls.popleft()()
 
-    def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+    def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Run turns until a condition is true, for so long at most. Returns whether it is true."""
         deadline = time.monotonic() + seconds
         while not condition():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self.turn(left)
+            self.run_once(left)
         return True
 
-    def _due(self) -> list[Timer]:
+    def _due(self) -> list[TimerHandle]:
         """Remove and return the timers whose time has come: a function may set another one."""
         now, due = time.monotonic(), []
         while self._timers and self._timers[0].due <= now:

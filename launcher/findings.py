@@ -15,13 +15,13 @@ from launcher.job import Host, is_loopback
 PROBLEM = "problem"
 WARNING = "warning"
 #: Seconds that a clock may be off: above the first a warning; above the second certificates and locks fail.
-_ODD_CLOCK = 1.0
-_WRONG_CLOCK = 30.0
+_ODD_CLOCK_SECONDS = 1.0
+_WRONG_CLOCK_SECONDS = 30.0
 #: Bytes of disk and memory below which a job probably fails.
-_LITTLE = 1_000_000_000
-_WRITE = "write an address that all hosts can use as `address:` into the hostfile"
+_MIN_FREE_BYTES = 1_000_000_000
+_ADDRESS_ADVICE = "write an address that all hosts can use as `address:` into the hostfile"
 #: By the result of a connection.
-_ADVICE = {
+_ADVICE_BY_RESULT = {
     "refused": "a firewall rejects it, or the address leads to another machine: look at both",
     "timed out": "a firewall drops it, or the hosts have no route: tasks use ports of the range in "
     "/proc/sys/net/ipv4/ip_local_port_range, so open that between the hosts",
@@ -31,7 +31,7 @@ _ADVICE = {
     "cut off": "a firewall or a proxy closes the connections",
 }
 #: What a folder is, and how the hostfile names another.
-_FOLDERS = {
+_FOLDER_NAMES = {
     "workdir": ("its working folder", "`workdir:`"),
     "tmp": ("its folder for temporary files", "`env: {TMPDIR: ...}`"),
 }
@@ -94,7 +94,7 @@ class TaskPython(Record):
     tf_keras: str | None = None
 
 
-class HostFacts(Record):
+class HostInspection(Record):
     """See `launcher.agent.checks`."""
 
     #: What an agent reports, too.
@@ -106,11 +106,11 @@ class HostFacts(Record):
     task_python: TaskPython
 
 
-class HostReport(Record):
+class HostCheck(Record):
     """What a host reports about itself."""
 
     host: Host
-    facts: HostFacts
+    facts: HostInspection
     #: Seconds by which its clock is ahead of this machine's.
     clock: float
 
@@ -119,7 +119,7 @@ class HostReport(Record):
         return getattr(self.facts.task_python, package) or ""
 
 
-class Pair(Record):
+class ReachResult(Record):
     """A connection from a host to the port of a host."""
 
     source: str
@@ -135,8 +135,8 @@ class Pair(Record):
 
 def findings(
     hosts: Sequence[Host],
-    reports: Sequence[HostReport],
-    pairs: Sequence[Pair],
+    reports: Sequence[HostCheck],
+    pairs: Sequence[ReachResult],
     more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """All findings, the worst first.
@@ -208,18 +208,20 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, Facts]) -> Iterator[Fi
         if is_loopback(host.shown_address):
             if not all(is_loopback(other.shown_address) for other in hosts):
                 seen = f"other hosts that connect to {host.shown_address} reach themselves"
-                yield Finding(PROBLEM, "address", (host.name,), seen, _WRITE)
+                yield Finding(PROBLEM, "address", (host.name,), seen, _ADDRESS_ADVICE)
         elif host.name in facts and address and address not in _own(facts[host.name]):
             for other in (name for name in facts if address in _own(facts[name])):
                 seen = f"its address {address} is not its own but {other}'s"
-                yield Finding(PROBLEM, "address", (host.name,), seen, _WRITE)
+                yield Finding(PROBLEM, "address", (host.name,), seen, _ADDRESS_ADVICE)
     for address, names in by_address.items():
         if len(names) > 1:
             seen, advice = f"have the same address {address}", "correct or remove one of them"
             yield Finding(PROBLEM, "address", tuple(names), seen, advice)
 
 
-def _pairs(pairs: Sequence[Pair], hosts: Sequence[Host], facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def _pairs(
+    pairs: Sequence[ReachResult], hosts: Sequence[Host], facts: Mapping[str, Facts]
+) -> Iterator[Finding]:
     """Connections that fail: a finding for each wrong name, and for each host and way of failing."""
     names = {host.name: host.shown_address for host in hosts}
     failed: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -236,20 +238,22 @@ def _pairs(pairs: Sequence[Pair], hosts: Sequence[Host], facts: Mapping[str, Fac
         elif owners and pair.target not in owners:
             wrong = f"{name} means {address} there, which is {owners[0]}"
         if wrong and not _as_address(name) and not is_loopback(name):
-            yield Finding(PROBLEM, "name", (pair.source,), wrong, f"correct /etc/hosts there, or {_WRITE}")
+            yield Finding(
+                PROBLEM, "name", (pair.source,), wrong, f"correct /etc/hosts there, or {_ADDRESS_ADVICE}"
+            )
         else:
             why = f" ({pair.why})" if pair.result == "failed" else ""
             failed[pair.source, pair.result + why].append(pair.target)
     for (source, result), targets in failed.items():
         text = listed(["itself" if target == source else target for target in targets])
         seen = f"can't reach {text}: {result}"
-        yield Finding(PROBLEM, "unreachable", (source,), seen, _ADVICE.get(result, ""))
+        yield Finding(PROBLEM, "unreachable", (source,), seen, _ADVICE_BY_RESULT.get(result, ""))
 
 
 # ---------------------------------------------------------------------- versions
 
 
-def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
+def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
     """Missing Pythons and TensorFlows, and versions that differ."""
     usable = []
     for report in reports:
@@ -303,38 +307,38 @@ def _minor(version: str) -> str:
 # ---------------------------------------------------------------------- clocks, room, GPUs
 
 
-def _clocks(reports: Sequence[HostReport]) -> Iterator[Finding]:
+def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
     """Clocks that are off from most others, this machine's among them."""
     times = sorted([report.clock for report in reports] + [0.0])
     usual, others = (times[len(times) // 2], "the others") if len(reports) > 1 else (0.0, "this machine's")
     for report in reports:
         off = report.clock - usual
-        if abs(off) > _ODD_CLOCK:
-            severity = PROBLEM if abs(off) > _WRONG_CLOCK else WARNING
+        if abs(off) > _ODD_CLOCK_SECONDS:
+            severity = PROBLEM if abs(off) > _WRONG_CLOCK_SECONDS else WARNING
             seen = f"its clock is {duration(abs(off))} {'ahead of' if off > 0 else 'behind'} {others}"
             advice = "let it be set from the network: `timedatectl set-ntp true`"
             yield Finding(severity, "clock", (report.host.name,), seen, advice)
 
 
-def _resources(report: HostReport) -> Iterator[Finding]:
+def _resources(report: HostCheck) -> Iterator[Finding]:
     here = (report.host.name,)
-    for name, (what, key) in _FOLDERS.items():
+    for name, (what, key) in _FOLDER_NAMES.items():
         if (folder := report.facts.folders.get(name)) is None:
             continue
         where, free = f"{what} {folder.path}", folder.free
         if folder.why:
             advice = f"free space there, correct it, or use another: {key} in the hostfile"
             yield Finding(PROBLEM, "disk", here, f"{where} can't be written: {folder.why}", advice)
-        elif free is not None and free < _LITTLE:
+        elif free is not None and free < _MIN_FREE_BYTES:
             seen = f"{where} has {byte_size(free)} left"
             yield Finding(WARNING, "disk", here, seen, "free space there: checkpoints need it")
     available = report.facts.available
-    if available is not None and available < _LITTLE:
+    if available is not None and available < _MIN_FREE_BYTES:
         seen = f"{byte_size(available)} of memory left; importing TensorFlow takes 540 MB a task"
         yield Finding(WARNING, "memory", here, seen, "see what uses it: `ps aux --sort=-rss`")
 
 
-def _gpus(report: HostReport) -> Iterator[Finding]:
+def _gpus(report: HostCheck) -> Iterator[Finding]:
     """The GPUs of the hostfile against those of ``nvidia-smi``."""
     here, gpus, expected = (report.host.name,), report.facts.gpus, report.host.gpus or ()
     absent = [gpu for gpu in expected if not _has_gpu(gpu, gpus.list)]

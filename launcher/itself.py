@@ -7,7 +7,7 @@ from pathlib import Path
 
 #: Runs the launcher of the folder that is its first argument. The current folder is not on its ``sys.path``,
 #: and it handles Ctrl-C and the other stop signals even where this process ignores them.
-START = """\
+START_CODE = """\
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]
@@ -21,9 +21,9 @@ from launcher.__main__ import main
 main()
 """
 #: The folder of the package, for the path of a Python.
-FOLDER = str(Path(__file__).resolve().parents[1])
+PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
 
 
 def launch_command(*argv: str) -> list[str]:
     """The command line that runs ``launch`` with these arguments."""
-    return [sys.executable, "-c", START, FOLDER, *argv]
+    return [sys.executable, "-c", START_CODE, PACKAGE_FOLDER, *argv]

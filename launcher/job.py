@@ -8,11 +8,11 @@ from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.record import Record
 
 #: The variable with the output folder of a task, if it has one.
-OUTPUT_DIR = "OUTPUT_DIR"
+OUTPUT_DIR_VARIABLE = "OUTPUT_DIR"
 #: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
-RELAY = "LAUNCH_RELAY"
+RELAY_VARIABLE = "LAUNCH_RELAY"
 #: The variable by which a launcher in the job of a cluster's queue knows the folder of its run.
-RUN_FOLDER = "LAUNCH_RUN_FOLDER"
+RUN_FOLDER_VARIABLE = "LAUNCH_RUN_FOLDER"
 #: Variables with a value of its own for each task; users can't set them.
 RESERVED_VARIABLES = (
     "TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", "LAUNCH_ATTEMPT", TASK_MARK,
@@ -86,7 +86,7 @@ CHIEF_ROLES = ("chief", "master")
 SINGLE_ROLES = (*CHIEF_ROLES, "evaluator")
 
 #: Largest number of tasks of a role.
-MOST_TASKS = 10_000
+MAX_TASKS = 10_000
 
 
 class ProgramKind(enum.Enum):
@@ -106,7 +106,7 @@ _PYTHON_OPTIONS = {
 
 
 #: A word of a command that runs Python: the interpreter, or a script. A module of its own name is none.
-_NAMES_PYTHON = r"(?:^|[\s/;&|(])(?:python[\d.]*|[\w./-]+\.py)(?:$|[\s;&|)])"
+_PYTHON_WORD = r"(?:^|[\s/;&|(])(?:python[\d.]*|[\w./-]+\.py)(?:$|[\s;&|)])"
 
 
 class Program(Record):
@@ -121,7 +121,7 @@ class Program(Record):
         """Whether its words say that it runs Python: ``sh -c 'exec python train.py'`` does, too."""
         if self.kind is not ProgramKind.EXECUTABLE:
             return True
-        return any(re.search(_NAMES_PYTHON, word) for word in (self.name, *self.args))
+        return any(re.search(_PYTHON_WORD, word) for word in (self.name, *self.args))
 
     @classmethod
     def of(cls, command: Sequence[str]) -> "Program":
@@ -275,7 +275,7 @@ class JobSpec(Record):
     output_dirs: bool = False
 
 
-class Placed(Record):
+class PlacedTask(Record):
     """One task and its host."""
 
     task: TaskId
@@ -291,7 +291,7 @@ class Placed(Record):
 class Placement(Record):
     """All tasks in the order of the table (chief, worker, ps, evaluator, others), and notes for the user."""
 
-    tasks: tuple[Placed, ...]
+    tasks: tuple[PlacedTask, ...]
     notes: tuple[str, ...] = ()
     #: Hosts without a task that take those of a lost host; spares first.
     standby: tuple[Host, ...] = ()
@@ -305,9 +305,9 @@ class Placement(Record):
         """The hosts in use, in the order of their first tasks."""
         return tuple({placed.host.name: placed.host for placed in self.tasks}.values())
 
-    def by_host(self) -> dict[str, list[Placed]]:
+    def by_host(self) -> dict[str, list[PlacedTask]]:
         """The tasks of each host in use."""
-        found: dict[str, list[Placed]] = {}
+        found: dict[str, list[PlacedTask]] = {}
         for placed in self.tasks:
             found.setdefault(placed.host.name, []).append(placed)
         return found
@@ -359,7 +359,7 @@ class Plan(Record):
 
 
 #: See `RunPaths.stop_asked`.
-STOP_NOW = b"now"
+STOP_NOW_MARK = b"now"
 
 
 class RunPaths(Record):
@@ -394,7 +394,7 @@ class RunPaths(Record):
 
     @property
     def stop_asked(self) -> str:
-        """The file that ``launch stop`` makes before it sends SIGTERM; with ``--now`` it has `STOP_NOW`."""
+        """The file that ``launch stop`` makes before SIGTERM; with ``--now`` it has `STOP_NOW_MARK`."""
         return f"{self.root}/stop-asked"
 
     @property

@@ -15,7 +15,7 @@ from launcher.backends.connections import RemoteCommand
 from launcher.backends.link import ReconnectingLink, open_link
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
@@ -35,9 +35,12 @@ class Agents:
 
 
 @contextmanager
-def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, Loop]]:
+def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
     """Agents on hosts, and the loop of their links."""
-    with Loop() as loop, SshConnections([Host(name) for name in hosts], SshSettings(), print) as connections:
+    with (
+        EventLoop() as loop,
+        SshConnections([Host(name) for name in hosts], SshSettings(), print) as connections,
+    ):
         connections.connect()
         links = {name: open_link(loop, name, connections, print) for name in hosts}
         yield Agents(links), loop

@@ -269,8 +269,8 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
     """Connect to a peer, and read its token.
 
     Returns:
-        The ``result`` (see `launcher.findings.Pair`), the error of the system as ``why``, and the first
-        ``address`` that the name of the peer has here.
+        The ``result`` (see `launcher.findings.ReachResult`), the error of the system as ``why``, and the
+        first ``address`` that the name of the peer has here.
     """
     where, address = (peer["address"].strip("[]"), peer["port"]), ""
     try:

@@ -20,7 +20,7 @@ from launcher.common.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Peer
 from launcher.feed.sources import FILLS
-from launcher.job import MOST_TASKS, RunPaths
+from launcher.job import MAX_TASKS, RunPaths
 from launcher.launch.notices import print_notice
 from launcher.runs.run import json_of
 
@@ -428,8 +428,8 @@ def _roles(
         drains: workers have time to finish after the chief; else the job file says how much.
         found: gets the faults.
     """
-    num_executors = found.read("num_executors", num_executors, arguments.whole(1, MOST_TASKS))
-    num_ps = found.optional("num_ps", num_ps, arguments.whole(0, MOST_TASKS), 0)
+    num_executors = found.read("num_executors", num_executors, arguments.whole(1, MAX_TASKS))
+    num_ps = found.optional("num_ps", num_ps, arguments.whole(0, MAX_TASKS), 0)
     master_node = found.optional("master_node", master_node, arguments.choice("", "chief", "master"), "")
     if None in (num_executors, num_ps, master_node):
         return {}

@@ -21,7 +21,7 @@ from launcher.common.errors import JobFailed, LaunchError, TaskFailed
 from launcher.common.record import Record
 from launcher.common.text import Waiting
 from launcher.config.hostfile import read_hosts
-from launcher.job import MOST_TASKS
+from launcher.job import MAX_TASKS
 from launcher.supervisor.restart_policy import cannot_import
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class TFParallel:
         else:
             number = found.read("num_executors", num_executors, arguments.whole(0, _MAX_INSTANCES))
             every = [tf_args] * (number or 0)
-        at_once = found.optional("at_once", at_once, arguments.whole(1, MOST_TASKS))
+        at_once = found.optional("at_once", at_once, arguments.whole(1, MAX_TASKS))
         return_exceptions = found.optional("return_exceptions", return_exceptions, arguments.flag, False)
         read = read_options(found, options)
         found.check()

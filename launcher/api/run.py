@@ -11,7 +11,7 @@ from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.report import Report
 from launcher.config import values
-from launcher.job import MOST_TASKS, RESTART_CHOICES, OnFailure
+from launcher.job import MAX_TASKS, RESTART_CHOICES, OnFailure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -227,7 +227,7 @@ def program_driver(
     if command == []:
         found.add("program is empty", "expected a file, or a list: ['train.py', ...]")
     options = read_options(found, options)
-    number = arguments.whole(0, MOST_TASKS)
+    number = arguments.whole(0, MAX_TASKS)
     ps, workers = (found.optional(name, counts[name], number) for name in ("ps", "workers"))
     chief, evaluator = (
         found.optional(name, counts[name], arguments.flag, False) for name in ("chief", "evaluator")
@@ -267,7 +267,7 @@ def _role(value: Any) -> Mapping[str, Any]:
         found: Mapping[str, Any] = arguments.plain(value)
         return found
     try:
-        return {"count": arguments.whole(0, MOST_TASKS)(value)}
+        return {"count": arguments.whole(0, MAX_TASKS)(value)}
     except ValueError as error:
         raise ValueError(f"{error}, or a dict of keys of a job file") from None
 

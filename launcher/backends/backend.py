@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.backends.connections import Commands, Connected, Hosts
 from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
 from launcher.common.errors import Fault
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Transport:
         return nullcontext(Inventory.of(launch, launch.hosts))
 
     def hosts(
-        self, launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+        self, launch: Launch, inventory: Inventory, placement: Placement, loop: EventLoop
     ) -> AbstractContextManager[Hosts] | None:
         """Connect to the hosts of a launch; ``None``: as `machines.Machines` does, over `connections`.
 

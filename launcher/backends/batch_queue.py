@@ -76,7 +76,8 @@ class Queue:
         return True
 
     def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
-        """Submit a launcher with the variable `RUN_FOLDER`. Its output is added to the messages of the run.
+        """Submit a launcher with the variable `RUN_FOLDER_VARIABLE`. Its output is added to the messages of
+        the run.
 
         Args:
             launch: its name is that of the run.

@@ -14,7 +14,7 @@ from launcher.common.events import Command
 from launcher.common.protocol import Message
 from launcher.common.record import Record
 from launcher.common.text import NO_THREAD, duration, listed
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 from launcher.threads import start
 
@@ -42,7 +42,7 @@ class Link(Protocol):
     def broken(self) -> bool:
         """Whether the connection is broken, or may be: nothing has come for seconds."""
 
-    def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
+    def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
         """Let the loop drive the link: it calls ``ready`` when `receive` has something, until `unwatch`."""
 
     def unwatch(self) -> None:
@@ -272,7 +272,7 @@ def for_each(
     notice: Callable[[str], None],
     step: str | Callable[[], str],
     fanout: int = 0,
-    loop: Loop | None = None,
+    loop: EventLoop | None = None,
     meanwhile: Callable[[], object] | None = None,
     growth: int = 2,
 ) -> tuple[dict[str, _T], dict[str, str]]:
@@ -309,8 +309,8 @@ def for_each(
         left = set(futures.values())
         if loop is not None:
             for future in futures.values():
-                future.add_done_callback(lambda future: loop.call(lambda: left.discard(future)))
-        while not loop.until(lambda: not left, seconds) if loop else wait(left, seconds).not_done:
+                future.add_done_callback(lambda future: loop.call_soon(lambda: left.discard(future)))
+        while not loop.run_until(lambda: not left, seconds) if loop else wait(left, seconds).not_done:
             # The same line a second time would read like a mistake.
             waits = f"still waiting, after {duration(waited + seconds)}, for" if waited else "waiting for"
             waiting = [name for name in names if not futures[name].done()]

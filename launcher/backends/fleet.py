@@ -15,7 +15,7 @@ from launcher.backends.here import is_here
 from launcher.backends.launch_request import Inventory, Launch, Reaching
 from launcher.backends.local import fork_agent
 from launcher.common.errors import HostsError, TransportError
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
@@ -94,7 +94,7 @@ class Machines:
         launch: Launch,
         inventory: Inventory,
         placement: Placement,
-        loop: Loop,
+        loop: EventLoop,
         agents: bool = True,
     ) -> None:
         self._transport, self._launch, self._settings = transport, launch, inventory.settings

@@ -25,7 +25,7 @@ from launcher.backends.ssh import rows as ssh
 from launcher.common.errors import Fault
 from launcher.config.settings import COMMAND_LINE, FILES, FileSection, Group, Setting, Settings
 from launcher.config.table import DETACH, FIRST_GROUPS, LAST_GROUPS
-from launcher.job import RUN_FOLDER, JobSpec
+from launcher.job import RUN_FOLDER_VARIABLE, JobSpec
 
 SECTIONS: tuple[FileSection, ...] = (docker.SECTION, slurm.SECTION, kubernetes.SECTION)
 
@@ -199,7 +199,7 @@ def _docker_faults(
 
 
 def _slurm_faults(settings: Settings, options: SlurmOptions | None, hosts_named: bool) -> Iterator[Fault]:
-    if settings[DETACH] and in_script(os.environ) and RUN_FOLDER not in os.environ:
+    if settings[DETACH] and in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
         text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
         yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
     if options is None:
@@ -223,6 +223,6 @@ def backend_notes(options: SlurmOptions | None, hosts_named: bool) -> Iterator[s
     job = os.environ["SLURM_JOB_ID"]
     if options is None and hosts_named:
         yield f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}"
-    elif options is not None and options.salloc() and RUN_FOLDER not in os.environ:
+    elif options is not None and options.salloc() and RUN_FOLDER_VARIABLE not in os.environ:
         text = f"launch runs in Slurm's job {job}, and uses its nodes"
         yield f"no allocation is asked for ({shlex.join(options.salloc())}): {text}"

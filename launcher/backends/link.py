@@ -42,7 +42,7 @@ from launcher.common.protocol import (
     RunCommand,
 )
 from launcher.common.text import last_line, nothing_started
-from launcher.event_loop import Loop, Timer, await_readable
+from launcher.event_loop import EventLoop, TimerHandle, await_readable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -113,7 +113,7 @@ class ReconnectingLink:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         host: str,
         hosts: Connections,
         arguments: dict[str, Any],
@@ -141,7 +141,7 @@ class ReconnectingLink:
         #: Bytes that the program took of more; ``None``: it took all.
         self._taken: int | None = None
         self._flush_asked = False
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
         self._received_at = self._tried_at = time.monotonic()
         #: When the making of the present connection began (monotonic), as if it included the first login.
         self._began = self._received_at - login_seconds
@@ -171,11 +171,11 @@ class ReconnectingLink:
         """See `Link.broken`."""
         return time.monotonic() > self._received_at + _BROKEN
 
-    def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
+    def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
         """See `Link.watch`."""
         self._ready = ready
         if self._inbox or self.over:
-            loop.call(ready if self.over else lambda: self._step(ready))
+            loop.call_soon(ready if self.over else lambda: self._step(ready))
 
     def unwatch(self) -> None:
         """See `Link.unwatch`."""
@@ -190,7 +190,7 @@ class ReconnectingLink:
             self._channel.took(len(messages), time.monotonic(), at_once)
         if messages:
             if self.over:
-                self.loop.call(self._ready)
+                self.loop.call_soon(self._ready)
             return messages
         if self.over and self._fault is not None:
             raise self._fault
@@ -204,7 +204,7 @@ class ReconnectingLink:
             self._channel.send(command)
             if not self._flush_asked:
                 self._flush_asked = True
-                self.loop.call(self._flush)
+                self.loop.call_soon(self._flush)
 
     def command(self, entry: str, arguments: object) -> LinkCommand:
         """Start a remote command: a program of ours in a child of the agent; see `Commands.run`."""
@@ -232,7 +232,7 @@ class ReconnectingLink:
 
     def wait(self, seconds: float) -> str | None:
         """See `Link.wait`."""
-        self.loop.until(lambda: self.over or self._is_long_lost(), seconds)
+        self.loop.run_until(lambda: self.over or self._is_long_lost(), seconds)
         return self.reason
 
     def _is_long_lost(self) -> bool:
@@ -299,7 +299,7 @@ class ReconnectingLink:
         if self._timer is None or due < self._timer.due:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self.loop.at(due, self._time_up)
+            self._timer = self.loop.call_at(due, self._time_up)
 
     def _time_up(self) -> None:
         self._timer = None
@@ -446,9 +446,9 @@ class ReconnectingLink:
         def done(made: Future[RemoteCommand]) -> None:
             self._step(lambda: self._connected(made))
             if made.exception() is None and made.result() is not self._program:  # the link has ended
-                self.loop.work(made.result().close, lambda closed: closed.result())
+                self.loop.run_in_thread(made.result().close, lambda closed: closed.result())
 
-        self.loop.work(connect, done)
+        self.loop.run_in_thread(connect, done)
 
     def _connected(self, made: Future[RemoteCommand]) -> None:
         """Another thread has connected, or has failed to."""
@@ -478,7 +478,7 @@ class ReconnectingLink:
             if self._program is program:
                 raise why.result() or TransportError(self._why_ended(program))
 
-        self.loop.work(program.why_ended, lambda why: self._step(lambda: known(why)))
+        self.loop.run_in_thread(program.why_ended, lambda why: self._step(lambda: known(why)))
 
     def _refused(self, program: RemoteCommand, why: str) -> None:
         """The agent exits without being asked to: let another thread look for the reason."""
@@ -490,7 +490,9 @@ class ReconnectingLink:
         def known(reason: Future[str]) -> None:
             raise _Ended(reason.result())
 
-        self.loop.work(lambda: program.why_refused(why), lambda found: self._step(lambda: known(found)))
+        self.loop.run_in_thread(
+            lambda: program.why_refused(why), lambda found: self._step(lambda: known(found))
+        )
 
     def _broke(self, error: TransportError) -> None:
         """The connection broke. Before the agent has answered, only one other connection is tried.
@@ -513,7 +515,7 @@ class ReconnectingLink:
         if self._program is not None:
             program, self._program = self._program, None
             self.loop.watch(program.fileno())
-            self.loop.work(program.close, lambda closed: closed.result())
+            self.loop.run_in_thread(program.close, lambda closed: closed.result())
             self._ending = False
             with self.lock:
                 self._channel.disconnect()
@@ -541,7 +543,7 @@ class ReconnectingLink:
 
 
 def open_link(
-    loop: Loop,
+    loop: EventLoop,
     host: str,
     hosts: Connections,
     notify: Callable[[str], None],

@@ -21,7 +21,7 @@ from launcher.common.errors import TransportError
 from launcher.common.events import Command
 from launcher.common.protocol import PIPED, Channel, Decoder, Message, Refused
 from launcher.common.text import last_line, signal_name, why_not_started
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 
 _READ = 256 * 1024
 _STDERR_LIMIT = 64 * 1024
@@ -43,13 +43,13 @@ class PipeLink:
         self.tasks: set[str] = set()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks, only=PIPED))
         self._reading, self._input = reading, writing
-        self._loop: Loop | None = None
+        self._loop: EventLoop | None = None
         #: Why the agent ended, if it sent the reason.
         self._refusal = ""
         for fd in (reading, writing):
             os.set_blocking(fd, False)
 
-    def watch(self, loop: Loop, ready: Callable[[], object]) -> None:
+    def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
         """See `Link.watch`."""
         self._loop = loop
         loop.watch(self._reading, ready)

@@ -23,7 +23,7 @@ from launcher.common.record import Record
 from launcher.common.text import byte_size, counted, listed, printable
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
-from launcher.findings import PROBLEM, WARNING, Finding, HostFacts, HostReport, Pair, findings
+from launcher.findings import PROBLEM, WARNING, Finding, HostCheck, HostInspection, ReachResult, findings
 from launcher.job import Host
 from launcher.launch.notices import print_notice
 from launcher.output.jsonl import record_as_dict
@@ -46,7 +46,7 @@ _COLUMNS = (
     "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
     "not checked",
 )  # fmt: skip
-#: The names of the fields of a `Pair` in JSON.
+#: The names of the fields of a `ReachResult` in JSON.
 _PAIR_KEYS = ("from", "to", "reach", "why", "address")
 _TIMEOUT = 20.0
 _ENTRY = "launcher.agent.checks:main"
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 class _Look(Record):
     """The answer about the host itself."""
 
-    facts: HostFacts
+    facts: HostInspection
     #: Where it listens; 0: nowhere, and why.
     port: int
     why: str
@@ -124,7 +124,7 @@ class _Clock(Record):
 
 
 class _Reached(Record):
-    """The fields of a `Pair`."""
+    """The fields of a `ReachResult`."""
 
     result: str
     why: str
@@ -140,8 +140,8 @@ class _Connections(Record):
 class Asked(Record):
     """The answers of the hosts."""
 
-    reports: Sequence[HostReport]
-    pairs: Sequence[Pair]
+    reports: Sequence[HostCheck]
+    pairs: Sequence[ReachResult]
     #: Host -> why it could not be checked.
     failed: Mapping[str, str]
 
@@ -169,7 +169,7 @@ def _ask(
     ports: dict[str, int] = {}
     running: dict[str, Dialog] = {}
 
-    def look(name: str) -> HostReport:
+    def look(name: str) -> HostCheck:
         if name in unreached:
             raise TransportError(unreached[name])
         host = by_name[name]
@@ -194,9 +194,9 @@ def _ask(
         asked = time.time()
         clock = dialog.ask({"do": "clock"}, args.timeout + _MARGIN, _Clock).at
         came = time.time()
-        return HostReport(host, answer.facts, clock=clock - (asked + came) / 2)
+        return HostCheck(host, answer.facts, clock=clock - (asked + came) / 2)
 
-    def connect(name: str) -> list[Pair]:
+    def connect(name: str) -> list[ReachResult]:
         names = list(reports)
         first = names.index(name)
         peers = [*names[first:], *names[:first]][:_PEERS]
@@ -209,7 +209,7 @@ def _ask(
         results = running[name].ask(request, 3 * each + 1.0 + _MARGIN, _Connections).pairs
         if len(results) != len(peers):
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
-        return [Pair(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
+        return [ReachResult(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
 
     reports, failed = for_each(by_name, look, print_notice, "the check of the host")
     connected, late = for_each(reports, connect, print_notice, "connections to others")
@@ -243,7 +243,7 @@ def _print(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding]) -> Non
     print("; ".join(filter(None, parts)) or "no findings")
 
 
-def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
+def _row(host: Host, report: HostCheck | None, failed: str) -> list[str]:
     address = host.address or ""
     if report is None:
         return [host.name, address, *[""] * (len(_COLUMNS) - 3), failed]
@@ -266,7 +266,7 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
     ]
 
 
-def _facts(facts: HostFacts) -> dict[str, Any]:
+def _facts(facts: HostInspection) -> dict[str, Any]:
     fields = record_as_dict(facts)
     return {**fields.pop("agent"), **fields}
 

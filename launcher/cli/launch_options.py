@@ -23,8 +23,8 @@ from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, Target, carried_variables, roles_with_drain
 from launcher.config.values import JOB_FILE_ENDINGS, duration
 from launcher.job import (
-    OUTPUT_DIR,
-    RELAY,
+    OUTPUT_DIR_VARIABLE,
+    RELAY_VARIABLE,
     SERVICE_ROLES,
     Host,
     JobSpec,
@@ -362,7 +362,9 @@ def _job(
 ) -> JobSpec:
     """Make the job from the options and from ``settings``, which merge the job file and the command line."""
     output_dirs = settings.get("output_dirs", False)
-    taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
+    taken = [
+        name for name, given in ((OUTPUT_DIR_VARIABLE, output_dirs), (RELAY_VARIABLE, args.relay)) if given
+    ]
     variables, copied = carried_variables(args.env, os.environ, taken, faults, notes)
     times = {"grace": 10.0, "timeout": 0.0, "stall": 0.0}
     for name in times.keys() & settings.keys():

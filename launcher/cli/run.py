@@ -14,7 +14,7 @@ from launcher.cli.launch_options import add_installed, program_command, read_opt
 from launcher.cli.parser import Parser
 from launcher.config import values
 from launcher.config.values import REPEATABLE, option, whole
-from launcher.job import MOST_TASKS, RESTART_CHOICES
+from launcher.job import MAX_TASKS, RESTART_CHOICES
 from launcher.launch.interrupts import stop_at_end_of_file
 from launcher.launch.options import DESCRIPTORS, Options
 from launcher.launch.run import run_job
@@ -139,7 +139,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     def group(title: str) -> functools.partial[argparse.Action]:
         return functools.partial(option, parser.add_argument_group(title))
 
-    count, path = whole(0, MOST_TASKS), values.not_empty
+    count, path = whole(0, MAX_TASKS), values.not_empty
     tasks = group("tasks")
     tasks("--ps N", "number of parameter servers", count)
     tasks("--workers N", "number of workers (default: 1 if no role is given)", count)

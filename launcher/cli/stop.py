@@ -15,7 +15,7 @@ from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, listed
 from launcher.config.values import duration, option
-from launcher.job import STOP_NOW
+from launcher.job import STOP_NOW_MARK
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
@@ -146,7 +146,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     with suppress(OSError):  # a full disk: the second SIGTERM says it, too
         fd = os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(fd, STOP_NOW if args.now else b"")
+            os.write(fd, STOP_NOW_MARK if args.now else b"")
         finally:
             os.close(fd)
     send_sigterm(pidfd)

@@ -31,7 +31,7 @@ from launcher.config.schema import (
     text_of,
 )
 from launcher.job import (
-    MOST_TASKS,
+    MAX_TASKS,
     RESTART_CHOICES,
     ROLE_RESTART_CHOICES,
     SERVICE_ROLES,
@@ -112,7 +112,7 @@ _IMAGE = single(values.image)
 _RETRYABLE = several(values.exit_codes, values.comma_separated)
 
 ROLE = table(
-    Key("count", "The number of tasks. Default: 1.", single(values.whole(0, MOST_TASKS))),
+    Key("count", "The number of tasks. Default: 1.", single(values.whole(0, MAX_TASKS))),
     _COMMAND,
     ENV,
     _GPUS,
@@ -151,7 +151,7 @@ _SETTINGS = table(
     Key(
         "restarts",
         "How often failed tasks start again, in all. Default: 0.",
-        single(values.whole(0, MOST_TASKS)),
+        single(values.whole(0, MAX_TASKS)),
     ),
     Key("restart", "What starts again after a failure: auto (default), task or job.", _RESTART),
     Key("stall", "A task that prints nothing for so long has failed. 0 (default): no limit.", _DURATION),
@@ -169,7 +169,7 @@ JOB = table(
     *_SETTINGS.values(),
 )
 
-_COUNT = single(values.whole(0, MOST_TASKS))
+_COUNT = single(values.whole(0, MAX_TASKS))
 #: Options that only defaults have as keys: job files have roles.
 COUNTS = table(
     Key("ps", "The number of parameter servers.", _COUNT),

@@ -22,7 +22,7 @@ from launcher.config.settings import (
     switch,
 )
 from launcher.config.values import choice, positive_duration, role_name, whole
-from launcher.job import MOST_TASKS, RESTART_CHOICES, Host, Program
+from launcher.job import MAX_TASKS, RESTART_CHOICES, Host, Program
 
 if TYPE_CHECKING:  # only files need it
     from launcher.config.schema import Faults, Node
@@ -34,7 +34,7 @@ _MOST_AT_ONCE = 1024
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
 _LEAST_LEASE = 6
 
-_count = whole(0, MOST_TASKS)
+_count = whole(0, MAX_TASKS)
 _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
 
 

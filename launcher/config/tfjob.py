@@ -12,7 +12,7 @@ from launcher.config import values
 from launcher.config.options import Target
 from launcher.config.pod_template import Template, any_keys, mapping_of, read_template
 from launcher.config.schema import Faults, Key, Node, Values, mapping, quoted, read_mapping, single, table
-from launcher.job import CHIEF_ROLES, MOST_TASKS
+from launcher.job import CHIEF_ROLES, MAX_TASKS
 
 #: The versions whose TFJobs have the form of the last one.
 _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v1beta2", "kubeflow.org/v1beta1", "kubeflow.org/v1alpha2")
@@ -24,7 +24,7 @@ _RESTARTS = "1000"
 # ---------------------------------------------------------------------- keys
 
 
-_COUNT = single(values.whole(0, MOST_TASKS))
+_COUNT = single(values.whole(0, MAX_TASKS))
 _SECONDS = single(values.whole(1, values.MOST_DAYS * 86_400))
 _POLICY = table(
     Key("cleanPodPolicy", "", single(values.choice("All", "Running", "None"))),

@@ -10,7 +10,7 @@ from launcher.backends.docker.container import Container, containers
 from launcher.backends.docker.options import DockerOptions
 from launcher.common.text import listed
 from launcher.export.exported import Exported, documents, heading
-from launcher.job import Placed, TaskPlan
+from launcher.job import PlacedTask, TaskPlan
 
 #: The port of each task: each has an address of its own.
 PORT = 2222
@@ -57,7 +57,7 @@ def _lines(job: Exported) -> Iterator[str]:
 
 
 def _service(
-    job: Exported, placed: Placed, task: TaskPlan, container: Container, options: DockerOptions, user: str
+    job: Exported, placed: PlacedTask, task: TaskPlan, container: Container, options: DockerOptions, user: str
 ) -> dict[str, Any]:
     made = job.completed(task)
 

@@ -13,7 +13,7 @@ from launcher.agent.transfer import FileStream
 from launcher.backends.connections import Commands, RemoteCommand, for_each
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import byte_size, last_line
-from launcher.event_loop import Loop, await_readable
+from launcher.event_loop import EventLoop, await_readable
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Copying:
         fanout: int,
         report: Callable[[str], None] = lambda text: None,
         seconds: float = math.inf,
-        loop: Loop | None = None,
+        loop: EventLoop | None = None,
     ) -> None:
         self._commands, self._fanout, self.report, self._loop = commands, fanout, report, loop
         self._began = time.monotonic()

@@ -39,7 +39,7 @@ from launcher.config.settings import (
 )
 from launcher.config.values import JOB_FILE_ENDINGS
 from launcher.job import (
-    OUTPUT_DIR,
+    OUTPUT_DIR_VARIABLE,
     SERVICE_ROLES,
     Host,
     JobSpec,
@@ -50,7 +50,7 @@ from launcher.job import (
     Role,
     deciding_roles,
 )
-from launcher.job import RELAY as RELAY_VARIABLE
+from launcher.job import RELAY_VARIABLE as RELAY_VARIABLE
 from launcher.launch.notices import print_notice
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
 from launcher.launch.options import Options, Sources
@@ -327,7 +327,7 @@ def _from(folder: str, program: Program) -> Program:
 
 def _job(settings: Settings, roles: tuple[Role, ...], faults: list[Fault], notes: list[str]) -> JobSpec:
     """Make the job of the settings."""
-    taken = [OUTPUT_DIR] if settings[table.OUTPUT_DIRS] else []
+    taken = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
     taken += [RELAY_VARIABLE] if settings[table.RELAY] else []
     variables, copied = carried_variables(settings[table.VARIABLES], os.environ, taken, faults, notes)
     restart = settings[table.RESTART]

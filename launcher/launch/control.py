@@ -41,7 +41,7 @@ from launcher.common.report import Report
 from launcher.common.text import listed
 from launcher.common.trusted_io import BACKLOG, PACKET, accept_own, control_address
 from launcher.common.validation import FieldReader
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.launch.followers import Followers
 from launcher.output.jsonl import record_as_dict
 from launcher.runs.run import selected
@@ -120,7 +120,7 @@ class Control:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         machine: Machine,
         followers: Followers,
         report: Callable[[], Report],

@@ -24,7 +24,7 @@ from launcher.common.events import TaskMoved
 from launcher.common.report import Report
 from launcher.common.text import printable, signal_name, why_not_started
 from launcher.files.requests import parse_collects, parse_syncs
-from launcher.job import RUN_FOLDER, RunPaths
+from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
 from launcher.launch.notices import print_notice
 from launcher.launch.options import Options
@@ -119,7 +119,7 @@ def run_detached(options: Options) -> int:
         LaunchError: the launcher was killed; or as `run_job`, in the child.
     """
     queue = options.transport.queue()
-    folder = os.environ.pop(RUN_FOLDER, "")
+    folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
         return run_job(options._replace(submitted=submitted))
     if queue is not None and queue.submits():
@@ -274,7 +274,7 @@ def run_submitted(path: str) -> int:
     options, folder, sys.argv[1:] = pickle.loads(packed)
     with suppress(FileNotFoundError):
         os.chdir(folder)
-    run = Run(name, RunPaths(os.environ.pop(RUN_FOLDER)), None, 0.0)
+    run = Run(name, RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), None, 0.0)
     return run_job(options._replace(submitted=run))
 
 

@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 from launcher.common.errors import LaunchError
-from launcher.event_loop import Loop, Timer
+from launcher.event_loop import EventLoop, TimerHandle
 from launcher.output.run_files import Recent
 
 #: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.
@@ -31,14 +31,14 @@ class Followers:
         recent: the last events.
     """
 
-    def __init__(self, loop: Loop, recent: Recent) -> None:
+    def __init__(self, loop: EventLoop, recent: Recent) -> None:
         self._loop, self._recent = loop, recent
         #: The number of the next event of each, and bytes that it has not taken yet.
         self._next: dict[socket.socket, int] = {}
         self._rests: dict[socket.socket, bytes] = {}
         #: Those that want to know when tasks print; and the timer for that.
         self._readers: set[socket.socket] = set()
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
 
     def first(self, number: int | None) -> int:
         """The number of the first event for a new follower.
@@ -70,7 +70,7 @@ class Followers:
         for client in [client for client, rest in self._rests.items() if not rest]:
             self._send(client)
         if self._readers and self._recent.printed and self._timer is None:
-            self._timer = self._loop.at(time.monotonic() + _PERIOD, self._tell_printed)
+            self._timer = self._loop.call_at(time.monotonic() + _PERIOD, self._tell_printed)
 
     def _tell_printed(self) -> None:
         """Tell followers that tasks have printed. One that lacks earlier lines looks at the logs later."""

@@ -19,8 +19,8 @@ from launcher.common.report import Report
 from launcher.common.text import host_text
 from launcher.common.trusted_io import read_regular
 from launcher.common.validation import FieldReader
-from launcher.event_loop import Loop, Timer
-from launcher.job import STOP_NOW, Host, JobSpec, Placement, Plan, RunPaths
+from launcher.event_loop import EventLoop, TimerHandle
+from launcher.job import STOP_NOW_MARK, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.launch.control import Control
 from launcher.launch.display import JobDisplay
 from launcher.launch.followers import Followers
@@ -109,7 +109,7 @@ class Orchestrator:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         job: JobSpec,
         placement: Placement,
         open_link: Callable[[Host], Link],
@@ -143,7 +143,7 @@ class Orchestrator:
         self._control = Control(loop, self._machine, followers, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
         self._lost: list[_Connection] = []
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, TimerHandle] = {}
         self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
         self._held = False
@@ -222,7 +222,7 @@ class Orchestrator:
     # ------------------------------------------------------------------ the loop
 
     def _turn(self) -> None:
-        self._loop.turn(self._tick())
+        self._loop.run_once(self._tick())
         self._report_lost_agents()
         self._display.writer.flush()
         stop = self._display.stop_asked()
@@ -293,7 +293,7 @@ class Orchestrator:
         for number in self._interrupts.read():
             asked = _stop_command(self._opening.paths) if number == signal.SIGTERM else None
             name = self._interrupts.names[number] if asked is None else "launch stop"
-            self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW))
+            self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW_MARK))
 
     def _on_notices(self) -> None:
         for message in self._notices.take():
@@ -465,7 +465,7 @@ class Orchestrator:
             except (LaunchError, OSError) as error:
                 return str(error)
 
-        self._loop.work(why_not, lambda why: self._answer(host, why.result()))
+        self._loop.run_in_thread(why_not, lambda why: self._answer(host, why.result()))
 
     def _answer(self, host: str, why: str) -> None:
         """A lost host can be used again, or not, and why."""
@@ -507,7 +507,7 @@ class Orchestrator:
         timer = command.timer
         self._cancel_timer(events.CancelTimer(timer))
         due = time.monotonic() + command.seconds
-        self._timers[timer] = self._loop.at(due, lambda: self._time_up(timer))
+        self._timers[timer] = self._loop.call_at(due, lambda: self._time_up(timer))
 
     def _cancel_timer(self, command: events.CancelTimer) -> None:
         if timer := self._timers.pop(command.timer, None):
@@ -524,7 +524,7 @@ def _stop_command(paths: RunPaths) -> bytes | None:
         None if SIGTERM is not from this command.
     """
     try:
-        return read_regular(paths.stop_asked, len(STOP_NOW))
+        return read_regular(paths.stop_asked, len(STOP_NOW_MARK))
     except OSError:
         return None
 

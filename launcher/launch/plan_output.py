@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import listed, printable, shortened
-from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, TaskPlan
+from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.launch.options import DESCRIPTORS
 from launcher.scheduler.plan import completed, make_plan
 
@@ -25,7 +25,7 @@ _FIRST_PORT = 20_000
 _MANY = 20
 _LONGEST_WORD = 200
 #: Variables in which tasks that are alike differ.
-_OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
+_OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR_VARIABLE, RELAY_VARIABLE)
 #: Variables that launch sets, in the order shown; those in ``plan.json``.
 OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC", *_OF_EACH_TASK)
 _OF_ONE_TASK = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_OF_EACH_TASK)

@@ -11,7 +11,7 @@ from launcher.agent.lookup import find_executable, find_script
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import listed
-from launcher.job import Host, Placed, Placement, ProgramKind, Role
+from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
 from launcher.launch.options import COMMAND_LINE, Options
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
@@ -48,7 +48,7 @@ def check_programs(options: Options, placement: Placement, names: Collection[str
     faults = [Fault(where, text) for where, folder in folders if (text := _folder_fault(folder))]
     if faults:
         raise JobError(faults)
-    differing: dict[tuple[str, Host], Placed] = {}
+    differing: dict[tuple[str, Host], PlacedTask] = {}
     for placed in here:  # tasks of one role and host do not differ
         differing.setdefault((placed.role.name, placed.host), placed)
     missing = [fault for placed in differing.values() for fault in _missing(options, placed, alone)]
@@ -77,7 +77,7 @@ def _folder_fault(folder: str) -> str:
     return ""
 
 
-def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
+def _workdir(options: Options, placed: PlacedTask) -> tuple[str, str]:
     """The source of a task's working folder, and the folder."""
     if placed.role.workdir:
         return placed.role.source, os.path.expanduser(placed.role.workdir)
@@ -86,7 +86,7 @@ def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
     return options.sources.workdir, os.path.expanduser(options.job.workdir or ".")
 
 
-def _missing(options: Options, placed: Placed, alone: bool) -> Iterator[_Missing]:
+def _missing(options: Options, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
     """The faults of a task: its environment, Python or program does not exist, or can't be run.
 
     Args:
@@ -126,7 +126,7 @@ def _missing(options: Options, placed: Placed, alone: bool) -> Iterator[_Missing
         yield _Missing(where, str(placed.task), type(error)(f"{error}{hint}"))
 
 
-def _python(options: Options, placed: Placed) -> tuple[str, str]:
+def _python(options: Options, placed: PlacedTask) -> tuple[str, str]:
     """The source of a task's Python, and the Python."""
     if placed.host.venv:
         return "", VENV_PYTHON

@@ -23,8 +23,8 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
 from launcher.common.text import counted, counted_roles, listed
 from launcher.common.trusted_io import similar_file
-from launcher.event_loop import Loop
-from launcher.job import RELAY, Host, JobSpec, Placed, Placement, RunPaths
+from launcher.event_loop import EventLoop
+from launcher.job import RELAY_VARIABLE, Host, JobSpec, PlacedTask, Placement, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import HostHints, Notices, print_notice
 from launcher.launch.options import Options
@@ -120,7 +120,7 @@ def check_programs_here(options: Options) -> None:
     """Check the programs as if all tasks ran on this machine, see `check_programs`."""
     roles = [(role, TaskId.of(role.name, 0)) for role in options.job.roles]
     host = Host(_HERE, venv=options.job.venv)
-    here = Placement(tuple(Placed(task, role, host) for role, task in roles))
+    here = Placement(tuple(PlacedTask(task, role, host) for role, task in roles))
     check_programs(options, here, (_HERE,))
 
 
@@ -227,7 +227,7 @@ def _launch(
     began, job, planned = events.now(), launch.name, placement
     queue, restarts = options.transport.queue(), inventory.job.policy.restarts
     with ExitStack() as stack:
-        loop = stack.enter_context(Loop())
+        loop = stack.enter_context(EventLoop())
         for text in () if staging is None else staging.notes:
             notices(text)
         if options.other_machines:
@@ -367,7 +367,7 @@ def _relays(hosts: Hosts, socket: str | None) -> dict[str, dict[str, str]]:
     if hosts.forwarding is None:
         raise TransportError("--relay: this transport forwards no ports")
     ports = hosts.forwarding.relay(os.path.abspath(socket))
-    return {host: {RELAY: f"127.0.0.1:{port}"} for host, port in ports.items()}
+    return {host: {RELAY_VARIABLE: f"127.0.0.1:{port}"} for host, port in ports.items()}
 
 
 def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:

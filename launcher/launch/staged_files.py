@@ -13,13 +13,13 @@ from launcher.backends.launch_request import Inventory
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.text import byte_size, counted, listed
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, left_out, read_trees
-from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
+from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement, Plan, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import print_notice
 from launcher.launch.options import Options
@@ -91,7 +91,7 @@ class Staging:
 
     # ------------------------------------------------------------------ before the job
 
-    def begin(self, commands: Commands, job: str, interrupts: Interrupts, loop: Loop) -> None:
+    def begin(self, commands: Commands, job: str, interrupts: Interrupts, loop: EventLoop) -> None:
         """The hosts are connected.
 
         Args:
@@ -164,7 +164,7 @@ class Staging:
         }
         return _with_output_dirs(placement._replace(tasks=tasks, standby=standby), folders)
 
-    def _in_copy(self, placed: Placed, top: str) -> Placed:
+    def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
         """The task, run in the copy of the first folder, or in the folder within that copy that it names."""
         role, first = placed.role, self._syncs[0]
         workdir = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
@@ -194,7 +194,7 @@ class Staging:
                 os.chmod(folder, 0o777 if self._other_user else 0o700)
         except OSError as error:
             raise LaunchError(f"can't make the folder {error.filename!r}: {error.strerror}") from error
-        there = {placed.task for placed in placement.tasks if OUTPUT_DIR in dict(placed.env)}
+        there = {placed.task for placed in placement.tasks if OUTPUT_DIR_VARIABLE in dict(placed.env)}
         return _with_output_dirs(placement, {t: path for t, path in folders.items() if t not in there})
 
     # ------------------------------------------------------------------ after the job
@@ -219,7 +219,7 @@ class Staging:
             if request.concerns(task.task)
         ]
         for task in plan.tasks:
-            folder = task.env.get(OUTPUT_DIR)
+            folder = task.env.get(OUTPUT_DIR_VARIABLE)
             if folder and task.host in self._output_hosts:
                 items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
         self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
@@ -305,4 +305,4 @@ def _work_folder(job: str) -> str:
 
 
 def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
-    return placement.with_env({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
+    return placement.with_env({task: {OUTPUT_DIR_VARIABLE: folder} for task, folder in folders.items()})

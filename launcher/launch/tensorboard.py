@@ -10,7 +10,16 @@ from launcher.backends.connections import Forwarding
 from launcher.common.cluster import TaskId
 from launcher.common.errors import TransportError
 from launcher.common.events import AgentReady, Event, TaskOutput
-from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, Program, ProgramKind, Role, TaskPlan
+from launcher.job import (
+    OUTPUT_DIR_VARIABLE,
+    PlacedTask,
+    Placement,
+    Plan,
+    Program,
+    ProgramKind,
+    Role,
+    TaskPlan,
+)
 
 ROLE = "tensorboard"
 TASK = TaskId.of(ROLE, 0)
@@ -51,8 +60,8 @@ def with_output_folder(placement: Placement) -> Placement:
     return placement._replace(tasks=tuple(map(_with_output_folder, placement.tasks)))
 
 
-def _with_output_folder(placed: Placed) -> Placed:
-    own_folder = dict(placed.env).get(OUTPUT_DIR)
+def _with_output_folder(placed: PlacedTask) -> PlacedTask:
+    own_folder = dict(placed.env).get(OUTPUT_DIR_VARIABLE)
     if placed.task != TASK or own_folder is None:
         return placed
     program = placed.role.program

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heapreplace
 
 from launcher.common.cluster import TaskId
 from launcher.common.text import counted, listed
-from launcher.job import Host, Placed, Placement, Role
+from launcher.job import Host, PlacedTask, Placement, Role
 
 #: How well a host suits a task: the smallest rank is best; the last number is the host's ``order``.
 Rank = tuple[int, int, int, int, int]
@@ -129,7 +129,7 @@ class Assignment:
                 heappop(heap)
 
 
-def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[Placed] = ()) -> Assignment:
+def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[PlacedTask] = ()) -> Assignment:
     """Assign every task that fits to a host.
 
     Args:
@@ -149,7 +149,7 @@ def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[Placed
     return assignment
 
 
-def allocate_gpus(tasks: Sequence[Placed]) -> Placement:
+def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
     """Assign the GPUs of every host, each GPU to at most one task.
 
     A TensorFlow process takes all memory of every GPU it sees (the GPU guide, "Limiting GPU memory growth"),
@@ -168,13 +168,13 @@ def allocate_gpus(tasks: Sequence[Placed]) -> Placement:
     return Placement(tuple(placed._replace(gpus=ids[placed.task]) for placed in tasks), tuple(notes))
 
 
-def _requested(placed: Placed) -> int | None:
+def _requested(placed: PlacedTask) -> int | None:
     """The number of GPUs that a task needs; ``None``: a share. For a ps or a sidecar the default is 0."""
     none = placed.role.name == "ps" or placed.role.sidecar
     return 0 if placed.role.gpus is None and none else placed.role.gpus
 
 
-def _allocate(tasks: Sequence[Placed], ids: dict[TaskId, tuple[str, ...] | None]) -> list[str]:
+def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | None]) -> list[str]:
     """Assign the GPUs of one host: first the requested numbers, then equal shares, at least one for a task.
 
     Args:

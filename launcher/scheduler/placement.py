@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from launcher.common.cluster import TENSORFLOW_ROLES, TaskId
 from launcher.common.errors import Fault, PlacementError
 from launcher.common.text import counted, did_you_mean, listed
-from launcher.job import Host, JobSpec, Placed, Placement, ProgramKind, Role, is_loopback
+from launcher.job import Host, JobSpec, PlacedTask, Placement, ProgramKind, Role, is_loopback
 from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpus, assign, selected
 from launcher.scheduler.plan import oversized
 
@@ -49,7 +49,7 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     if faults:
         raise PlacementError(faults)
     tasks = [
-        Placed(TaskId.of(name, index), role, capacity.host)
+        PlacedTask(TaskId.of(name, index), role, capacity.host)
         for name, role in assignment.roles.items()
         for index, capacity in enumerate(assignment.chosen[name])
     ]
@@ -143,13 +143,13 @@ def _in_table_order(job: JobSpec) -> list[Role]:
     return sorted(job.roles, key=lambda role: order.get(role.name, len(order)))
 
 
-def _sidecar_tasks(role: Role, tasks: list[Placed], assignment: Assignment) -> list[Placed]:
+def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) -> list[PlacedTask]:
     """The tasks of a sidecar: on hosts reserved for it, else on the first host in use that it may run on."""
     allowed = [capacity.host for capacity in selected(role, assignment.hosts)]
     used = dict.fromkeys(placed.host for placed in tasks)
     beside = next((host for host in used if host in allowed), allowed[0])
     hosts = [host for host in allowed if role.name in host.roles] or [beside]
-    return [Placed(TaskId.of(role.name, n), role, hosts[n % len(hosts)]) for n in range(role.count)]
+    return [PlacedTask(TaskId.of(role.name, n), role, hosts[n % len(hosts)]) for n in range(role.count)]
 
 
 # ---------------------------------------------------------------------- faults

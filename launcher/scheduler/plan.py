@@ -9,7 +9,7 @@ from launcher.common.cluster import ClusterSpec, TaskId, complete, misspelt_plac
 from launcher.common.errors import Fault
 from launcher.common.events import Preload
 from launcher.common.text import counted
-from launcher.job import Host, JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
+from launcher.job import Host, JobSpec, PlacedTask, Placement, Plan, Program, ProgramKind, TaskPlan
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
@@ -63,7 +63,7 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
     return Plan(tuple(tasks), cluster.addresses, sidecars)
 
 
-def preloads(job: JobSpec, on_host: Iterable[Placed]) -> Iterator[Preload]:
+def preloads(job: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
     """The processes of a host that import the modules of ``--preload``.
 
     The tasks of one have the same Python and venv, and the same values of `_READ_EARLY`; the process has the
@@ -91,7 +91,7 @@ def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
     return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
 
-def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
+def _task_plan(job: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
     program, host, task = placed.role.program, placed.host, placed.task
     python = VENV_PYTHON if host.venv else host.python or job.python or DEFAULT_PYTHON
     # A sidecar (TensorBoard) rarely takes the classic flags, so it gets them only by its own ``flags: true``.
@@ -126,7 +126,7 @@ def _command(program: Program, python: str) -> tuple[str, ...]:
     return words[program.kind]
 
 
-def _environment(job: JobSpec, placed: Placed) -> tuple[dict[str, str], dict[str, str]]:
+def _environment(job: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of a task, without those of its agent's environment and of the ClusterSpec.
 
     The order of precedence, the strongest last: job, host, role, command line. Users may override

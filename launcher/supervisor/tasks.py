@@ -9,7 +9,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
 from launcher.common.text import listed
-from launcher.job import Placed, Placement, deciding_roles
+from launcher.job import PlacedTask, Placement, deciding_roles
 from launcher.supervisor.transitions import StateRecord
 
 _S = TaskState
@@ -83,7 +83,7 @@ class TaskRecord(StateRecord):
 
     state: TaskState
 
-    def __init__(self, placed: Placed, number: int, moved: dict[TaskId, TaskRecord]) -> None:
+    def __init__(self, placed: PlacedTask, number: int, moved: dict[TaskId, TaskRecord]) -> None:
         super().__init__(placed.task, TaskState.PENDING, TRANSITIONS)
         self._moved = moved
         self.task, self.number = placed.task, number
@@ -134,7 +134,7 @@ class TaskRecord(StateRecord):
         """Keep the end of its output."""
         self.tail = data[-_TAIL:] if len(data) >= _TAIL else (self.tail + data)[-_TAIL:]
 
-    def place(self, placed: Placed) -> None:
+    def place(self, placed: PlacedTask) -> None:
         """Run the next attempt on this host."""
         if placed.host.name != self.next_host:
             self.port = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site
@@ -101,7 +101,7 @@ def eyes(site: Site) -> Eyes:
 def open_agent(site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
     """Opens agents; each is over, and their links are closed, at the end of the test."""
     drivers: list[Driver] = []
-    with Loop() as loop:
+    with EventLoop() as loop:
 
         def opened() -> Driver:
             drivers.append(Driver(site.open(loop), site.host.name, {MARK: nothing_left}, loop))

@@ -10,7 +10,7 @@ from launcher.backends.connections import Link
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSteps
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 
 #: Seconds for anything that should happen at once, on a busy machine.
 SOON = 20.0
@@ -34,7 +34,7 @@ class Driver:
         loop: drives the link.
     """
 
-    def __init__(self, link: Link, host: str, mark: Mapping[str, str], loop: Loop) -> None:
+    def __init__(self, link: Link, host: str, mark: Mapping[str, str], loop: EventLoop) -> None:
         self.link = link
         self.loop = loop
         self.host = host
@@ -55,7 +55,7 @@ class Driver:
         """Wait so long for the link, at most, and take and send what it has and takes."""
         deadline, self._came = time.monotonic() + seconds, False
         while True:
-            self.loop.turn(max(0.0, deadline - time.monotonic()))
+            self.loop.run_once(max(0.0, deadline - time.monotonic()))
             if self._came or time.monotonic() >= deadline:
                 break
         self.silent += seconds > 0 and not self._came
@@ -111,13 +111,13 @@ class Driver:
         """Give an order, and take nothing that has come."""
         self.link.unwatch()
         self.link.send(order)
-        self.loop.turn(0)
+        self.loop.run_once(0)
         self.link.watch(self.loop, self._receive)
 
     def hang_up(self) -> None:
         """Hang up; what has come counts no more."""
         self.link.hang_up()
-        self.loop.turn(0)
+        self.loop.run_once(0)
 
     def vanish(self) -> None:
         """Close both ends of the link, as the end of the launcher does."""

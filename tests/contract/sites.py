@@ -19,7 +19,7 @@ import pytest
 
 from launcher.backends.connections import Connections, Link
 from launcher.backends.local import fork_agent
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec
 from tests.conftest import is_about_waiting
 from tests.ssh.host import LabHost
@@ -40,7 +40,7 @@ class Site(Protocol):
     watchdog_killed: str
     both_killed: str
 
-    def open(self, loop: Loop) -> Link:
+    def open(self, loop: EventLoop) -> Link:
         """Start an agent there."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
@@ -66,7 +66,7 @@ class LocalSite:
         """See `Site.run`."""
         return subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, timeout=60, check=True).stdout
 
-    def open(self, loop: Loop) -> Link:
+    def open(self, loop: EventLoop) -> Link:
         """See `Site.open`."""
         return fork_agent(self.host.name)
 
@@ -89,7 +89,7 @@ class SshSite:
         """See `Site.run`."""
         return self._lab_host.run(argv, stdin, timeout=60).stdout
 
-    def open(self, loop: Loop) -> Link:
+    def open(self, loop: EventLoop) -> Link:
         """See `Site.open`."""
         from launcher.backends.link import open_link  # not on the path of the other transports
 
@@ -153,7 +153,7 @@ class RoomSite(LocalSite):
         super().__init__(folder)
         self.host, self._hosts, self._notices = host, hosts, notices
 
-    def open(self, loop: Loop) -> Link:
+    def open(self, loop: EventLoop) -> Link:
         """See `Site.open`."""
         from launcher.backends.link import open_link
 

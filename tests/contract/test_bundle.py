@@ -13,7 +13,7 @@ import pytest
 from launcher.backends import bootstrap
 from launcher.backends.local import PipeLink
 from launcher.common import events
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.pythons import oldest_python
@@ -59,7 +59,7 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> 
     """An agent of which the host has only what travels."""
     startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": 7})
     argv = bootstrap.loader(request.param)
-    with Loop() as loop:
+    with EventLoop() as loop:
         driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
         driver.ready()
         yield driver

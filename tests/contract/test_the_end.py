@@ -45,7 +45,7 @@ class Household:
 
     def gone_within(self, seconds: float) -> None:
         """Nothing of it is left after so long."""
-        gone_within(self.eyes, seconds, self.all, lambda: self.agent.loop.turn(0))
+        gone_within(self.eyes, seconds, self.all, lambda: self.agent.loop.run_once(0))
 
 
 def gone_within(

@@ -17,7 +17,7 @@ from launcher.backends.docker.container import Container, Mount, container_name
 from launcher.backends.docker.fleet import Containers
 from launcher.backends.docker.options import DockerOptions
 from launcher.backends.launch_request import Inventory, Launch, Reaching
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Placement
 from tests.conftest import is_about_waiting
 from tests.docker.engine import BASE, Engine, at_engine
@@ -35,7 +35,7 @@ _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "
 
 
 def containers(
-    job: str, planned: Sequence[Container], notices: list[str], loop: Loop
+    job: str, planned: Sequence[Container], notices: list[str], loop: EventLoop
 ) -> AbstractContextManager[Containers]:
     """The containers of a launch at the engine of this machine."""
     spec, options = JobSpec(()), DockerOptions(BASE)
@@ -62,7 +62,7 @@ class DockerSite:
         environ.setenv("DOCKER_HOST", engine.host)
         self._inits: list[int] = []
 
-    def open(self, loop: Loop) -> Link:
+    def open(self, loop: EventLoop) -> Link:
         """See `tests.contract.sites.Site.open`."""
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")

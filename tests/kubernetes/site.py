@@ -14,7 +14,7 @@ from launcher.backends.kubernetes import TRANSPORT, pods
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.launch_request import Launch, Reaching
 from launcher.backends.link import open_link
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
 from tests.docker.site import DockerSite
 from tests.kubernetes.cluster import Cluster
@@ -34,7 +34,7 @@ class KubernetesSite(DockerSite):
         self._is_open = False
         self.run(["mkdir", self.folder])
 
-    def open(self, loop: Loop) -> Link:
+    def open(self, loop: EventLoop) -> Link:
         """See `tests.contract.sites.Site.open`."""
         if self._is_open:
             pytest.skip("a pod is a machine of its own, and has one agent")

@@ -15,7 +15,7 @@ from launcher.backends import bootstrap
 from launcher.backends.connections import RemoteCommand
 from launcher.backends.link import START, open_link
 from launcher.backends.programs import CommandPipe
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.kubernetes.cluster import soon
 
@@ -122,7 +122,7 @@ class _Pod:
 def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp_path: Path):
     saved = tmp_path / "saved"
     script = f"trap 'sleep 2; : > {saved}; exit' TERM; echo up; while :; do sleep 0.1; done"
-    with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60, "/")) as main, Loop() as loop:
+    with subprocess.Popen(bootstrap.waiting(sys.executable, name, 60, "/")) as main, EventLoop() as loop:
         link = open_link(loop, "node1", _Pod(name), print, 30.0)
         agent = Driver(link, "node1", {}, loop)
         agent.start("worker/0", ["sh", "-c", script])

@@ -22,7 +22,7 @@ from launcher.backends.link import open_link
 from launcher.common import events
 from launcher.common.errors import TransportError
 from launcher.common.protocol import GRACE, Channel, Decoder
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
 from tests.local.seeing import named
@@ -44,7 +44,7 @@ class Reach:
 
     def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
         self.notices: list[str] = []
-        self.fleet, self.loop = fleet, Loop()
+        self.fleet, self.loop = fleet, EventLoop()
         self.link = open_link(self.loop, "node1", self.fleet, self.notices.append, lease)
         self.agent = Driver(self.link, "node1", {MARK: mark}, self.loop)
 
@@ -75,7 +75,7 @@ class Reach:
         """Let the agent exit, and let go of everything."""
         self.fleet.thaw()
         self.link.hang_up()
-        assert self.loop.until(lambda: self.link.over, TIME_LIMIT), "the agent does not exit"
+        assert self.loop.run_until(lambda: self.link.over, TIME_LIMIT), "the agent does not exit"
         self.link.close()
         self.loop.__exit__()
         self.fleet.close()
@@ -247,9 +247,9 @@ def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
 def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, int]:
     """How a link ends whose agent never answers, and the number of notices."""
     notices: list[str] = []
-    with Loop() as loop:
+    with EventLoop() as loop:
         link = open_link(loop, "node1", fleet, notices.append, lease)
-        loop.until(lambda: link.over, TIME_LIMIT)
+        loop.run_until(lambda: link.over, TIME_LIMIT)
     fleet.close()
     return link.reason, len(notices)
 

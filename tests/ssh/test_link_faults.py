@@ -11,7 +11,7 @@ from launcher.backends.link import open_link
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common import events
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
 from tests.ssh.lab import Lab
@@ -28,7 +28,7 @@ class Reach:
         record = host.record()._replace(python=python)
         self.fleet = SshConnections([record], SshSettings(connect_timeout=3.0), self.notices.append)
         self.fleet.connect()
-        self.loop = Loop()
+        self.loop = EventLoop()
         link = open_link(self.loop, record.name, self.fleet, self.notices.append, lease)
         self.agent = Driver(link, record.name, {}, self.loop)
         self.agent.ready()
@@ -85,7 +85,7 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record, notices = hosts[0].record(), list[str]()
-    with Loop() as loop, SshConnections([record], SshSettings(), notices.append) as fleet:
+    with EventLoop() as loop, SshConnections([record], SshSettings(), notices.append) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
         link = open_link(loop, record.name, fleet, notices.append)

@@ -9,13 +9,13 @@ import pytest
 
 from launcher.common.events import Facts
 from launcher.common.validation import FieldReader
-from launcher.findings import HostFacts, HostReport, Pair, findings, findings_of_agents
+from launcher.findings import HostCheck, HostInspection, ReachResult, findings, findings_of_agents
 from launcher.job import Host
 
 GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}
 
 
-def facts(number: int, **changed: Any) -> HostFacts:
+def facts(number: int, **changed: Any) -> HostInspection:
     """The facts of host ``number`` without any fault; of ``python`` only what differs is given."""
     python = {"state": "ok", "output": "", "asked": "python3", "path": "/usr/bin/python3"}
     python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0")
@@ -28,21 +28,23 @@ def facts(number: int, **changed: Any) -> HostFacts:
         "gpus": {"state": "none", "output": "", "list": []},
         "task_python": python,
     }
-    return HostFacts(*FieldReader().read(HostFacts, json.loads(json.dumps({**usual, **changed}))))
+    return HostInspection(*FieldReader().read(HostInspection, json.loads(json.dumps({**usual, **changed}))))
 
 
-def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostReport]:
+def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostCheck]:
     """Reports of node1, node2, ... with these changes."""
     made = []
     for number, changed in enumerate(changes, 1):
         changed = dict(changed)
         clock = changed.pop("clock", 0.0)
         host = Host(f"node{number}", gpus=gpus or None)
-        made.append(HostReport(host, facts(number, **changed), clock))
+        made.append(HostCheck(host, facts(number, **changed), clock))
     return made
 
 
-def listed(of: list[HostReport], pairs: tuple[Pair, ...] = ()) -> list[tuple[str, str, tuple[str, ...], str]]:
+def listed(
+    of: list[HostCheck], pairs: tuple[ReachResult, ...] = ()
+) -> list[tuple[str, str, tuple[str, ...], str]]:
     found = findings([report.host for report in of], of, pairs)
     return [(each.severity, each.kind, each.hosts, each.seen) for each in found]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.common.errors import LaunchError
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.launch.followers import Followers
 from launcher.output.run_files import Recent
 
@@ -19,7 +19,7 @@ from launcher.output.run_files import Recent
 class Stage:
     """Followers of a job, without its launcher."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self.loop, self.recent = loop, Recent()
         self.followers = Followers(loop, self.recent)
         self.peers: list[socket.socket] = []
@@ -43,13 +43,13 @@ class Stage:
         data = b""
         while packet := peer.recv(1 << 16):
             data += packet
-            self.loop.turn(0)
+            self.loop.run_once(0)
         return [json.loads(line) for line in data.splitlines()]
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with Loop() as loop:
+    with EventLoop() as loop:
         stage = Stage(loop)
         yield stage
         stage.followers.close()
@@ -73,7 +73,7 @@ def test_a_line_that_is_larger_than_any_packet(stage: Stage):
     text = b""
     while text.count(b"\n") < 2:
         text += peer.recv(1 << 16)
-        stage.loop.turn(0)
+        stage.loop.run_once(0)
     assert len(json.loads(text.splitlines()[0])["text"]) == 900_000
 
 
@@ -84,7 +84,7 @@ def test_a_slow_follower_is_dropped_and_told_so(stage: Stage):
         stage.happen(10, size=10_000)
         while got.count(b"\n") < stage.recent.next - 1:
             got += quick.recv(1 << 16)
-            stage.loop.turn(0)
+            stage.loop.run_once(0)
     lines = stage.read(slow)
     numbers = [line["number"] for line in lines[:-1]]
     assert numbers == [*range(1, len(numbers) + 1)] and len(numbers) < 400
@@ -98,7 +98,7 @@ def test_who_asks_for_it_learns_that_tasks_have_printed(stage: Stage):
         for _ in range(5):
             stage.recent.printed = True
             stage.followers.tell()
-        stage.loop.until(lambda: not stage.recent.printed, 10)
+        stage.loop.run_until(lambda: not stage.recent.printed, 10)
     stage.happen(1)
     stage.followers.close()
     assert [line["event"] for line in stage.read(reader)] == ["Printed"] * 3 + ["Tell"]
@@ -118,7 +118,7 @@ def test_there_is_a_limit_and_who_leaves_makes_room(stage: Stage):
         stage.follow()
     peers[3].close()
     peers[5].send(b"chatter")
-    stage.loop.turn(0)
+    stage.loop.run_once(0)
     for _ in range(2):
         stage.follow()
     with suppress(ConnectionResetError):  # it had sent something

@@ -16,7 +16,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.common.protocol import Channel, Decoder, Refused, encode, swap
 from launcher.common.validation import RANGES
-from launcher.findings import HostFacts
+from launcher.findings import HostInspection
 from tests.conftest import examples
 
 WORKER = TaskId("worker/0")
@@ -121,7 +121,7 @@ def test_every_number_of_an_agent_has_limits():
             elif "int" in str(hint) or "float" in str(hint):
                 yield name
 
-    records = [*protocol._FROM_AGENT, *protocol.FILES, HostFacts]
+    records = [*protocol._FROM_AGENT, *protocol.FILES, HostInspection]
     assert {name for record in records for name in names(record)} <= RANGES.keys()
 
 

@@ -15,7 +15,7 @@ import os, resource
 import concurrent.futures.thread, encodings.idna, json, launcher.thread_pool, signal, socket, tempfile
 from launcher.agent import checks, ports
 from launcher.feed.listener import Listener
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.backends.connections import for_each, slow
 def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
@@ -34,11 +34,11 @@ assert len(results) == 50 and not failed, failed
 A_LOOP_TRIES_AGAIN = """
 limit(1)
 done = []
-with Loop() as loop:
-    loop.work(lambda: 7, lambda future: done.append(future.result()))
-    assert not loop.until(lambda: done, 0.5)
+with EventLoop() as loop:
+    loop.run_in_thread(lambda: 7, lambda future: done.append(future.result()))
+    assert not loop.run_until(lambda: done, 0.5)
     limit(20)
-    assert loop.until(lambda: done, 10)
+    assert loop.run_until(lambda: done, 10)
 assert done == [7]
 """
 #: The programs on hosts work in sequence.
@@ -119,18 +119,18 @@ def test_no_thread_is_left(script: str):
 #: A connection waits, and no descriptor is left for it.
 NO_DESCRIPTOR = """
 import os, resource, socket, time
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.common.trusted_io import accept_own
 listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
 listener.bind(f"\\0launch-test-{os.getpid()}")
 listener.listen()
 listener.setblocking(False)
 client.connect(listener.getsockname())
-with Loop() as loop:
+with EventLoop() as loop:
     loop.watch(listener.fileno(), lambda: accept_own(listener))
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     since = time.process_time()
-    loop.until(lambda: False, 1.0)
+    loop.run_until(lambda: False, 1.0)
     assert time.process_time() - since < 0.2
 """
 

@@ -25,7 +25,7 @@ from launcher.backends.here import is_here
 from launcher.backends.launch_request import Asked, Inventory, Launch
 from launcher.common.errors import Fault
 from launcher.common.text import listed
-from launcher.event_loop import Loop
+from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class DockerTransport(Transport):
         return nullcontext(found._replace(hosts=hosts, here=here, same_files=here, remarks=(note,)))
 
     def hosts(
-        self, launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+        self, launch: Launch, inventory: Inventory, placement: Placement, loop: EventLoop
     ) -> AbstractContextManager[Hosts]:
         """See `Transport.hosts`."""
         from launcher.backends.docker.fleet import docker_hosts

@@ -12,7 +12,7 @@ from launcher.backends.docker.options import DockerOptions, image_faults
 from launcher.common.errors import Fault, JobError, PlacementError
 from launcher.common.record import Record
 from launcher.common.text import counted, listed
-from launcher.job import OUTPUT_DIR, Host, JobSpec, Placed, Placement, Role
+from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placement, Role
 
 _N = TypeVar("_N")
 
@@ -149,10 +149,12 @@ def with_folders(container: Container, folders: Iterable[str], read_only: bool) 
     return container._replace(mounts=tuple(by_target.values()))
 
 
-def with_output_mounts(container: Container, tasks: Iterable[Placed]) -> Container:
+def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Container:
     """The container with the output folders of its tasks mounted."""
     mine = (dict(placed.env) for placed in tasks)
-    return with_folders(container, (env[OUTPUT_DIR] for env in mine if OUTPUT_DIR in env), read_only=False)
+    return with_folders(
+        container, (env[OUTPUT_DIR_VARIABLE] for env in mine if OUTPUT_DIR_VARIABLE in env), read_only=False
+    )
 
 
 def task_folders(docker: DockerOptions, job: JobSpec) -> list[str]:

@@ -38,8 +38,8 @@ from launcher.backends.link import CONNECT, KILL, START, ReconnectingLink, lease
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
 from launcher.common.text import listed
-from launcher.event_loop import Loop
-from launcher.job import Host, Placed, Placement
+from launcher.event_loop import EventLoop
+from launcher.job import Host, PlacedTask, Placement
 from launcher.threads import in_thread
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ def _for_all(
     function: Callable[[str], _T],
     notice: Callable[[str], None],
     step: str,
-    loop: Loop | None = None,
+    loop: EventLoop | None = None,
 ) -> dict[str, _T]:
     """The results of a function for all engines or hosts, called in threads; see `for_each`.
 
@@ -114,7 +114,7 @@ def cleanup(
 
 @contextmanager
 def docker_hosts(
-    launch: Launch, inventory: Inventory, placement: Placement, loop: Loop
+    launch: Launch, inventory: Inventory, placement: Placement, loop: EventLoop
 ) -> Iterator[Containers]:
     """See `launcher.backends.backend.Transport.hosts`."""
     gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in launch.hosts}
@@ -149,7 +149,7 @@ class Containers:
         launch: Launch,
         inventory: Inventory,
         containers: Iterable[Container],
-        loop: Loop,
+        loop: EventLoop,
         machines: Machines | None = None,
     ) -> None:
         self._launch, self._inventory, self._loop = launch, inventory, loop
@@ -249,7 +249,7 @@ class Containers:
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
         """Start a container on each host; the placement with folders as the containers have them."""
 
-        def start(host: str) -> dict[TaskId, Placed]:
+        def start(host: str) -> dict[TaskId, PlacedTask]:
             user, home = self._engines[host].login()
             container = self._containers[host]
             mounts = (
@@ -272,7 +272,7 @@ class Containers:
         tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
         return placement._replace(tasks=tuple(tasks))
 
-    def _in_folder(self, placed: Placed, home: str) -> Placed:
+    def _in_folder(self, placed: PlacedTask, home: str) -> PlacedTask:
         """A task whose host names its folder, in full."""
         folder = placed.role.workdir or placed.host.workdir or self._inventory.job.workdir
         if folder is None:

@@ -38,8 +38,8 @@ from launcher.files.copying import Copying
 from launcher.files.requests import Item, SyncRequest, parse_syncs
 from launcher.files.sync import sync
 from launcher.files.walk import Tree, read_trees
-from launcher.itself import FOLDER, START
-from launcher.job import RUN_FOLDER, Host, Program, ProgramKind, Role
+from launcher.itself import PACKAGE_FOLDER, START_CODE
+from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role
 from launcher.runs.run import Run
 
 #: The pod as a host, for functions that take hosts.
@@ -51,7 +51,7 @@ LAUNCH = f"{_BIN}/launch"
 _PYTHON = f"{_BIN}/python"
 _OPTIONS = f"{HOME}/options"
 _ENDED = f"{HOME}/ended"
-_SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r})\n{START}"
+_SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r})\n{START_CODE}"
 #: Packages that a launcher imports there; all pure Python.
 _PACKAGES = ("launcher", "pathspec")
 _OLDEST = (3, 10)
@@ -219,7 +219,7 @@ def _package(name: str) -> Tree:
     """The modules of a package that this process could import."""
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
-    folder = f"{FOLDER}/launcher" if name == "launcher" else spec.submodule_search_locations[0]
+    folder = f"{PACKAGE_FOLDER}/launcher" if name == "launcher" else spec.submodule_search_locations[0]
     entries = {
         entry.path: entry
         for _, entry in walk(
@@ -280,7 +280,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
     """
     arguments = {
         "launcher": [LAUNCH, "--submitted", _OPTIONS],
-        "environ": {RUN_FOLDER: RUN, OWNER_POD: owner},
+        "environ": {RUN_FOLDER_VARIABLE: RUN, OWNER_POD: owner},
         "path": _KUBECTL,
         "run": RUN,
         "script": _SCRIPT,

@@ -27,7 +27,7 @@ from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
 from launcher.common.errors import Fault, HostsError, JobError, TransportError
 from launcher.common.record import Record
 from launcher.config import values
-from launcher.job import RUN_FOLDER, Host, JobSpec
+from launcher.job import RUN_FOLDER_VARIABLE, Host, JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.batch import SlurmQueue
@@ -218,7 +218,7 @@ class SlurmTransport(Transport):
                 text = "the option is about an allocation of Slurm"
                 expected = f"expected --slurm, too{_WITHOUT.get(name, '')}"
                 yield Fault(f"--{name.replace('_', '-')}", text, expected)
-        if vars(asked.args).get("detach") and in_script(os.environ) and RUN_FOLDER not in os.environ:
+        if vars(asked.args).get("detach") and in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
             text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
             yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
         if settings is None:
@@ -241,7 +241,7 @@ class SlurmTransport(Transport):
         job = os.environ["SLURM_JOB_ID"]
         if settings is None and asked.named:
             yield f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}"
-        elif settings is not None and settings.salloc() and RUN_FOLDER not in os.environ:
+        elif settings is not None and settings.salloc() and RUN_FOLDER_VARIABLE not in os.environ:
             text = f"launch runs in Slurm's job {job}, and uses its nodes"
             yield f"no allocation is asked for ({shlex.join(settings.salloc())}): {text}"
 

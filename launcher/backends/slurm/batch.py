@@ -40,7 +40,7 @@ from launcher.backends.slurm.allocation import (
 from launcher.backends.slurm.steps import NO_BINDING, srun
 from launcher.common.errors import TransportError
 from launcher.itself import launch_command
-from launcher.job import RUN_FOLDER
+from launcher.job import RUN_FOLDER_VARIABLE
 from launcher.runs.run import Batch, Run
 from launcher.threads import start
 
@@ -86,7 +86,7 @@ class SlurmQueue(Queue):
         )
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.job)}", f"--output={output}")
-        environ = {**outside(), RUN_FOLDER: run.paths.root}
+        environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}
         words = launch.settings.for_job(launch.job)
         with slow(launch.notice, UNANSWERED):
             number = ask("sbatch", *options, *names, *words, stdin=script, environ=environ).partition(";")[0]

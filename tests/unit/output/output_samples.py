@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.common.cluster import TaskId
 from launcher.common.events import TaskMoved
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
-from launcher.job import Host, Placed, Placement, Program, ProgramKind, Role
+from launcher.job import Host, PlacedTask, Placement, Program, ProgramKind, Role
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 
@@ -16,7 +16,7 @@ def placement(**hosts: str) -> Placement:
     for host, names in hosts.items():
         for name in names.split():
             task = TaskId(name)
-            placed.append(Placed(task, Role(task.role, 1, PROGRAM), Host(host)))
+            placed.append(PlacedTask(task, Role(task.role, 1, PROGRAM), Host(host)))
     return Placement(tuple(placed))
 
 

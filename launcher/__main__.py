@@ -89,11 +89,11 @@ def _run(argv: list[str]) -> int:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
             return _LAUNCHER_FAILED_EXIT_CODE
-        from launcher.common.text import NO_THREAD
+        from launcher.common.text import NO_THREAD_REASON
         from launcher.threads import is_no_thread
 
         if is_no_thread(error):
-            print(f"launch: {NO_THREAD}", file=sys.stderr)
+            print(f"launch: {NO_THREAD_REASON}", file=sys.stderr)
         else:
             sys.excepthook(*sys.exc_info())
         return _LAUNCHER_FAILED_EXIT_CODE

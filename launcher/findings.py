@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-from launcher.common.events import Facts
+from launcher.common.events import HostFacts
 from launcher.common.record import Record
-from launcher.common.text import byte_size, duration, host_text, last_line, listed
+from launcher.common.text import byte_size, duration, join_names, last_line, sanitize_host_text
 from launcher.job import Host, is_loopback
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
@@ -98,7 +98,7 @@ class HostInspection(Record):
     """See `launcher.agent.checks`."""
 
     #: What an agent reports, too.
-    agent: Facts
+    agent: HostFacts
     available: int | None
     folders: Mapping[str, Folder]
     environment: Mapping[str, str]
@@ -155,7 +155,7 @@ def findings(
     return _merged(found, hosts)
 
 
-def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
+def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
     """The findings from the facts of the agents, before a launch: they cost nothing.
 
     Args:
@@ -194,12 +194,12 @@ def _as_address(text: str) -> str:
         return ""
 
 
-def _own(facts: Facts) -> set[str]:
+def _own(facts: HostFacts) -> set[str]:
     """The addresses of a host's interfaces."""
     return set(map(_as_address, facts.addresses))
 
 
-def _addresses(hosts: Sequence[Host], facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def _addresses(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
     """Addresses in the inventory that lead elsewhere; a list of this machine alone is right."""
     by_address: dict[str, list[str]] = defaultdict(list)
     for host in hosts:
@@ -220,7 +220,7 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, Facts]) -> Iterator[Fi
 
 
 def _pairs(
-    pairs: Sequence[ReachResult], hosts: Sequence[Host], facts: Mapping[str, Facts]
+    pairs: Sequence[ReachResult], hosts: Sequence[Host], facts: Mapping[str, HostFacts]
 ) -> Iterator[Finding]:
     """Connections that fail: a finding for each wrong name, and for each host and way of failing."""
     names = {host.name: host.shown_address for host in hosts}
@@ -245,7 +245,7 @@ def _pairs(
             why = f" ({pair.why})" if pair.result == "failed" else ""
             failed[pair.source, pair.result + why].append(pair.target)
     for (source, result), targets in failed.items():
-        text = listed(["itself" if target == source else target for target in targets])
+        text = join_names(["itself" if target == source else target for target in targets])
         seen = f"can't reach {text}: {result}"
         yield Finding(PROBLEM, "unreachable", (source,), seen, _ADVICE_BY_RESULT.get(result, ""))
 
@@ -346,9 +346,9 @@ def _gpus(report: HostCheck) -> Iterator[Finding]:
         lines = gpus.output.splitlines() or ["it did not answer in time"]
         advice = "the driver is broken, or was replaced without a restart of the host"
         severity = PROBLEM if expected else WARNING
-        yield Finding(severity, "gpus", here, f"nvidia-smi fails: {host_text(lines[0])}", advice)
+        yield Finding(severity, "gpus", here, f"nvidia-smi fails: {sanitize_host_text(lines[0])}", advice)
     elif absent:
-        seen = f"GPU {listed(absent)} of the hostfile not found: nvidia-smi lists {len(gpus.list)}"
+        seen = f"GPU {join_names(absent)} of the hostfile not found: nvidia-smi lists {len(gpus.list)}"
         yield Finding(PROBLEM, "gpus", here, seen, "correct `gpus:` in the hostfile")
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from launcher.common.errors import TransportError
-from launcher.common.text import NO_THREAD
+from launcher.common.text import NO_THREAD_REASON
 from launcher.threads import is_no_thread
 
 _T = TypeVar("_T")
@@ -41,7 +41,7 @@ class Pool(ThreadPoolExecutor):
             try:
                 result.set_result(function())
             except BaseException as error:  # noqa: BLE001 - who asks for the result gets it
-                result.set_exception(TransportError(NO_THREAD) if is_no_thread(error) else error)
+                result.set_exception(TransportError(NO_THREAD_REASON) if is_no_thread(error) else error)
 
         self._put(run)
         return result

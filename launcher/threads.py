@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from launcher.common.errors import TransportError
-from launcher.common.text import NO_THREAD
+from launcher.common.text import NO_THREAD_REASON
 
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ def start(thread: threading.Thread) -> None:
     except RuntimeError as error:
         if not is_no_thread(error):
             raise
-        raise TransportError(NO_THREAD) from error
+        raise TransportError(NO_THREAD_REASON) from error
 
 
 def in_thread(function: Callable[[], _T]) -> _T:
@@ -44,7 +44,7 @@ def in_thread(function: Callable[[], _T]) -> _T:
     with Pool(1, "work") as pool:
         result = pool.begin(function)
         if not pool.can_work():
-            raise TransportError(NO_THREAD)
+            raise TransportError(NO_THREAD_REASON)
         return result.result()
 
 

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from launcher.agent.host import host_facts
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.protocol import Channel, Decoder, Message, Refused, encode
+from launcher.common.protocol import Decoder, Message, MessageChannel, Refused, encode
 
 #: How a failing task exits; lines that each task prints when it starts.
 CODE, FIRST_LINES = 7, 10
@@ -91,7 +91,7 @@ class Agent:
 
     def __init__(self, simulator: Simulator, host: str, arguments: dict[str, Any]) -> None:
         self.simulator, self.number = simulator, arguments["agent"]
-        self.channel = Channel(lambda: _Decoder(False), arguments["token"])
+        self.channel = MessageChannel(lambda: _Decoder(False), arguments["token"])
         self.tasks: dict[TaskId, Task] = {}
         self.closed = self.stopped = False
         facts = simulator.facts._replace(hostname=host)
@@ -282,7 +282,7 @@ class Simulator:
             connection.full = full
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
             self._selector.modify(connection.socket, wanted, connection)
-        if agent.closed and agent.channel.idle:
+        if agent.closed and agent.channel.is_idle:
             self._drop(connection)
         elif agent.channel.next_due() is None:
             self._owing.discard(agent)
@@ -371,7 +371,7 @@ class Simulator:
             "stopped_at": self.stopped_at,
             "stopped": sum(agent.stopped for agent in agents),
             "left": sum(task.left for task in self._printing if task.id in task.agent.tasks),
-            "waiting": sum(not agent.channel.idle for agent in agents),
+            "waiting": sum(not agent.channel.is_idle for agent in agents),
             "cpu": time.process_time(),
         }
         print(json.dumps(answer), flush=True)

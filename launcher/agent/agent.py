@@ -28,7 +28,7 @@ from launcher.common.errors import LaunchError, NotRunnableError
 from launcher.common.text import why_not_started
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
-ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
+ABANDONED: events.StopSequence = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
 #: Seconds for which the report of a task that SIGTERM ended is held back. A shutdown of this machine, or
@@ -198,7 +198,7 @@ class Agent:
         self._end_all()
         self._ending_until = max(self._ending_until or 0.0, time.monotonic() + ENDING)
 
-    def _end_all(self, steps: events.StopSteps = ABANDONED) -> None:
+    def _end_all(self, steps: events.StopSequence = ABANDONED) -> None:
         """End all tasks, then the agent."""
         if not self._closing:
             self._closing = True
@@ -206,7 +206,7 @@ class Agent:
             self._templates.close()
             self._end(list(self._tasks.values()), steps)
 
-    def _cut(self, why: str, steps: events.StopSteps = ABANDONED) -> None:
+    def _cut(self, why: str, steps: events.StopSequence = ABANDONED) -> None:
         """End the agent early: the launcher gets the reason, and no events of tasks after that."""
         if not self._cut_short:
             self._cut_short, self._stays, self._sigterm_due = True, False, None
@@ -398,7 +398,7 @@ class Agent:
             task.stop is not None or task.id in command.tasks for task in self._tasks.values()
         )
 
-    def _end(self, tasks: List[Task], steps: events.StopSteps) -> None:
+    def _end(self, tasks: List[Task], steps: events.StopSequence) -> None:
         self._look_at_ended()  # so that no signal is reported as the end of a process that had ended
         now = time.monotonic()
         for task in tasks:

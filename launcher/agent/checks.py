@@ -136,9 +136,10 @@ def _facts(request: Mapping[str, Any]) -> Json:
             tasks, and the ``seconds`` that each command may take.
 
     Returns:
-        ``agent`` (`launcher.common.events.Facts`), ``available`` (bytes of memory), ``folders`` (``workdir``
-        and ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
-        matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see `_task_python`).
+        ``agent`` (`launcher.common.events.HostFacts`), ``available`` (bytes of memory), ``folders``
+        (``workdir`` and ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment``
+        (variables that matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see
+        `_task_python`).
     """
     env = {**os.environ, **request["env"]}
     workdir = os.path.abspath(os.path.expanduser(request["workdir"] or "."))

@@ -21,8 +21,8 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 from launcher.agent.processes import nothing_on
 from launcher.common.errors import ProtocolError
-from launcher.common.protocol import Channel, Decoder, Hello, Message, Refused, encode, swap
-from launcher.common.trusted_io import BACKLOG, accept_own, connect_unix, process_and_user
+from launcher.common.protocol import Decoder, Hello, Message, MessageChannel, Refused, encode, swap
+from launcher.common.trusted_io import SOCKET_BACKLOG, accept_own, connect_unix, process_and_user
 
 #: Seconds to wait, at least, for a new connection after one has closed; the load average per processor above
 #: which they grow in proportion, as a login takes longer there.
@@ -77,7 +77,7 @@ class Connection:
     ) -> None:
         self._selector = selector
         self._listener, self._token, self._lease, self._outage = listener, token, lease, outage
-        self.channel = Channel(lambda: Decoder(False, host), token)
+        self.channel = MessageChannel(lambda: Decoder(False, host), token)
         #: Called with each message; called when the launcher will not come back. The agent sets both.
         self.take: Callable[[Message], None] = lambda message: None
         self.gone: Callable[[], None] = lambda: None
@@ -107,7 +107,7 @@ class Connection:
     # ------------------------------------------------------------------ for the agent
 
     def send(self, message: Message, bulk: bool = False) -> None:
-        """Queue a message (see `Channel.send`), and write as much as the connection takes."""
+        """Queue a message (see `MessageChannel.send`), and write as much as the connection takes."""
         if not self.broken:
             self.channel.send(message, bulk)
             if not self._full:
@@ -145,7 +145,7 @@ class Connection:
     @property
     def done(self) -> bool:
         """Whether the launcher has all messages, or can't get them any more."""
-        return self.broken or self.channel.idle
+        return self.broken or self.channel.is_idle
 
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
@@ -347,7 +347,7 @@ def listen(token: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(_address(token))
-        listener.listen(BACKLOG)
+        listener.listen(SOCKET_BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -16,7 +16,7 @@ from array import array
 from contextlib import suppress
 from typing import Dict, List, Optional, Tuple
 
-from launcher.common.events import Facts
+from launcher.common.events import HostFacts
 
 #: A command that prints a line for each GPU; needs ``--query-gpu=``.
 NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
@@ -34,9 +34,9 @@ _IFREQ = struct.Struct(f"16s4x4s{_UNION - 8}x")
 _IFFLAGS = struct.Struct(f"16sH{_UNION - 2}x")
 
 
-def host_facts() -> Facts:
-    """See `Facts`."""
-    return Facts(
+def host_facts() -> HostFacts:
+    """See `HostFacts`."""
+    return HostFacts(
         hostname=os.uname().nodename,
         addresses=tuple(_addresses()[:_MOST_ADDRESSES]),
         cpus=len(os.sched_getaffinity(0)),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Dict, Iterable, Iterator, Sequence, Tuple
 
 from launcher.agent import processes
-from launcher.common.text import listed
+from launcher.common.text import join_names
 
 #: Seconds from the first start to the look; for the look, at most.
 AFTER = 60.0
@@ -43,7 +43,7 @@ def explain(answer: bytes) -> str:
     found: Dict[str, int] = {}
     with suppress(ValueError):  # it was killed: its time was up
         found = json.loads(answer)
-    named = listed([f"{task} on {port}" for task, port in found.items()])
+    named = join_names([f"{task} on {port}" for task, port in found.items()])
     return named and (
         f"listening on a port that is not the one in TF_CONFIG: {named}; does the"
         " program have a list of addresses of its own? (docs/tasks.md)"

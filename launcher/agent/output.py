@@ -10,13 +10,13 @@ from typing import Callable, Dict, Optional
 from launcher.agent.connection import Connection
 from launcher.agent.stopping import Task
 from launcher.common.events import TaskOutput
-from launcher.common.protocol import WINDOW
+from launcher.common.protocol import WINDOW_BYTES
 
 #: Seconds that an output may stay open after the last process of its task has ended: a process of another
 #: task may hold it.
 DRAIN = 1.0
 #: Bytes that wait to be sent; from there on output is read again.
-_LOW_WATER = WINDOW // 2
+_LOW_WATER = WINDOW_BYTES // 2
 _CHUNK = 64 * 1024
 #: Reads that empty a pipe (64 KiB) and see its end at once.
 _LAST_READS = 3
@@ -54,7 +54,7 @@ class Outputs:
 
     def pause_or_go_on(self) -> None:
         """Leave everything in the tasks' pipes while too much waits to be sent, or go on."""
-        paused = self._connection.pending > (_LOW_WATER if self._paused else WINDOW)
+        paused = self._connection.pending > (_LOW_WATER if self._paused else WINDOW_BYTES)
         if paused == self._paused:
             return
         self._paused = paused

@@ -2,7 +2,7 @@
 
 A child is a fork of the agent that calls a function with a pipe for each standard stream. A remote command
 has the bytes of its stdin and stdout carried by the protocol, within a window
-(`launcher.common.protocol.CREDIT`) each way.
+(`launcher.common.protocol.CREDIT_BYTES`) each way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 from launcher.agent.connection import Connection
 from launcher.agent.processes import become_function
 from launcher.common.protocol import (
-    CREDIT,
+    CREDIT_BYTES,
     CloseCommand,
     CommandCredit,
     CommandData,
@@ -82,7 +82,7 @@ class _Child:
         self.input_ended = False
         self.errors = b""
         #: Bytes of its output that may be read now.
-        self.credit = CREDIT
+        self.credit = CREDIT_BYTES
         #: Exit status; negative: the signal that killed it; ``None``: it was not reaped.
         self.status: Optional[int] = None
         #: When to kill it (monotonic).

@@ -17,7 +17,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 from launcher.agent import processes
 from launcher.agent.processes import Process
 from launcher.common.cluster import TaskId
-from launcher.common.events import StopSteps
+from launcher.common.events import StopSequence
 
 SIGKILL = 9
 #: Pids of unkillable processes that are reported.
@@ -96,7 +96,7 @@ class Families:
         return tasks.pop() if owner is None and len(tasks) == 1 else owner
 
 
-class StopSequence:
+class StopProgress:
     """State of a task's stop sequence: the signal that is due, whether it was sent, when the next is due.
 
     Args:
@@ -140,7 +140,7 @@ class Task:
         steps: how what it leaves behind is ended.
     """
 
-    def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSteps) -> None:
+    def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSequence) -> None:
         self.id = task
         self.attempt = attempt
         self.pid = pid
@@ -154,7 +154,7 @@ class Task:
         self.peak = 0
         #: No process of the task is left.
         self.empty = False
-        self.stop: Optional[StopSequence] = None
+        self.stop: Optional[StopProgress] = None
         #: Processes that it left behind and the agent ended.
         self.leftovers: Set[int] = set()
         self.unkillable: Tuple[int, ...] = ()
@@ -165,7 +165,7 @@ class Task:
         return None if self.exited else self.pid
 
 
-_Found = Tuple[Task, StopSequence, List[Process]]
+_Found = Tuple[Task, StopProgress, List[Process]]
 
 
 class Stopping:
@@ -182,15 +182,15 @@ class Stopping:
     def __init__(self, families: Families, report: Callable[[Task, int, int], None]) -> None:
         self._families = families
         self._report = report
-        self._stops: Dict[TaskId, Tuple[Task, StopSequence]] = {}
+        self._stops: Dict[TaskId, Tuple[Task, StopProgress]] = {}
         self._next = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._stops)
 
-    def begin(self, task: Task, steps: StopSteps, now: float) -> None:
+    def begin(self, task: Task, steps: StopSequence, now: float) -> None:
         """Stop ``task`` by these steps, from the first one, in place of any other sequence."""
-        task.stop = StopSequence(steps, now)
+        task.stop = StopProgress(steps, now)
         self._stops[task.id] = (task, task.stop)
         self._next = now
 
@@ -241,7 +241,7 @@ class Stopping:
                     os.killpg(task.main, stop.signal)
                     stop.group, task.signalled = task.main, True
 
-    def _send(self, task: Task, stop: StopSequence, members: List[Process]) -> None:
+    def _send(self, task: Task, stop: StopProgress, members: List[Process]) -> None:
         due = [] if stop.sent and stop.signal != SIGKILL else members
         if stop.signal == SIGKILL:
             processes.kill_groups(due)

@@ -1,7 +1,7 @@
 """Copying files as messages: what both ends of ``--sync`` and ``--collect`` share.
 
-The messages are those of `launcher.common.protocol.FILES`. Exactly the announced size of a file is sent.
-Paths are strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
+The messages are those of `launcher.common.protocol.FILE_RECORDS`. Exactly the announced size of a file is
+sent. Paths are strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Tuple
 
 from launcher.common.errors import ProtocolError, TransportError
-from launcher.common.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, encode
+from launcher.common.protocol import FILE_RECORDS, Decoder, FileData, FileEntry, FilesFailed, encode
 from launcher.common.text import byte_size
 
 FILE = "f"
@@ -136,7 +136,7 @@ class FileStream:
 
     def __init__(self, host: str = "") -> None:
         self._host = host
-        self._decoder = Decoder(bool(host), host, only=FILES)
+        self._decoder = Decoder(bool(host), host, only=FILE_RECORDS)
         self._received: Deque[Any] = deque()
         self._out = bytearray()
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from launcher.common.errors import InputError, JobFailed, LaunchError, TaskFailed, TransportError
 from launcher.common.report import Report, report_from_json
-from launcher.common.text import printable
+from launcher.common.text import escape_controls
 from launcher.itself import launch_command
 from launcher.output.logs import last_lines
 from launcher.threads import start
@@ -222,7 +222,9 @@ class Driver:
         elif event["event"] == "Failed":
             error = pickle.loads(bytes.fromhex(event["error"]))
             if not isinstance(error, InputError):
-                text = "\n".join(map(printable, str(error).split("\n")))  # parts of it may come from a host
+                text = "\n".join(
+                    map(escape_controls, str(error).split("\n"))
+                )  # parts of it may come from a host
                 error = JobFailed(text, self.run_dir, error.exit_code)
             self._error = error
         elif event["event"] == "TaskMoved":

@@ -42,7 +42,7 @@ from launcher.common.errors import (
     TransportError,
 )
 from launcher.common.report import TaskState
-from launcher.common.text import Waiting, listed, signal_name
+from launcher.common.text import Waiting, join_names, signal_name
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
@@ -268,11 +268,11 @@ class Tasks:
             if self.driver.over.wait(_LOOK):
                 break
             if waiting.seconds > seconds:
-                text = f"{listed(missing)} did not connect within {waiting.seconds:.0f}s"
+                text = f"{join_names(missing)} did not connect within {waiting.seconds:.0f}s"
                 raise JobFailed(text, self.run_dir)
             if begun := waiting.due():
                 limit = f"at most {seconds:g}s: reservation_timeout="
-                self.explain(f"{begun} {listed(missing)} to connect ({limit})")
+                self.explain(f"{begun} {join_names(missing)} to connect ({limit})")
         self.check()
 
     def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
@@ -330,11 +330,11 @@ class Tasks:
     def _open_network_for_late(self) -> None:
         late = [task.name for task in self.handles.values() if task.pid is not None and not task.arrived]
         if late:
-            self._open_network(f"{listed(late)}, which did not connect by the socket in {self._folder}")
+            self._open_network(f"{join_names(late)}, which did not connect by the socket in {self._folder}")
 
     def _take(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "Opened" and event["without_relay"]:
-            self._open_network(f"{listed(event['without_relay'])}, where no port is forwarded")
+            self._open_network(f"{join_names(event['without_relay'])}, where no port is forwarded")
         if event["event"] == "Restarting":
             self.tasks_restart({name: at for name, at in event["attempts"].items() if name in self.handles})
         elif event["event"] == "TaskMoved" and event["task"] in self.handles:

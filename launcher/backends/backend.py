@@ -13,7 +13,7 @@ from launcher.job import Host, Placement
 
 if TYPE_CHECKING:
     from launcher.backends.batch_queue import Queue
-    from launcher.common.events import Facts
+    from launcher.common.events import HostFacts
     from launcher.config.schema import Section
     from launcher.findings import Finding
 
@@ -80,7 +80,7 @@ class Transport:
         """
         return nullcontext()
 
-    def findings(self, inventory: Inventory, facts: "Mapping[str, Facts]") -> "Iterable[Finding]":
+    def findings(self, inventory: Inventory, facts: "Mapping[str, HostFacts]") -> "Iterable[Finding]":
         """For ``launch check``: faults of an allocation that other hosts can't have.
 
         Args:

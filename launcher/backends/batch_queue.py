@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from launcher.common.record import Record
-from launcher.common.text import printable
+from launcher.common.text import escape_controls
 from launcher.output.lines import strip_controls
 from launcher.threads import start
 
@@ -29,7 +29,7 @@ _PIECE = 64 * 1024
 
 def say(text: str) -> None:
     """Print a line for the user."""
-    print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
+    print(f"launch: {escape_controls(text)}", file=sys.stderr, flush=True)
 
 
 class Queued(Record):

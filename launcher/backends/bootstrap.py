@@ -28,7 +28,7 @@ from importlib.util import MAGIC_NUMBER
 from launcher.agent.connection import ADDRESS, public_part
 from launcher.agent.processes import PASSED
 from launcher.common.errors import TransportError
-from launcher.common.text import host_text
+from launcher.common.text import sanitize_host_text
 
 _OPENING = b"\n<tf-launcher program: "
 _CLOSING = b">\n"
@@ -382,8 +382,10 @@ def explain(state: str, python: str, advice: str = _ADVICE) -> str:
     if state == MISSING:
         return f"there is no {python} there; {advice}"
     if state.startswith(TOO_OLD):
-        return f"its {python} is Python {host_text(state[len(TOO_OLD) :])}, which is too old; {advice}"
-    return f"it answered {host_text(state)!r}, which this version does not know"
+        return (
+            f"its {python} is Python {sanitize_host_text(state[len(TOO_OLD) :])}, which is too old; {advice}"
+        )
+    return f"it answered {sanitize_host_text(state)!r}, which this version does not know"
 
 
 def explain_status(status: int | None) -> str:

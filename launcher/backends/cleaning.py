@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from launcher.agent.identity import Fate, fate_of, is_alive, read_owner
-from launcher.common.text import host_text, listed
+from launcher.common.text import join_names, sanitize_host_text
 
 #: How many objects of a run a line for the user names.
 _MAX_NAMED = 5
@@ -64,10 +64,10 @@ class Cleaning:
     def notes(self) -> Iterable[str]:
         """Yield a line for each run of which something was left alone."""
         for (run, machine), names in sorted(self._unknown.items()):
-            run, machine = host_text(run), host_text(machine)
+            run, machine = sanitize_host_text(run), sanitize_host_text(machine)
             if machine == os.uname().nodename:
                 machine = f"another {machine}, or on this one before it was restarted"
-            what = listed(sorted(map(host_text, names)), _MAX_NAMED)
+            what = join_names(sorted(map(sanitize_host_text, names)), _MAX_NAMED)
             why = f"left alone, because the launcher of {run}, on {machine}, may still run"
             yield f"{what}: {why}; `launch clean --foreign {run}` removes what this run has left"
 

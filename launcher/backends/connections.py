@@ -13,7 +13,7 @@ from launcher.common.errors import TransportError
 from launcher.common.events import Command
 from launcher.common.protocol import Message
 from launcher.common.record import Record
-from launcher.common.text import NO_THREAD, duration, listed
+from launcher.common.text import NO_THREAD_REASON, duration, join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 from launcher.threads import start
@@ -34,7 +34,8 @@ class Link(Protocol):
     stays: bool
     #: The tasks of its host: its messages may name no other.
     tasks: set[str]
-    #: After the end of the agent: whether it ended with all others, see `AllGone`; see `Preempted`.
+    #: After the end of the agent: whether it ended with all others, see `AllocationEndedError`; see
+    #: `HostPreemptedError`.
     all_gone: bool
     preempted: bool
 
@@ -94,14 +95,14 @@ class RemoteCommand(Protocol):
     def why_ended(self) -> TransportError | None:
         """After the end of its stdout: why it never ran; ``None``: it ran.
 
-        `HostGone` if nothing can connect to its host any more.
+        `HostGoneError` if nothing can connect to its host any more.
         """
 
     def why_refused(self, why: str) -> str:
         """Why an agent exits without being asked to, for the user; ``why`` is what the agent itself said.
 
         Raises:
-            HostGone: with a reason for which the host has gone.
+            HostGoneError: with a reason for which the host has gone.
         """
 
     def send(self, data: bytes | memoryview) -> int:
@@ -144,7 +145,7 @@ class Connections(Commands, Protocol):
         """Connect to a host again: later programs use the new connection. Blocks for a bounded time.
 
         Raises:
-            HostGone: it never can be reached again.
+            HostGoneError: it never can be reached again.
             TransportError: the host can't be reached now.
         """
 
@@ -300,7 +301,7 @@ def for_each(
     try:
         futures = {name: pool.begin(partial(function, name)) for name in names}
         if not pool.can_work():
-            return {}, dict.fromkeys(names, NO_THREAD)
+            return {}, dict.fromkeys(names, NO_THREAD_REASON)
         if meanwhile is not None:
             # Otherwise the work of this thread would keep the others from beginning.
             wait(futures.values(), _BEGINNING)
@@ -314,7 +315,7 @@ def for_each(
             # The same line a second time would read like a mistake.
             waits = f"still waiting, after {duration(waited + seconds)}, for" if waited else "waiting for"
             waiting = [name for name in names if not futures[name].done()]
-            notice(f"{waits} {listed(waiting)}: {step if isinstance(step, str) else step()}")
+            notice(f"{waits} {join_names(waiting)}: {step if isinstance(step, str) else step()}")
             waited += seconds
             seconds *= growth
     finally:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from launcher.backends.connections import RemoteCommand
 from launcher.common.errors import ProtocolError, TransportError
-from launcher.common.text import host_text, last_line
+from launcher.common.text import last_line, sanitize_host_text
 from launcher.common.validation import FieldReader
 from launcher.event_loop import await_readable
 
@@ -97,4 +97,6 @@ def read(record: type[_T], given: object) -> _T:
 
 
 def _wrong(error: Exception, given: object) -> TransportError:
-    return TransportError(f"the program there sent a wrong answer: {host_text(f'{error}: {given!r:.200}')}")
+    return TransportError(
+        f"the program there sent a wrong answer: {sanitize_host_text(f'{error}: {given!r:.200}')}"
+    )

@@ -3,7 +3,7 @@
 A link is a state machine that the loop of the launch drives: it sends and receives, notices silence, has the
 host connected to again, and gives up when the lease is over. A connection is a program on the host
 (`launcher.agent.main.start` or ``connect``) with a byte pipe each way; what goes through it is a
-`launcher.common.protocol.Channel`. To connect blocks, so other threads do it.
+`launcher.common.protocol.MessageChannel`. To connect blocks, so other threads do it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from launcher.agent.watchdog import ENDING, MISSED
 from launcher.backends.connections import Connections, RemoteCommand
 from launcher.backends.link_pipe import LinkCommand
 from launcher.common.errors import (
-    AllGone,
-    ConnectionLost,
-    HostGone,
-    Preempted,
+    AllocationEndedError,
+    ConnectionLostError,
+    HostGoneError,
+    HostPreemptedError,
     ProtocolError,
+    RouteDownError,
     TransportError,
-    WayDown,
 )
 from launcher.common.events import AgentClosed, CloseAgent, Command, TaskStarted
 from launcher.common.protocol import (
-    WINDOW,
-    Channel,
+    WINDOW_BYTES,
     CloseCommand,
     CommandCredit,
     CommandData,
     CommandEnded,
     Decoder,
     Message,
+    MessageChannel,
     Refused,
     RunCommand,
 )
@@ -64,7 +64,7 @@ _LAST_ACK = 1.0
 #: Seconds without a connection after which the host will hardly answer soon.
 _LONG_LOST = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
-_MOST_WAITING = 2 * WINDOW
+_MOST_WAITING = 2 * WINDOW_BYTES
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
 _LONGER = 5.0
 #: Bytes of a read, and reads in a turn of the loop.
@@ -128,7 +128,9 @@ class ReconnectingLink:
         self.tasks: set[str] = set()
         #: Guards the channel and the remote commands: other threads use these, too.
         self.lock = threading.RLock()
-        self._channel = Channel(lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True)
+        self._channel = MessageChannel(
+            lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True
+        )
         self._inbox: list[Message] = []
         self._inbox_size = 0
         #: Called when `receive` has something.
@@ -455,7 +457,7 @@ class ReconnectingLink:
         self._connecting, self._tried_at = False, time.monotonic()
         try:
             program = made.result()
-        except HostGone:
+        except HostGoneError:
             raise
         except TransportError as error:
             self._why_not = self._bare(error)
@@ -501,11 +503,14 @@ class ReconnectingLink:
         """
         if self._closed_there:
             raise _Ended from error
-        if isinstance(error, HostGone):
-            self.all_gone, self.preempted = isinstance(error, AllGone), isinstance(error, Preempted)
+        if isinstance(error, HostGoneError):
+            self.all_gone, self.preempted = (
+                isinstance(error, AllocationEndedError),
+                isinstance(error, HostPreemptedError),
+            )
             raise _Ended(self._bare(error)) from error
-        once = isinstance(error, ConnectionLost) and self._attempts == 1
-        other = self._connecting or once or isinstance(error, WayDown)
+        once = isinstance(error, ConnectionLostError) and self._attempts == 1
+        other = self._connecting or once or isinstance(error, RouteDownError)
         if not self._met and not other:
             raise _Ended(self._bare(error)) from error
         self._drop_program()

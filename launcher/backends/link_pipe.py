@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from launcher.common.errors import ProtocolError, TransportError
-from launcher.common.protocol import CREDIT, CommandCredit, CommandData, CommandEnded, Message
+from launcher.common.protocol import CREDIT_BYTES, CommandCredit, CommandData, CommandEnded, Message
 from launcher.common.text import last_line
 
 
@@ -34,7 +34,7 @@ class LinkCommand:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = bytearray()
         self._output_ended = False
-        self._credit = CREDIT
+        self._credit = CREDIT_BYTES
         self._lost = ""
         self._stderr = ""
         self._status: int | None = None
@@ -50,7 +50,7 @@ class LinkCommand:
         else:
             self._status, self._stderr, self._output_ended = message.status, message.stderr, True
             self._ended.set()
-        if len(self._output) > CREDIT or self._credit > CREDIT:
+        if len(self._output) > CREDIT_BYTES or self._credit > CREDIT_BYTES:
             raise ProtocolError("a remote command sends or acknowledges more than there was")
         os.eventfd_write(self._wake, 1)
 

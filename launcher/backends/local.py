@@ -19,7 +19,7 @@ from typing import NoReturn
 from launcher.agent import processes, sweep
 from launcher.common.errors import TransportError
 from launcher.common.events import Command
-from launcher.common.protocol import PIPED, Channel, Decoder, Message, Refused
+from launcher.common.protocol import PIPED_RECORDS, Decoder, Message, MessageChannel, Refused
 from launcher.common.text import last_line, signal_name, why_not_started
 from launcher.event_loop import EventLoop
 
@@ -41,7 +41,7 @@ class PipeLink:
 
     def __init__(self, host: str, reading: int, writing: int) -> None:
         self.tasks: set[str] = set()
-        self._channel = Channel(lambda: Decoder(True, host, self.tasks, only=PIPED))
+        self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks, only=PIPED_RECORDS))
         self._reading, self._input = reading, writing
         self._loop: EventLoop | None = None
         #: Why the agent ended, if it sent the reason.

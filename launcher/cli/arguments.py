@@ -17,7 +17,7 @@ from launcher.cli import foreign_options
 from launcher.cli.help_text import COLUMNS
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record
-from launcher.common.text import nearest, printable
+from launcher.common.text import closest_match, escape_controls
 from launcher.config.settings import COMMAND_LINE, Group, Setting, command_line_level
 
 #: Options of Python, which name the program.
@@ -65,7 +65,7 @@ class RowParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a usage error in place of exiting."""
-        raise UsageError([Fault("", printable(f"{message.removeprefix('argument ')} ({self.hint})"))])
+        raise UsageError([Fault("", escape_controls(f"{message.removeprefix('argument ')} ({self.hint})"))])
 
     def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Parse words once.
@@ -89,12 +89,12 @@ class RowParser(argparse.ArgumentParser):
             name, following = attached[1], [attached[2]]
         peer = foreign_options.option(name)
         if peer is not None and self._has_all(peer.answer):
-            raise UsageError([Fault("", printable(peer.fault(name, following[: peer.values])))])
+            raise UsageError([Fault("", escape_controls(peer.fault(name, following[: peer.values])))])
         # --no-verbose is not a misspelt --verbose.
         known = {flag.lstrip("-"): flag for row in self.rows for flag in row.flags if row.help}
         if name.startswith("--no-"):
             known = {word: flag for word, flag in known.items() if word.startswith("no-")}
-        meant = known.get(nearest(name.lstrip("-"), known), "")
+        meant = known.get(closest_match(name.lstrip("-"), known), "")
         self.error(f"unrecognized option {name}" + (f"; did you mean {meant}?" if meant else self.advice))
 
     #: Follows the fault of an option that is similar to none.

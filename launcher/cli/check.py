@@ -20,7 +20,7 @@ from launcher.cli.connecting import add_allocating, add_connecting, allocation, 
 from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
-from launcher.common.text import byte_size, counted, listed, printable
+from launcher.common.text import byte_size, escape_controls, join_names, plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import environment, option, positive_duration, program_path
 from launcher.findings import PROBLEM, WARNING, Finding, HostCheck, HostInspection, ReachResult, findings
@@ -229,17 +229,17 @@ def _print(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding]) -> Non
     print()
     if len({pair.source for pair in asked.pairs}) > 1:
         good = sum(pair.result == "ok" for pair in asked.pairs)
-        print(f"{good} of {counted(len(asked.pairs), 'connection')} between the hosts work")
+        print(f"{good} of {plural(len(asked.pairs), 'connection')} between the hosts work")
     for finding, following in zip(found, [*found[1:], None], strict=False):
-        names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else listed(finding.hosts)
-        print(printable(f"{finding.severity}: {names}: {finding.seen}"))
+        names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
+        print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))
         if finding.advice and (following is None or following.advice != finding.advice):
-            print(printable(f"    try: {finding.advice}"))
+            print(escape_controls(f"    try: {finding.advice}"))
     numbers = [
         (severity, sum(each.severity == severity for each in found)) for severity in (PROBLEM, WARNING)
     ]
-    parts = [", ".join(counted(number, severity) for severity, number in numbers if number)]
-    parts += [f"{counted(len(asked.failed), 'host')} could not be checked"] if asked.failed else []
+    parts = [", ".join(plural(number, severity) for severity, number in numbers if number)]
+    parts += [f"{plural(len(asked.failed), 'host')} could not be checked"] if asked.failed else []
     print("; ".join(filter(None, parts)) or "no findings")
 
 
@@ -251,7 +251,7 @@ def _row(host: Host, report: HostCheck | None, failed: str) -> list[str]:
     unknown = "none" if facts.task_python.state == "ok" else "?"
     free = [folder.free for folder in facts.folders.values() if folder.free is not None]
     names = [gpu.name for gpu in facts.gpus.list]
-    gpus = listed([f"{names.count(name)} {name}" for name in dict.fromkeys(names)])
+    gpus = join_names([f"{names.count(name)} {name}" for name in dict.fromkeys(names)])
     return [
         host.name,
         address,

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from launcher.common.text import byte_size, counted, listed
+from launcher.common.text import byte_size, join_names, plural
 from launcher.export.kubernetes import MOST_BYTES
 from launcher.job import JobSpec, ProgramKind
 
@@ -50,7 +50,7 @@ def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
         if size <= MOST_BYTES:
             break
         what = "the program" if found is own else "the packages that the program imports"
-        left_out = f"{counted(len(paths), 'file')}, {byte_size(size)} or more"
+        left_out = f"{plural(len(paths), 'file')}, {byte_size(size)} or more"
         notes.append(f"the ConfigMap can't have {what}: {left_out}; the images must have them")
     else:
         return {}, notes
@@ -71,7 +71,7 @@ def _named(job: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
     files = sorted(word for word in named if os.path.isfile(base / word))
     missing = [word for word in files if os.path.normpath(word) not in texts]
     if missing:
-        yield f"pods do not have {listed(missing)} of this machine: the images must have them"
+        yield f"pods do not have {join_names(missing)} of this machine: the images must have them"
 
 
 def _with_imports(files: set[Path], folder: Path) -> set[Path]:

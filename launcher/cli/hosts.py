@@ -9,7 +9,7 @@ import os
 from launcher.backends.fleet import this_machine
 from launcher.cli.connecting import allocation
 from launcher.cli.tables import print_table
-from launcher.common.text import counted
+from launcher.common.text import plural
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
 from launcher.launch.notices import print_notice
@@ -53,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])
-    slots = counted(sum(host.slots or 1 for host in hosts), "slot")
+    slots = plural(sum(host.slots or 1 for host in hosts), "slot")
     known = [len(host.gpus) for host in hosts if host.gpus is not None]
-    gpus = counted(sum(known), "GPU") if known else "GPUs not known"
+    gpus = plural(sum(known), "GPU") if known else "GPUs not known"
     if here or (found and found[1].any_number):
         slots = "any number of tasks"
-    print(f"\n{counted(len(hosts), 'host')}, {slots}, {gpus}")
+    print(f"\n{plural(len(hosts), 'host')}, {slots}, {gpus}")
     return 0
 
 

@@ -17,7 +17,7 @@ from launcher.backends.fleet import this_machine
 from launcher.backends.launch_request import Asked
 from launcher.cli.connecting import check_current_folder, reaching
 from launcher.common.errors import Fault, InputError, JobError, LaunchError
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.common.trusted_io import open_regular
 from launcher.config.defaults import Defaults, find_defaults
 from launcher.config.options import JobFile, Target, carried_variables, roles_with_drain
@@ -518,7 +518,7 @@ def _job_file_as_program(command: Sequence[str]) -> Iterator[Fault]:
     is_json = start.lstrip().startswith(b"{")
     pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
     if re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!"):
-        expected = f"expected a name that ends with one of {listed(JOB_FILE_ENDINGS)}"
+        expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
         yield Fault(name, "this is a job file", expected)
 
 

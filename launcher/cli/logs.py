@@ -16,7 +16,7 @@ from launcher.cli.completion import completes, runs_and_tasks
 from launcher.cli.queued import Watch, shown_there, states
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
-from launcher.common.text import listed, printable
+from launcher.common.text import escape_controls, join_names
 from launcher.config.values import option, whole
 from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, tail
@@ -77,14 +77,14 @@ def run(args: argparse.Namespace) -> int:
     if not chosen:
         print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
     elif removed := [task for task in chosen if not os.path.lexists(found.paths.log(task))]:
-        text = f"the logs of {listed(removed)} in {found.paths.logs} were removed"
-        print(f"launch: {printable(text)}", file=sys.stderr)
+        text = f"the logs of {join_names(removed)} in {found.paths.logs} were removed"
+        print(f"launch: {escape_controls(text)}", file=sys.stderr)
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
-        print(f"launch: {listed(chosen)} printed nothing in {found.job}", file=sys.stderr)
+        print(f"launch: {join_names(chosen)} printed nothing in {found.job}", file=sys.stderr)
     if not args.follow:
         return 0
     report = report_of(found)
-    print(f"launch: {printable(verdict(report))}", file=sys.stderr)
+    print(f"launch: {escape_controls(verdict(report))}", file=sys.stderr)
     return report.exit_code
 
 
@@ -182,7 +182,7 @@ def report_of(run: Run) -> Report:
         return report_from_json(run.report())
     except (ProtocolError, ValueError) as error:
         queued = states([run]).get(run.job)
-        why = "its launcher died" if queued is None else printable(queued.text)
+        why = "its launcher died" if queued is None else escape_controls(queued.text)
         raise LaunchError(f"{run.job} has ended without a report: {why}") from error
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from launcher.cli import foreign_options
 from launcher.cli.parser import COMMANDS, SYNOPSIS, command_module, command_parser, no_command
 from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
-from launcher.common.text import nearest, printable
+from launcher.common.text import closest_match, escape_controls
 
 _BARE = f"""\
 usage: {SYNOPSIS}
@@ -66,7 +66,7 @@ def print_error(error: LaunchError, hint: str = "") -> None:
     elif isinstance(error, (ProgramError, NotRunnableError)):
         faults = str(error).split("\n")  # a line for each program
     for fault in faults:
-        text = "\n".join(map(printable, str(fault).split("\n")))
+        text = "\n".join(map(escape_controls, str(fault).split("\n")))
         print(f"launch: {text}{hint}", file=sys.stderr)
 
 
@@ -75,5 +75,5 @@ def _suggested_command(args: argparse.Namespace) -> str:
     arguments = [argument for argument in args.program if argument != "--"]
     if args.module is not None or args.code is not None or not arguments or "/" in arguments[0]:
         return ""
-    near = nearest(arguments[0], COMMANDS)
+    near = closest_match(arguments[0], COMMANDS)
     return f"; did you mean launch {near}?" if near else ""

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from launcher.cli import foreign_options
 from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
 from launcher.common.errors import Fault, InputError
-from launcher.common.text import nearest, printable
+from launcher.common.text import closest_match, escape_controls
 
 #: Command -> module, imported when it is used. Any other first argument belongs to ``run``.
 COMMANDS = {
@@ -100,7 +100,7 @@ def command_parser(name: str) -> Parser:
 
 def no_command(name: str) -> InputError:
     """The error that ``launch`` has no command of this name."""
-    guess = nearest(name, COMMANDS)
+    guess = closest_match(name, COMMANDS)
     meant = foreign_options.COMMANDS.get(name) or (f"launch {guess}" if guess else "")
     known = f"expected one of {', '.join(COMMANDS)}; options: `launch --help-all`"
     expected = f"type `{meant}`" if meant else known
@@ -200,7 +200,7 @@ class Parser(argparse.ArgumentParser):
         arguments = [word for word in extras if word != "--"]
         if arguments and not faults:
             faults = [f"unexpected argument {' '.join(arguments)!r} {self._hint()}"]
-        namespace.faults = [Fault("", printable(fault)) for fault in dict.fromkeys(faults)]
+        namespace.faults = [Fault("", escape_controls(fault)) for fault in dict.fromkeys(faults)]
         return namespace
 
     def _hint(self) -> str:
@@ -274,7 +274,7 @@ class Parser(argparse.ArgumentParser):
         negated = name.startswith("--no-")  # --no-verbose is not a misspelt --verbose
         names = (name for name in self._long_names() if not negated or name.startswith("--no-"))
         known = {name.lstrip("-"): name for name in names}
-        meant = known.get(nearest(name.lstrip("-"), known), "")
+        meant = known.get(closest_match(name.lstrip("-"), known), "")
         takes_value = self._option_string_actions[meant].nargs != 0 if meant else _has_value(name, words)
         # The parser of `launch PROGRAM` has a usage of its own, each command has the default one.
         of_program = "; an option of the program comes after the program" if self.usage is not None else ""

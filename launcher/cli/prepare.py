@@ -14,7 +14,7 @@ from launcher.backends.here import is_here
 from launcher.cli.connecting import add_connecting, commands, reaching
 from launcher.cli.tables import print_table
 from launcher.common.errors import Fault, InputError
-from launcher.common.text import counted, listed
+from launcher.common.text import join_names, plural
 from launcher.config import values
 from launcher.config.hostfile import read_hosts
 from launcher.environments.requirements import Requirements, wanted
@@ -87,11 +87,11 @@ def run(args: argparse.Namespace) -> int:
         ("versions of TensorFlow", {look.tensorflow for look in looks.values()}),
     ):
         if len(versions - {""}) > 1:
-            print_notice(f"warning: the hosts have different {what}: {listed(sorted(versions - {''}))}")
+            print_notice(f"warning: the hosts have different {what}: {join_names(sorted(versions - {''}))}")
     bad = [host for host, look in looks.items() if look.state != ("clean" if args.clean else "ready")]
     if bad:
         what = "not cleaned" if args.clean else "without the environment"
-        print_notice(f"{counted(len(bad), 'host')} of {len(looks)} {what}: {listed(bad)}")
+        print_notice(f"{plural(len(bad), 'host')} of {len(looks)} {what}: {join_names(bad)}")
     elif makes:
         there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
         send = "" if all(map(is_here, hosts)) else " --sync ."

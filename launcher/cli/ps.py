@@ -19,7 +19,7 @@ from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
 from launcher.common.report import TaskState
-from launcher.common.text import Waiting, byte_size, counted_roles, duration, printable
+from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
 from launcher.output.jsonl import record_as_dict
 from launcher.output.logs import last_lines
 from launcher.output.table import result_table
@@ -141,7 +141,7 @@ def _print_moves(events: Events, as_json: bool) -> None:
         for event in events.wait():
             if event["event"] == "TaskMoved":
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-                line = printable(f"{at} {event['task']}: {described(event)}")
+                line = escape_controls(f"{at} {event['task']}: {described(event)}")
                 print(json.dumps(event) if as_json else line, flush=True)
 
 
@@ -161,7 +161,7 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
         time.sleep(max(_LOOK, waiting.seconds / 2))  # each answer has all tasks
         now = snapshot(run)
     if now.ended and not as_json:
-        print("\n".join(map(printable, result_table(now.report).splitlines())))
+        print("\n".join(map(escape_controls, result_table(now.report).splitlines())))
         return 0
     records = [_task_record(run, now, task) for task in record_as_dict(now.report)["tasks"][:most]]
     if as_json:
@@ -171,7 +171,7 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
         if len(records) < len(now.report.tasks):
             print(f"... and {len(now.report.tasks) - len(records)} more")
         if now.report.tensorboard:
-            print(f"TensorBoard: {printable(now.report.tensorboard)}")
+            print(f"TensorBoard: {escape_controls(now.report.tensorboard)}")
     return 0
 
 
@@ -225,7 +225,7 @@ def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
     code, seconds, hosts = record["exit_code"], record["seconds"], record["hosts"]
     state = record["state"] if code is None else f"{record['state']} ({code})"
     if record["queued"]:
-        state = printable(record["queued"])
+        state = escape_controls(record["queued"])
     elif record["state"] == RunState.ELSEWHERE.value:
         state = f"on {'another ' if record['machine'] == os.uname().nodename else ''}{record['machine']}"
     if hosts == ["localhost"]:
@@ -235,7 +235,7 @@ def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
         state,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"])) if with_start else "",
         "" if seconds is None else duration(seconds),
-        counted_roles(record["tasks"]),
+        plural_roles(record["tasks"]),
         f"{len(hosts)} hosts" if len(hosts) > _MOST_NAMED else ", ".join(hosts),
         duration(record["cpu_s"]) if record["processes"] else "",
         byte_size(record["rss"]) if record["processes"] else "",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from launcher import backends
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, Queue, Queued
 from launcher.common.errors import LaunchError, TransportError
-from launcher.common.text import printable
+from launcher.common.text import escape_controls
 from launcher.launch.notices import print_notice
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 
@@ -44,7 +44,7 @@ def states(runs: Sequence[Run]) -> Mapping[str, Queued]:
         try:
             found.update(queue.look(own) if queue else {})
         except TransportError as error:
-            print_notice(printable(str(error)))
+            print_notice(escape_controls(str(error)))
     return found
 
 
@@ -84,9 +84,9 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     if now is None:
         return None
     if now.state != RUNNING:
-        raise LaunchError(f"{run.job}: {printable(now.text)}")
+        raise LaunchError(f"{run.job}: {escape_controls(now.text)}")
     if not run.batch.node:
-        raise LaunchError(f"{run.job}: {printable(now.text)}, and its launcher has not begun yet")
+        raise LaunchError(f"{run.job}: {escape_controls(now.text)}, and its launcher has not begun yet")
     return queue.run_there(run, words, quiet)
 
 
@@ -118,7 +118,7 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     if run.state is RunState.ENDED:
         return exit_code_of(run.report())
     now = found.get(run.job)
-    why = "the cluster does not answer" if now is None else printable(now.text)
+    why = "the cluster does not answer" if now is None else escape_controls(now.text)
     raise LaunchError(f"{run.job} is not shown any more: {why}")
 
 
@@ -135,11 +135,11 @@ def withdrawn(run: Run) -> str:
     if now is None:
         return ""
     if now.state == OVER:
-        return f"{run.job} had already ended: {printable(now.text)}"
+        return f"{run.job} had already ended: {escape_controls(now.text)}"
     if now.state == RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
-    return f"{run.job} is withdrawn: {printable(now.text.partition(':')[0])}"
+    return f"{run.job} is withdrawn: {escape_controls(now.text.partition(':')[0])}"
 
 
 class Watch:
@@ -166,6 +166,6 @@ class Watch:
         queued = states([self._run]).get(self._run.job)
         if queued is not None and queued.state == PENDING and queued.text != self._shown:
             self._shown = queued.text
-            print_notice(printable(queued.text))
+            print_notice(escape_controls(queued.text))
         gone = queued is not None and queued.state == OVER
         return gone or (state is RunState.ENDED and (queued is None or now > self._until))

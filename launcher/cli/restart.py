@@ -11,7 +11,7 @@ from launcher.cli.queued import relayed
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.report import TaskState
-from launcher.common.text import Waiting, listed
+from launcher.common.text import Waiting, join_names
 from launcher.config.values import duration, option
 from launcher.runs.client import Events, ask, snapshot
 from launcher.runs.run import Run, find, selected
@@ -80,9 +80,9 @@ def _wait(run: Run, events: Events, left: dict[TaskId, int], seconds: float) -> 
     while left:
         notice = waiting.due()
         if notice:
-            print(f"launch: {notice} {listed([*left])} to start again", file=sys.stderr, flush=True)
+            print(f"launch: {notice} {join_names([*left])} to start again", file=sys.stderr, flush=True)
         if waiting.seconds >= seconds:
-            print(f"launch: {listed([*left])} did not start again within {seconds:g}s", file=sys.stderr)
+            print(f"launch: {join_names([*left])} did not start again within {seconds:g}s", file=sys.stderr)
             return _TIMED_OUT
         for moved in events.wait(_LOOK):
             task = moved.get("task", "")
@@ -94,5 +94,5 @@ def _wait(run: Run, events: Events, left: dict[TaskId, int], seconds: float) -> 
                     raise LaunchError(f"{task} could not be started again: {moved['detail']}")
         if left and events.ended:
             text = f"{run.job} ended with exit code {snapshot(run).report.exit_code}"
-            raise LaunchError(f"{text} before {listed([*left])} started again")
+            raise LaunchError(f"{text} before {join_names([*left])} started again")
     return 0

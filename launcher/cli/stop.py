@@ -13,7 +13,7 @@ from contextlib import suppress
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
 from launcher.common.errors import Fault, InputError, LaunchError
-from launcher.common.text import Waiting, listed
+from launcher.common.text import Waiting, join_names
 from launcher.config.values import duration, option
 from launcher.job import STOP_NOW_MARK
 from launcher.runs.orphans import sweep_died
@@ -158,7 +158,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
             wait = _LOOK
         send_sigterm(pidfd)
     if not _ended(pidfd, _NOTICE_AFTER, deadline):
-        names = listed(remaining(run)) or f"the launcher of {run.job}"
+        names = join_names(remaining(run)) or f"the launcher of {run.job}"
         print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
     if not _ended(pidfd, args.timeout, deadline):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"

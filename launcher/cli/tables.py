@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from launcher.common.text import printable, shortened
+from launcher.common.text import escape_controls, shortened
 
 #: Columns of numbers, aligned to the right.
 _RIGHT = frozenset({"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"})
@@ -20,7 +20,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: boo
         rows: the cells of each row.
         crop: cut lines at the width of the terminal.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[escape_controls(cell) for cell in row] for row in rows]
     widths = {
         n: max(len(header), *(len(row[n]) for row in cells))
         for n, header in enumerate(headers)

@@ -28,7 +28,7 @@ from typing import (
 )
 
 from launcher.common.errors import Fault, InputError
-from launcher.common.text import did_you_mean, printable, shortened
+from launcher.common.text import did_you_mean, escape_controls, shortened
 
 Reader = Callable[[Any], Any]
 #: Returns, for arguments that do not fit, a better problem and what is expected; or None.
@@ -136,7 +136,7 @@ def shown(value: object, width: int = _SHOWN_CHARACTERS) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
         text = f"<{type(value).__name__}>"
-    return shortened(printable(text[: 2 * width]), width)
+    return shortened(escape_controls(text[: 2 * width]), width)
 
 
 # ---------------------------------------------------------------------- readers

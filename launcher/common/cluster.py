@@ -39,7 +39,7 @@ import re
 from bisect import bisect_left
 from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-from launcher.common.text import nearest
+from launcher.common.text import closest_match
 
 #: Roles in the ``cluster`` of ``TF_CONFIG``. TensorFlow 2 refuses a cluster with any other type of task; it
 #: allows an evaluator, but the documented form leaves it out
@@ -59,7 +59,7 @@ JOB_PLACEHOLDERS = ("world_size", "cluster_spec", "first_address", "first_host",
 _BRACES = r"(?a)\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 
 #: Names of other launchers for our placeholders.
-_OTHER_NAMES = {
+_FOREIGN_PLACEHOLDERS = {
     "task_id": "task_index",
     "local_world_size": "local_size",
     "master_addr": "first_host",
@@ -254,7 +254,7 @@ def literal(text: str, roles: Iterable[str]) -> str:
 
 def _meant(name: str, known: Iterable[str]) -> str:
     """The placeholder that a similar name stands for; empty: none."""
-    return nearest(name, known) or _OTHER_NAMES.get(name, "")
+    return closest_match(name, known) or _FOREIGN_PLACEHOLDERS.get(name, "")
 
 
 def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:

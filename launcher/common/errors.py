@@ -11,12 +11,12 @@
     ├── NotRunnableError            126  the program to run exists, and can't be run
     ├── TransportError              125  a host or its agent can't be reached
     │   ├── HostsError                   some of several hosts; a line for each
-    │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
-    │   ├── ConnectionLost               the connection to a host broke: a new one may work
-    │   │   └── WayDown                  what leads to the host is down for a while
-    │   └── HostGone                     an agent, or its host, that will not come back
-    │       ├── AllGone                      ... and so have all others: their allocation is over
-    │       └── Preempted                    ... because a cluster took it
+    │   │   └── StartTimeoutError   124        ... when --timeout was over, before the job began
+    │   ├── ConnectionLostError          the connection to a host broke: a new one may work
+    │   │   └── RouteDownError               what leads to the host is down for a while
+    │   └── HostGoneError                an agent, or its host, that will not come back
+    │       ├── AllocationEndedError         ... and so have all others: their allocation is over
+    │       └── HostPreemptedError           ... because a cluster took it
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
@@ -116,29 +116,29 @@ class HostsError(TransportError):
         super().__init__("\n".join(self.faults))
 
 
-class OutOfTime(HostsError):
+class StartTimeoutError(HostsError):
     """``--timeout`` was over before the job began."""
 
     exit_code = 124
 
 
-class ConnectionLost(TransportError):
+class ConnectionLostError(TransportError):
     """The connection to a host broke, or the host does not answer. A new connection may work."""
 
 
-class WayDown(ConnectionLost):
+class RouteDownError(ConnectionLostError):
     """No connection to a host that runs can be made for a while, because what leads to it starts again."""
 
 
-class HostGone(TransportError):
+class HostGoneError(TransportError):
     """An agent, or its host (a container, a pod), will not come back: nothing can connect to it."""
 
 
-class Preempted(HostGone):
+class HostPreemptedError(HostGoneError):
     """A cluster took the host away: the restart does not count."""
 
 
-class AllGone(HostGone):
+class AllocationEndedError(HostGoneError):
     """So have all hosts of the launch: their allocation is over."""
 
 

@@ -24,7 +24,7 @@ def now() -> float:
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Facts(Record):
+class HostFacts(Record):
     """What the kernel of a host says about it, without a delay."""
 
     hostname: str
@@ -46,7 +46,7 @@ class AgentReady(Record):
     host: str
     at: float
     pid: int
-    facts: Facts
+    facts: HostFacts
 
 
 class HostGpus(Record):
@@ -191,7 +191,7 @@ class AgentLost(Record):
     why: str
     #: Whether no other host is left, either.
     all_gone: bool = False
-    #: The restart after the loss does not count, see `Preempted` in `launcher.common.errors`.
+    #: The restart after the loss does not count, see `HostPreemptedError` in `launcher.common.errors`.
     preempted: bool = False
 
 
@@ -255,7 +255,7 @@ Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, OutputDelayed, Tim
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process
 #: that is alive after the seconds gets the next signal; after the last step it is reported as unkillable.
-StopSteps = Tuple[Tuple[int, float], ...]
+StopSequence = Tuple[Tuple[int, float], ...]
 
 
 class HoldPorts(Record):
@@ -308,7 +308,7 @@ class StartTask(Record):
     env: Mapping[str, str]
     workdir: Optional[str]
     #: The stop sequence for processes that the task leaves behind.
-    steps: StopSteps
+    steps: StopSequence
     #: The environment that it runs in, see `launcher.agent.environments`.
     venv: Optional[str] = None
     #: The file that its Python runs: the agent checks first whether it exists.
@@ -325,7 +325,7 @@ class StopTasks(Record):
 
     host: str
     tasks: Tuple[TaskId, ...]
-    steps: StopSteps
+    steps: StopSequence
 
 
 class SignalTask(Record):
@@ -362,7 +362,7 @@ class CloseAgent(Record):
     stays: bool = False
 
 
-class HangUp(Record):
+class CloseLink(Record):
     """To the launcher: close the link to this host's agent; an agent that still runs ends its tasks then."""
 
     host: str
@@ -469,7 +469,7 @@ AgentCommand = Union[
 ]
 Command = Union[
     AgentCommand,
-    HangUp,
+    CloseLink,
     StartAgent,
     CheckNetwork,
     MakePlan,

@@ -8,10 +8,11 @@ The fields are those of the message's record, without its host (a connection bel
 payload is its field ``data``, raw bytes. `Decoder` checks types, ranges and lengths of every message
 (`launcher.common.validation`), so that a wrong one is a `ProtocolError` where it is read.
 
-On this machine frames go through a pipe. To another machine they survive broken connections: `Channel` counts
-events, commands and data in the order in which it puts them on the wire, keeps them until the other end has
-acknowledged them, and sends the rest again on the next connection. Acknowledgements mean that the application
-took the messages, so a slow reader holds up the writer (`WINDOW`), and memory stays bounded on both sides.
+On this machine frames go through a pipe. To another machine they survive broken connections: `MessageChannel`
+counts events, commands and data in the order in which it puts them on the wire, keeps them until the other
+end has acknowledged them, and sends the rest again on the next connection. Acknowledgements mean that the
+application took the messages, so a slow reader holds up the writer (`WINDOW_BYTES`), and memory stays bounded
+on both sides.
 
 Strings that came from bytes which are not UTF-8 keep them as lone surrogates (PEP 383). Hosts with Python 3.8
 import this module.
@@ -27,33 +28,33 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type,
 from launcher.common import events
 from launcher.common.errors import ProtocolError
 from launcher.common.record import Record
-from launcher.common.text import host_text
+from launcher.common.text import sanitize_host_text
 from launcher.common.validation import FieldReader
 
 #: Bytes of one frame, at most; of the fields in a frame of an agent.
-MAX_FRAME = 4 * 1024 * 1024
-_MAX_FIELDS = 1024 * 1024
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+_MAX_FIELDS_BYTES = 1024 * 1024
 #: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
-WINDOW = 8 * 1024 * 1024
+WINDOW_BYTES = 8 * 1024 * 1024
 #: Seconds between two pings.
-PING = 2.0
+PING_SECONDS = 2.0
 #: Seconds that an agent waits for a new connection after one has closed, until the first ping says how many.
-GRACE = 4.0
+GRACE_SECONDS = 4.0
 #: Bytes of a remote command that may be under way in one direction.
-CREDIT = 1024 * 1024
+CREDIT_BYTES = 1024 * 1024
 
 _HEAD = struct.Struct("<BII")
 #: An acknowledgement is sent after so many messages, or so many seconds.
-_ACK_AFTER = 16
-_ACK_SECONDS = 0.25
+_MAX_UNACKNOWLEDGED = 16
+_MAX_ACK_SECONDS = 0.25
 #: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
-_BATCH = 256 * 1024
-_MANY_BUFFERS = 256
+_BATCH_BYTES = 256 * 1024
+_MAX_BUFFERS = 256
 #: See `swap`.
-_SWAPPED = bytes.maketrans(b"\n\xff", b"\xff\n")
+_SWAP_TABLE = bytes.maketrans(b"\n\xff", b"\xff\n")
 #: Messages whose fields are kept, and the most bytes of these.
-_CACHED = 1024
-_LONGEST_CACHED = 256
+_MAX_CACHED_MESSAGES = 1024
+_MAX_CACHED_BYTES = 256
 
 
 class Hello(Record):
@@ -178,13 +179,13 @@ class FilesFailed(Record):
 
 
 #: From an agent with a pipe.
-PIPED: Tuple[Type[Any], ...] = (Refused, *get_args(events.AgentEvent))
-_FROM_AGENT = (Hello, Ack, *PIPED, CommandData, CommandCredit, CommandEnded)
-_OF_COMMANDS = (RunCommand, CommandData, CommandCredit, CloseCommand)
-_FROM_LAUNCHER = (Hello, Ack, Ping, *get_args(events.AgentCommand), *_OF_COMMANDS)
+PIPED_RECORDS: Tuple[Type[Any], ...] = (Refused, *get_args(events.AgentEvent))
+_AGENT_RECORDS = (Hello, Ack, *PIPED_RECORDS, CommandData, CommandCredit, CommandEnded)
+_COMMAND_RECORDS = (RunCommand, CommandData, CommandCredit, CloseCommand)
+_LAUNCHER_RECORDS = (Hello, Ack, Ping, *get_args(events.AgentCommand), *_COMMAND_RECORDS)
 #: Between the launcher and a remote command that copies files, within the pipe of the command.
-FILES = (FileEntry, FileData, FilesNeeded, FilesFollow, FileNotice, FilesDone, FilesFailed)
-_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_FROM_AGENT + _FROM_LAUNCHER + FILES))
+FILE_RECORDS = (FileEntry, FileData, FilesNeeded, FilesFollow, FileNotice, FilesDone, FilesFailed)
+_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_AGENT_RECORDS + _LAUNCHER_RECORDS + FILE_RECORDS))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
 #: What the fields of a record must be together.
 _RULES: Dict[Any, Callable[[Any], bool]] = {
@@ -212,7 +213,7 @@ def encode(message: Message) -> List[Buffer]:
     """The frame of a message, as buffers for ``writev``.
 
     Raises:
-        ProtocolError: it is larger than `MAX_FRAME`.
+        ProtocolError: it is larger than `MAX_FRAME_BYTES`.
     """
     global _last
     last, frame = _last
@@ -222,9 +223,9 @@ def encode(message: Message) -> List[Buffer]:
     has_data = record._fields[-1:] == ("data",)
     data = message.data if has_data else b""
     fields = _cached_json(record, message[:-1]) if has_data else _json(record, message)
-    if len(fields) + len(data) > MAX_FRAME:
+    if len(fields) + len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(
-            f"{record.__name__} of {len(fields) + len(data)} bytes is larger than a frame ({MAX_FRAME})"
+            f"{record.__name__} of {len(fields) + len(data)} bytes is larger than a frame ({MAX_FRAME_BYTES})"
         )
     frame = _HEAD.pack(_CODES[record], len(fields), len(data)) + fields
     if not has_data:
@@ -240,7 +241,7 @@ def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
     return _compact(fields).encode("ascii")
 
 
-_cached_json: Callable[[Any, Tuple[Any, ...]], bytes] = lru_cache(maxsize=_CACHED)(_json)
+_cached_json: Callable[[Any, Tuple[Any, ...]], bytes] = lru_cache(maxsize=_MAX_CACHED_MESSAGES)(_json)
 
 
 class Decoder:
@@ -260,9 +261,9 @@ class Decoder:
         tasks: Optional[Collection[str]] = None,
         only: Tuple[Type[Any], ...] = (),
     ) -> None:
-        self._allowed = frozenset(only or (_FROM_AGENT if from_agent else _FROM_LAUNCHER))
+        self._allowed = frozenset(only or (_AGENT_RECORDS if from_agent else _LAUNCHER_RECORDS))
         self._host = host
-        self._most_fields = _MAX_FIELDS if from_agent else MAX_FRAME
+        self._most_fields = _MAX_FIELDS_BYTES if from_agent else MAX_FRAME_BYTES
         self._reader = FieldReader(not from_agent, tasks)
         self._rest = b""
         #: Fields of messages with a payload, which come again and again.
@@ -285,7 +286,7 @@ class Decoder:
         start, end = 0, len(data)
         while end - start >= _HEAD.size:
             code, size, payload = _HEAD.unpack_from(data, start)
-            if code >= len(_RECORDS) or size > self._most_fields or size + payload > MAX_FRAME:
+            if code >= len(_RECORDS) or size > self._most_fields or size + payload > MAX_FRAME_BYTES:
                 raise ProtocolError(f"a message of type {code} and {size + payload} bytes")
             middle = start + _HEAD.size + size
             if end - middle < payload:
@@ -305,8 +306,8 @@ class Decoder:
             raise ProtocolError(f"{record.__name__} is not for this direction")
         values = self._checked(record, fields)
         if record._fields[-1:] == ("data",):
-            if len(fields) <= _LONGEST_CACHED:
-                if len(self._seen) >= _CACHED:
+            if len(fields) <= _MAX_CACHED_BYTES:
+                if len(self._seen) >= _MAX_CACHED_MESSAGES:
                     self._seen.clear()
                 self._seen[code, fields] = values
             return record(*values, payload)
@@ -321,7 +322,9 @@ class Decoder:
         try:
             values = self._reader.read(record, json.loads(fields))
         except (ValueError, RecursionError, ProtocolError) as error:
-            raise ProtocolError(host_text(f"{record.__name__}: {error}: {fields[:200]!r}")) from error
+            raise ProtocolError(
+                sanitize_host_text(f"{record.__name__}: {error}: {fields[:200]!r}")
+            ) from error
         return (self._host, *values) if record._fields[:1] == ("host",) else values
 
 
@@ -334,13 +337,13 @@ def swap(data: bytes) -> bytes:
         return data.replace(b"\n", b"\xff")
     if b"\n" not in data:
         return data.replace(b"\xff", b"\n")
-    return data.translate(_SWAPPED)
+    return data.translate(_SWAP_TABLE)
 
 
 # ---------------------------------------------------------------------- a connection that may break
 
 
-class Channel:
+class MessageChannel:
     """One end of an ordered stream of messages, over one connection after another.
 
     Args:
@@ -373,7 +376,7 @@ class Channel:
         self._ping_at = 0.0
         self._attempt = 0
         #: What pings carry: set by the launcher, received by the agent.
-        self.grace = GRACE
+        self.grace = GRACE_SECONDS
         #: What is written passes `swap`.
         self.swapped = False
         #: The other end has greeted on this connection.
@@ -398,13 +401,13 @@ class Channel:
         """
         if self._session and count:
             self._taken += count
-            if at_once or self._taken - self._acknowledged >= _ACK_AFTER:
+            if at_once or self._taken - self._acknowledged >= _MAX_UNACKNOWLEDGED:
                 self._ack_at = now
             elif self._ack_at is None:
-                self._ack_at = now + _ACK_SECONDS
+                self._ack_at = now + _MAX_ACK_SECONDS
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Nothing is left to send, and the other end took all of it."""
         return not (self._urgent or self._bulk or self._wire or self._control or self._unacked)
 
@@ -526,7 +529,7 @@ class Channel:
             self._fill_control(now)
         if self.met:
             size = 0
-            while size < _BATCH and len(self._wire) < _MANY_BUFFERS:
+            while size < _BATCH_BYTES and len(self._wire) < _MAX_BUFFERS:
                 buffers = self._next()
                 if buffers is None:
                     return
@@ -535,7 +538,7 @@ class Channel:
 
     def _fill_control(self, now: float) -> None:
         if self._greets and self.met and now >= self._ping_at:
-            self._ping_at = now + PING
+            self._ping_at = now + PING_SECONDS
             self._control.append(Ping(self.grace))
         if self.met and self._ack_at is not None and now >= self._ack_at:
             self._ack_at, self._acknowledged = None, self._taken

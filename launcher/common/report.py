@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 
 from launcher.common.cluster import TaskId
 from launcher.common.record import Record
-from launcher.common.text import duration, printable, shortened, signal_name
+from launcher.common.text import duration, escape_controls, shortened, signal_name
 from launcher.common.validation import FieldReader
 
 
@@ -90,8 +90,8 @@ class ExitStatus(Record):
 
 
 #: In a notebook: the longest text of a failure, in characters; the most tasks in a table.
-_LONGEST = 300
-_MOST_ROWS = 100
+_MAX_TEXT_CHARACTERS = 300
+_MAX_ROWS = 100
 #: Version of ``report.json``. A new field keeps it; a changed or removed field raises it.
 REPORT_SCHEMA = 1
 
@@ -201,7 +201,11 @@ class Report(Record):
         """``<Report of JOB: exit code 7 after 12s, tasks: 1 failed, 2 stopped; worker/1 failed: ...>``."""
         counts = Counter(task.state.value for task in self.tasks)
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        why = "" if self.failure is None else f"; {shortened(printable(self.failure.text), _LONGEST)}"
+        why = (
+            ""
+            if self.failure is None
+            else f"; {shortened(escape_controls(self.failure.text), _MAX_TEXT_CHARACTERS)}"
+        )
         took = duration(self.ended_at - self.started_at)
         return (
             f"<Report of {self.job}: exit code {self.exit_code} after {took}, tasks: {states or 'none'}{why}>"
@@ -212,11 +216,11 @@ class Report(Record):
         import html
 
         rows = [("task", "host", "state", "end", "time")]
-        for task in self.tasks[:_MOST_ROWS]:
+        for task in self.tasks[:_MAX_ROWS]:
             rows.append((task.task, task.host, task.state.value, task.detail, duration(task.seconds)))
-        if len(self.tasks) > _MOST_ROWS:
-            rows.append((f"{len(self.tasks) - _MOST_ROWS} more", "", "", "", ""))
-        cells = ["".join(f"<td>{html.escape(printable(cell))}</td>" for cell in row) for row in rows]
+        if len(self.tasks) > _MAX_ROWS:
+            rows.append((f"{len(self.tasks) - _MAX_ROWS} more", "", "", "", ""))
+        cells = ["".join(f"<td>{html.escape(escape_controls(cell))}</td>" for cell in row) for row in rows]
         lines = "".join(f"<tr>{line}</tr>" for line in cells)
         return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{lines}</table>"
 

@@ -13,11 +13,11 @@ from typing import Iterable, Mapping, Optional, Sequence
 #: Numbers of signals that have a name on this system.
 KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
 #: Characters of a text of a host that are shown.
-_LONGEST = 2000
+_MAX_HOST_TEXT = 2000
 #: The part of the letters of two words that a misspelling has in common with the name, at the least.
-_ALIKE = 0.75
+_MIN_SIMILARITY = 0.75
 #: Why no thread or process can be started, and what to look at.
-NO_THREAD = (
+NO_THREAD_REASON = (
     "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
     "container or the service"
 )
@@ -28,15 +28,15 @@ def signal_name(number: int) -> str:
     return f"signal {number}" if number not in KNOWN_SIGNALS else signal.Signals(number).name
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def plural(number: int, noun: str, plural: str = "") -> str:
     """``1 task``, ``2,013 tasks``; ``plural`` is for nouns that take more than an s (``processes``)."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def counted_roles(counts: Mapping[str, int]) -> str:
+def plural_roles(counts: Mapping[str, int]) -> str:
     """``1 chief, 2 workers, 1 ps``, from role -> number of its tasks."""
     return ", ".join(
-        counted(number, role, role if role.endswith("s") else "") for role, number in counts.items()
+        plural(number, role, role if role.endswith("s") else "") for role, number in counts.items()
     )
 
 
@@ -73,7 +73,7 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
     return f"{round(size, 1 if size < 9.95 else None):g} {units[index]}"
 
 
-def nearest(written: str, known: Iterable[str]) -> str:
+def closest_match(written: str, known: Iterable[str]) -> str:
     """The known name of which ``written`` is a misspelling; empty if there is none.
 
     Case, dashes, underscores and a plural s do not count. A misspelling has more than three quarters of its
@@ -94,7 +94,7 @@ def nearest(written: str, known: Iterable[str]) -> str:
         other = _normalized(name)
         matcher.set_seq1(other)
         alike = matcher.ratio() if abs(len(other) - len(word)) <= most else 0.0
-        if alike > _ALIKE or (len(word) > 2 and sorted(word) == sorted(other)):
+        if alike > _MIN_SIMILARITY or (len(word) > 2 and sorted(word) == sorted(other)):
             found.append((-alike, abs(len(name) - len(written)), name))
         elif len(word) > 2 and other.startswith(word):
             longer.append(name)
@@ -117,13 +117,13 @@ def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = 
         known: the correct names.
         otherwise: the other text; ``None``: a list of all known names.
     """
-    guess = nearest(written, known)
+    guess = closest_match(written, known)
     if guess:
         return f'did you mean "{guess}"?'
     return f"expected one of {', '.join(known)}" if otherwise is None else otherwise
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def join_names(names: Sequence[str], most: int = 5) -> str:
     """``a, b, c``; of more than ``most`` names the first, and the number of others: ``a, b and 3 more``."""
     if len(names) <= most:
         return ", ".join(names)
@@ -143,25 +143,25 @@ def nothing_started(seconds: float) -> str:
     )
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """The text on one line, with escapes for characters that a terminal would interpret."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def host_text(text: str) -> str:
+def sanitize_host_text(text: str) -> str:
     """A text of a host as users see it: on one line, with escapes for control characters, cut.
 
     So no text of a host can look like a line of launch, or change a terminal.
     """
-    return shortened(printable(text.strip()[: _LONGEST + 1]), _LONGEST)
+    return shortened(escape_controls(text.strip()[: _MAX_HOST_TEXT + 1]), _MAX_HOST_TEXT)
 
 
 def last_line(printed: str, otherwise: str = "") -> str:
-    """The last line that a program on a host printed, see `host_text`; ``otherwise`` if it printed none."""
+    """Return the last line that a program on a host printed, or ``otherwise``; see `sanitize_host_text`."""
     lines = printed.strip().splitlines()
-    return host_text(lines[-1]) if lines else otherwise
+    return sanitize_host_text(lines[-1]) if lines else otherwise
 
 
 def shortened(line: str, width: int) -> str:
@@ -195,4 +195,4 @@ class Waiting:
 
 def why_not_started(error: OSError) -> str:
     """Return why a program could not be started, for the user."""
-    return NO_THREAD if error.errno == errno.EAGAIN else error.strerror or str(error)
+    return NO_THREAD_REASON if error.errno == errno.EAGAIN else error.strerror or str(error)

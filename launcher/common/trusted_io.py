@@ -14,10 +14,10 @@ import struct
 import time
 from typing import BinaryIO
 
-from launcher.common.text import nearest
+from launcher.common.text import closest_match
 
 #: The size that is read of files which a person writes, in bytes.
-MOST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 
 
 def open_regular(path: str, links: bool = True) -> BinaryIO:
@@ -42,7 +42,7 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
-def read_regular(path: str, most: int = MOST) -> bytes:
+def read_regular(path: str, most: int = MAX_FILE_BYTES) -> bytes:
     """The content of a regular file.
 
     Args:
@@ -56,7 +56,7 @@ def read_regular(path: str, most: int = MOST) -> bytes:
         return read_most(file, most)
 
 
-def read_most(file: BinaryIO, most: int = MOST) -> bytes:
+def read_most(file: BinaryIO, most: int = MAX_FILE_BYTES) -> bytes:
     """What is left of a file.
 
     Raises:
@@ -77,7 +77,7 @@ def similar_file(path: str) -> str:
     """The path of a file with a similar name in the same folder; empty if there is none."""
     folder, name = os.path.split(path)
     try:
-        guess = nearest(name, os.listdir(os.path.expanduser(folder) or "."))
+        guess = closest_match(name, os.listdir(os.path.expanduser(folder) or "."))
     except OSError:
         return ""
     return os.path.join(folder, guess) if guess else ""
@@ -85,20 +85,20 @@ def similar_file(path: str) -> str:
 
 #: Connections that the kernel keeps until the listening process accepts them. With more, the answer to each
 #: would come later in a flood. How many are accepted at a time: the process has other work.
-BACKLOG = 128
-AT_ONCE = 64
+SOCKET_BACKLOG = 128
+MAX_ACCEPTED = 64
 #: Seconds between two attempts to get into a full queue.
-_PAUSE = 0.001
+_CONNECT_PAUSE_SECONDS = 0.001
 #: Seconds to wait when no file descriptor is left for a connection.
-_NO_DESCRIPTOR = 0.05
+_NO_DESCRIPTOR_PAUSE_SECONDS = 0.05
 _CREDENTIALS = struct.Struct("3i")
 #: Bytes of a request to a control socket, and of a packet of events.
-PACKET = 1 << 16
+PACKET_BYTES = 1 << 16
 
 
-def control_address(job: str) -> str:
+def control_address(run_name: str) -> str:
     """The name of the control socket of a run."""
-    return f"\0tf-launcher-{job[:80]}"
+    return f"\0tf-launcher-{run_name[:80]}"
 
 
 def connect_unix(sock: socket.socket, address: str, seconds: float) -> None:
@@ -122,8 +122,8 @@ def connect_unix(sock: socket.socket, address: str, seconds: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise TimeoutError("its queue of connections is full") from None
-        time.sleep(_PAUSE)
-    sock.settimeout(max(_PAUSE, until - time.monotonic()))
+        time.sleep(_CONNECT_PAUSE_SECONDS)
+    sock.settimeout(max(_CONNECT_PAUSE_SECONDS, until - time.monotonic()))
 
 
 def accept_own(listener: socket.socket) -> list[socket.socket]:
@@ -133,12 +133,12 @@ def accept_own(listener: socket.socket) -> list[socket.socket]:
         listener: a Unix socket that does not block.
     """
     accepted = []
-    for _ in range(AT_ONCE):
+    for _ in range(MAX_ACCEPTED):
         try:
             peer, _ = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # it stays readable: do not look all the time
-                time.sleep(_NO_DESCRIPTOR)
+                time.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
             break
         if process_and_user(peer)[1] == os.geteuid():
             accepted.append(peer)

@@ -11,45 +11,46 @@ from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple, ge
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.common.record import Record
-from launcher.common.text import host_text
+from launcher.common.text import sanitize_host_text
 
 #: Limits of numbers of processes, of bytes, and of what counts messages.
-_PROCESSES = (0, 1 << 22)
-_BYTES = (0, 1 << 62)
-_NUMBERS = (0, 1 << 62)
+_PROCESS_RANGE = (0, 1 << 22)
+_BYTE_RANGE = (0, 1 << 62)
+_COUNT_RANGE = (0, 1 << 62)
 #: The smallest and the largest value of each number. Times are in seconds: up to the year 2286.
 RANGES: Mapping[str, Tuple[float, float]] = {
     "at": (0, 1e10),
-    "attempt": _NUMBERS,
-    "available": _BYTES,
+    "attempt": _COUNT_RANGE,
+    "available": _BYTE_RANGE,
     "code": (0, 255),
-    "command": _NUMBERS,
-    "count": _NUMBERS,
+    "command": _COUNT_RANGE,
+    "count": _COUNT_RANGE,
     "cpu_s": (0, 1e10),
     "cpus": (1, 1 << 20),
-    "first": _NUMBERS,
-    "free": _BYTES,
-    "leftovers": _PROCESSES,
-    "memory": _BYTES,
+    "first": _COUNT_RANGE,
+    "free": _BYTE_RANGE,
+    "leftovers": _PROCESS_RANGE,
+    "memory": _BYTE_RANGE,
     "mode": (0, 0o777),
     "mtime_ns": (-(1 << 62), 1 << 62),
-    "peak_rss": _BYTES,
+    "peak_rss": _BYTE_RANGE,
     "pid": (1, 1 << 22),
     "port": (0, 65535),
     "ports": (1, 65535),
-    "processes": _PROCESSES,
-    "received": _NUMBERS,
+    "processes": _PROCESS_RANGE,
+    "received": _COUNT_RANGE,
     "signal": (0, 64),  # `SignalTask` may ask for 0
-    "size": _BYTES,
+    "size": _BYTE_RANGE,
     "status": (-64, 255),
     "unkillable": (1, 1 << 22),
     "user": (0, 1 << 32),
 }
-#: The most items of a list or an object; `_MOST` of any other.
-LENGTHS: Mapping[str, int] = {"ports": 1 << 16, "memory": 1 << 16, "unreachable": 16}
-_MOST = 1000
-#: The most characters of texts that programs use as they are; any other is for users: see `host_text`.
-EXACT: Mapping[str, int] = {
+#: The most items of a list or an object; `_MAX_ITEMS` of any other.
+MAX_LENGTHS: Mapping[str, int] = {"ports": 1 << 16, "memory": 1 << 16, "unreachable": 16}
+_MAX_ITEMS = 1000
+#: The most characters of texts that programs use as they are; any other is for users: see
+#: `sanitize_host_text`.
+MAX_EXACT_CHARACTERS: Mapping[str, int] = {
     "output": 2000,
     "path": 4096,
     "paths": 4096,
@@ -58,7 +59,7 @@ EXACT: Mapping[str, int] = {
     "stderr": 1 << 16,
     "target": 4096,
 }
-_TRUSTED = (-(2**63), 2**63 - 1)
+_TRUSTED_RANGE = (-(2**63), 2**63 - 1)
 
 
 class FieldReader(Record):
@@ -101,7 +102,7 @@ class FieldReader(Record):
         if hint is Any or (hint is bool and given is bool):
             return value
         if (hint is int or hint is float) and given in (int, hint):
-            low, high = _TRUSTED if self.trusted else RANGES[name]
+            low, high = _TRUSTED_RANGE if self.trusted else RANGES[name]
             if low <= value <= high:  # NaN is not
                 return hint(value)
             raise ProtocolError(f"{name} is not from {low:.10g} to {high:.10g}")
@@ -118,10 +119,10 @@ class FieldReader(Record):
     def _text(self, name: str, text: str) -> str:
         if self.trusted:
             return text
-        if name not in EXACT:
-            return host_text(text)
-        if len(text) > EXACT[name]:
-            raise ProtocolError(f"{name} is longer than {EXACT[name]} characters")
+        if name not in MAX_EXACT_CHARACTERS:
+            return sanitize_host_text(text)
+        if len(text) > MAX_EXACT_CHARACTERS[name]:
+            raise ProtocolError(f"{name} is longer than {MAX_EXACT_CHARACTERS[name]} characters")
         text.encode("utf-8", "surrogateescape")  # a path is bytes: ValueError
         return text
 
@@ -132,8 +133,10 @@ class FieldReader(Record):
         arguments: Sequence[Any] = getattr(hint, "__args__", ())
         if type(None) in arguments:
             return None if value is None else self._value(name, arguments[0], value)
-        if given in (list, dict) and not self.trusted and len(value) > LENGTHS.get(name, _MOST):
-            raise ProtocolError(f"{name} has {len(value)} items, more than {LENGTHS.get(name, _MOST)}")
+        if given in (list, dict) and not self.trusted and len(value) > MAX_LENGTHS.get(name, _MAX_ITEMS):
+            raise ProtocolError(
+                f"{name} has {len(value)} items, more than {MAX_LENGTHS.get(name, _MAX_ITEMS)}"
+            )
         if origin is tuple and given is list:
             if arguments[-1] is Ellipsis:
                 return tuple(self._value(name, arguments[0], item) for item in value)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from launcher.common.record import Record
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.config.schema import Faults, Node, parse_yaml, quoted
 
 #: The kind of object that is a job.
@@ -59,7 +59,7 @@ def job_document(text: str, faults: Faults) -> tuple[Node | None, Sequence[str]]
         return None, ()
     others = [f"{each.kind or 'a document'} (:{each.line})" for each in documents if each is not jobs[0]]
     where = faults.where(jobs[0].line)
-    note = f"{where}: launch uses this TFJob only; of the same file it does not use {listed(others)}"
+    note = f"{where}: launch uses this TFJob only; of the same file it does not use {join_names(others)}"
     return jobs[0].node, (note,) if others else ()
 
 
@@ -90,7 +90,7 @@ def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node
     if objects:
         kind = objects[0].kind
         inside = f"; {kind} has a {TFJOB} at {_TFJOB_INSIDE[kind]}" if kind in _TFJOB_INSIDE else ""
-        kinds = listed([*dict.fromkeys(each.kind for each in objects)])
+        kinds = join_names([*dict.fromkeys(each.kind for each in objects)])
         faults.add(objects[0].line, f"this is a file of Kubernetes ({kinds})", f"{expected}{inside}")
         return None
     if len(documents) > 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.common.cluster import TENSORFLOW_ROLES
 from launcher.common.errors import JobError
-from launcher.common.text import nearest
+from launcher.common.text import closest_match
 from launcher.config import hostfile, schema, values
 from launcher.config.documents import is_tfjob, job_document
 from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
@@ -443,7 +443,7 @@ class _Reader:
     def _note_name(self, name: str, line: int) -> None:
         """Add a note on a name that is similar to one of TensorFlow's."""
         lower = name.lower()
-        meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES)
+        meant = "" if name in TENSORFLOW_ROLES else closest_match(lower, TENSORFLOW_ROLES)
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
             problem = f'role {quoted(name)}: did you mean "{meant}"?'
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"

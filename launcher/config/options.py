@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.common.errors import Fault
 from launcher.common.record import Record
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.config.values import duration, env_name
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role, deciding_roles
 
@@ -118,7 +118,7 @@ def roles_with_drain(
             faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
             continue
         if named and name not in names and (roles or not name):
-            expected = f"expected ROLE=S with {listed(names) or 'a worker, or an evaluator'}"
+            expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
             faults.append(Fault(option, f"{name!r} can't run on after the job is done", expected))
         elif named:
             times[name] = seconds

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record
-from launcher.common.text import did_you_mean, printable
+from launcher.common.text import did_you_mean, escape_controls
 from launcher.common.trusted_io import read_most, read_regular, similar_file
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def plain(node: Node) -> Any:
 
 def quoted(text: str) -> str:
     """``text`` in double quotes, with escapes for control characters, shortened."""
-    return f'"{printable(text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "...")}"'
+    return f'"{escape_controls(text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "...")}"'
 
 
 class Faults:
@@ -250,7 +250,7 @@ def _suggestion(name: str, value: Node, keys: Keys) -> str:
     """What to write instead of an unknown key."""
     word = name.lower().replace("-", "_")
     if word in _ADDRESSES and "address" in keys:
-        written = printable(value.value[:MOST_QUOTED]) if isinstance(value.value, str) else "it"
+        written = escape_controls(value.value[:MOST_QUOTED]) if isinstance(value.value, str) else "it"
         connected = f"expected {written} as the name, which ssh connects to; or HostName in ~/.ssh/config"
         return f'{connected}; "address" is for other tasks'
     if _OTHER_NAMES.get(word) in keys:

@@ -15,7 +15,7 @@ from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.options import reason_of
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.record import Record
-from launcher.common.text import counted, listed
+from launcher.common.text import join_names, plural
 from launcher.environments.resolving import Resolver
 from launcher.job import Host
 
@@ -85,7 +85,9 @@ class Preparer:
 
     def _doing(self) -> str:
         """What the hosts do that are not done."""
-        return listed(sorted({stage for name, stage in self._stages.items() if name not in self._looks}), 3)
+        return join_names(
+            sorted({stage for name, stage in self._stages.items() if name not in self._looks}), 3
+        )
 
     def _begin(self, name: str, stage: str) -> None:
         """Note, and print, that a host has begun a stage, or is done; and how many hosts are done."""
@@ -152,7 +154,7 @@ class Preparer:
 
         names, connections = os.listdir(folder), self._programs.others
         assert isinstance(connections, SshConnections)
-        self._begin(name, f"sending {counted(len(names), 'wheel')}")
+        self._begin(name, f"sending {plural(len(names), 'wheel')}")
         transport = connections.connection(name).transport
         sender = Connection(name, config=Config(lazy=True))
         sender.transport = transport

@@ -30,7 +30,7 @@ from queue import SimpleQueue
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from launcher.agent.environments import prepared
-from launcher.common.text import byte_size, counted
+from launcher.common.text import byte_size, plural
 
 MANIFEST = "environment.json"
 TOP = prepared()
@@ -305,7 +305,7 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
         sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
     folder = f"{TOP}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
-    installing = f"installing {counted(len(wanted['packages'].splitlines()) - 2, 'package')}"
+    installing = f"installing {plural(len(wanted['packages'].splitlines()) - 2, 'package')}"
     send(stage=installing)
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
     check(*run([path, "-I", "-m", "venv", *(["--without-pip"] if uv else []), folder]))

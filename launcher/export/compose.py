@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.backends.docker.container import Container, containers
 from launcher.backends.docker.options import DockerOptions
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.export.exported import Exported, documents, heading
 from launcher.job import PlacedTask, TaskPlan
 
@@ -49,9 +49,9 @@ def _lines(job: Exported) -> Iterator[str]:
         "task fails, the others run on."
     )
     if others:
-        yield f"Only the last line stops {listed([task.host for task in others])}."
+        yield f"Only the last line stops {join_names([task.host for task in others])}."
     if job.copied:
-        copied = listed(job.copied)
+        copied = join_names(job.copied)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."
     yield "All tasks run on one machine, which has the images and the folders below."
 

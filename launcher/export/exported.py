@@ -14,7 +14,7 @@ import yaml
 
 from launcher.common.cluster import ClusterSpec, TaskId
 from launcher.common.record import Record
-from launcher.common.text import counted_roles, printable
+from launcher.common.text import escape_controls, plural_roles
 from launcher.job import Host, JobSpec, Placement, Plan, Role, TaskPlan, deciding_roles
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import completed, make_plan
@@ -183,10 +183,12 @@ def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> st
         left_out: what this form can't do, though other forms can.
         lines: how the file is used.
     """
-    tasks = counted_roles({part.role.name: len(part.tasks) for part in job.parts()})
+    tasks = plural_roles({part.role.name: len(part.tasks) for part in job.parts()})
     found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]
     found.append(f"Not in this file: {left_out}{', '.join(_NOWHERE)}.")
-    wrapped = (textwrap.wrap(printable(line), _WIDTH, drop_whitespace=line[:1] != " ") for line in found)
+    wrapped = (
+        textwrap.wrap(escape_controls(line), _WIDTH, drop_whitespace=line[:1] != " ") for line in found
+    )
     return "".join(f"# {line}\n" for line in chain.from_iterable(wrapped))
 
 

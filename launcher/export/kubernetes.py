@@ -9,7 +9,7 @@ from typing import Any
 from launcher.backends.kubernetes.manifest import HOME, pod_spec, with_templates
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.common.errors import Fault, JobError
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.export.exported import Block, Exported, documents, filled, heading
 from launcher.job import OnFailure, Role, TaskPlan
 
@@ -125,12 +125,13 @@ def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[
         "name, and LAUNCH_ATTEMPT stays 1."
     )
     if others:
-        yield f"When the job is done, only the last line above stops {listed(others)}."
+        yield f"When the job is done, only the last line above stops {join_names(others)}."
     if job.copied:
-        yield f"The values of {listed(job.copied)} are not here. The Secret {job.name} must have them:"
+        yield f"The values of {join_names(job.copied)} are not here. The Secret {job.name} must have them:"
         yield f"    {kubectl} create secret generic {job.name} --from-env-file=FILE"
     yield (
-        f"The ConfigMap has {listed([*files]) or 'no file of the program'}. The images must have all others, "
+        f"The ConfigMap has {join_names([*files]) or 'no file of the program'}. The images must have "
+        "all others, "
         f"and a Python 3.8 or newer. Tasks run as user {user}, in an empty folder unless the job names one."
     )
 

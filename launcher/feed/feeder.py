@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from launcher.common.errors import FeedError
-from launcher.common.text import Waiting, listed
+from launcher.common.text import Waiting, join_names
 from launcher.feed.call import Call
 from launcher.feed.channel import Feed
 from launcher.feed.listener import Peer
@@ -280,7 +280,7 @@ class Feeder:
                 hint = "importing TensorFlow takes seconds"
                 if lines := self._last_lines(missing[0]):
                     hint = f"last line of {missing[0]}: {lines[-1]}"
-                what = f"{listed(missing)} to ask for rows of the feed {feed.state.name!r}"
+                what = f"{join_names(missing)} to ask for rows of the feed {feed.state.name!r}"
                 self._notice(f"{begun} {what} ({hint})")
             feed.news.wait(LOOK)
         if call.error is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.common.errors import FeedError, FeedTimeout
 from launcher.common.record import Record
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.feed.call import Call
 from launcher.feed.link import WINDOW, Ended, Link, Task
 from launcher.feed.partition import Chunk, Partition
@@ -136,7 +136,7 @@ class FeedState:
             self.call.again = self._may_go_on_in_step()
             if not self.call.again:
                 rule = "exactly_once=True: no rows are fed again" if self._exactly_once else IN_STEP
-                self.call.fail(FeedError(f"a restart of {listed([task.name for task in fed])}; {rule}"))
+                self.call.fail(FeedError(f"a restart of {join_names([task.name for task in fed])}; {rule}"))
 
     def started(self, task: str, attempt: int) -> None:
         """A task has started; if again, no process of those that start together with it is left."""
@@ -379,7 +379,8 @@ class FeedState:
         if not returned or (self.call.is_finished and not self.call.dropped):
             return ""
         return (
-            f"{listed(returned)} returned before reading all rows; call feed.terminate() if that is intended"
+            f"{join_names(returned)} returned before reading all rows; call feed.terminate() if that is "
+            "intended"
         )
 
     def missing(self, now: float) -> list[str]:
@@ -400,7 +401,7 @@ class FeedState:
         if call.in_step:
             self._check_steps(call, now)
         if not alive and now - max([end.at for _, end in ended], default=0.0) > LONELY:
-            endings = listed([f"{task.name} {end.reason}" for task, end in ended])
+            endings = join_names([f"{task.name} {end.reason}" for task, end in ended])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
         if call.inference and alive and not self.takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")

@@ -9,5 +9,5 @@
 `copying.Copying`                                  remote commands on many hosts, progress, the time limit
 =================================================  ========================================================
 
-The remote commands are in `launcher.agent.files`, the messages in `launcher.common.protocol.FILES`.
+The remote commands are in `launcher.agent.files`, the messages in `launcher.common.protocol.FILE_RECORDS`.
 """

@@ -10,7 +10,7 @@ from launcher.agent.transfer import MAX_ENTRIES, Landing
 from launcher.backends.connections import with_tilde
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
-from launcher.common.text import byte_size, counted, duration, host_text, listed
+from launcher.common.text import byte_size, duration, join_names, plural, sanitize_host_text
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.requests import Item
 
@@ -59,7 +59,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
                     _take(copying, stream, item, result)
         except TransportError as error:
             missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
-            text = f"not fetched: {listed(missing)} (fetched: {counted(result.files, 'file')})"
+            text = f"not fetched: {join_names(missing)} (fetched: {plural(result.files, 'file')})"
             raise TransportError(f"{error}; {text}") from error
 
     _, failed = copying.on_all(list(results), visit, "collecting")
@@ -71,9 +71,9 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     folders = {landing.top for landing in landings}
     if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
         folders = {os.path.dirname(path) for path in folders}
-    into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
-    files = counted(sum(result.files for result in results.values()), "file")
-    amount = f"{files} ({byte_size(size)}) from {counted(len(results), 'host')}"
+    into = f" into {join_names(sorted(map(with_tilde, folders)))}" if folders else ""
+    files = plural(sum(result.files for result in results.values()), "file")
+    amount = f"{files} ({byte_size(size)}) from {plural(len(results), 'host')}"
     copying.report(f"collected {amount}{into} in {duration(copying.seconds)}")
     return results
 
@@ -127,6 +127,6 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
             try:
                 landing.land(message)
             except OSError as error:
-                text = f"{host_text(message.path)!r} can't be put into {item.into}: {error.strerror}"
+                text = f"{sanitize_host_text(message.path)!r} can't be put into {item.into}: {error.strerror}"
                 _note(result.failures, item, text)
     raise ProtocolError("too many messages")

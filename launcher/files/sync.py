@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from launcher.agent.identity import machine_id
 from launcher.agent.transfer import FILE, SYNC_MARK, digest, list_of, send_entries
-from launcher.common.errors import HostsError, OutOfTime, ProtocolError
+from launcher.common.errors import HostsError, ProtocolError, StartTimeoutError
 from launcher.common.protocol import FileData, FileEntry, FilesDone, FilesNeeded
-from launcher.common.text import byte_size, counted, duration, listed
+from launcher.common.text import byte_size, duration, join_names, plural
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.walk import Tree, left_out
 
@@ -44,7 +44,7 @@ def sync(
 
     Raises:
         HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
-        OutOfTime: the same, after the time limit.
+        StartTimeoutError: the same, after the time limit.
     """
     problems: set[tuple[str, str]] = set()
     described, lists = [], []
@@ -67,18 +67,18 @@ def sync(
 
     done, failed = copying.on_all(hosts, visit, "syncing")
     if failed.keys() - optional or (failed and copying.is_late):
-        raise (OutOfTime if copying.is_late else HostsError)(failed.values())
+        raise (StartTimeoutError if copying.is_late else HostsError)(failed.values())
     for text in failed.values():
         copying.report(f"{text}: no task of a lost host will run there")
     reasons: dict[str, list[str]] = {}
     for path, why in sorted(problems):
         reasons.setdefault(why, []).append(path)
     for why, of_why in sorted(reasons.items()):
-        copying.report(f"--sync: {listed(of_why)} {why}")
+        copying.report(f"--sync: {join_names(of_why)} {why}")
     if trees:
         files, size = sum(tree.files for tree in trees), sum(tree.size for tree in trees)
         sent = f"{byte_size(copying.moved)} sent" if copying.moved else "nothing sent"
-        folders = f"{counted(files, 'file')} ({byte_size(size)}) to {counted(len(done), 'host')}"
+        folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(len(done), 'host')}"
         copying.report(f"synced {folders}, {sent}, in {duration(copying.seconds)}")
         for text in left_out(trees) if copying.moved else ():
             copying.report(text)

@@ -18,7 +18,7 @@ from launcher.agent.transfer import FILE, FOLDER, SPECIAL, walk
 from launcher.common.errors import Fault, JobError
 from launcher.common.protocol import FileEntry
 from launcher.common.record import Record
-from launcher.common.text import listed, printable
+from launcher.common.text import escape_controls, join_names
 from launcher.common.trusted_io import read_regular
 from launcher.files.requests import SyncRequest
 
@@ -101,7 +101,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
         else:
             tree.entries[entry.path] = entry
     if unreadable:
-        text = f"can't be copied: {listed(sorted(unreadable), _MOST_NAMED)}"
+        text = f"can't be copied: {join_names(sorted(unreadable), _MOST_NAMED)}"
         advice = f"make them readable, or leave them out with a line in {request.folder}/{RULE_FILES[-1]}"
         raise JobError([Fault("--sync", text, advice)])
     return tree
@@ -112,7 +112,7 @@ def left_out(trees: Sequence[Tree]) -> list[str]:
     lines = []
     for tree in trees:
         reasons = sorted(tree.left_out.items())
-        texts = [f"{reason}: {listed([*map(printable, paths)])}" for reason, paths in reasons]
+        texts = [f"{reason}: {join_names([*map(escape_controls, paths)])}" for reason, paths in reasons]
         if texts:
             of = f" of {tree.request.name}" if len(trees) > 1 else ""
             hint = "a line in .launchignore (!NAME) brings back what is ignored"
@@ -169,7 +169,9 @@ def _read(path: str) -> Patterns:
     try:
         text = read_regular(path).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        raise JobError([Fault("--sync", f"can't read {printable(path)!r}: {error.strerror}")]) from error
+        raise JobError(
+            [Fault("--sync", f"can't read {escape_controls(path)!r}: {error.strerror}")]
+        ) from error
     for line in text.split("\n"):
         with suppress(ValueError):  # git passes over it, too
             found = GitIgnoreSpec.from_lines([line]).patterns

@@ -22,7 +22,7 @@ from launcher.backends.kubernetes.rows import KUBERNETES
 from launcher.backends.launch_request import Reaching
 from launcher.common.errors import Fault, InputError, JobError
 from launcher.common.record import Record
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.common.trusted_io import open_regular
 from launcher.config import table
 from launcher.config.options import Target, carried_variables, roles_with_drain
@@ -503,7 +503,7 @@ def _job_file_as_program(command: Sequence[str]) -> Iterator[Fault]:
     is_json = start.lstrip().startswith(b"{")
     pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
     if re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!"):
-        expected = f"expected a name that ends with one of {listed(JOB_FILE_ENDINGS)}"
+        expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
         yield Fault(name, "this is a job file", expected)
 
 

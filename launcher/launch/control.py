@@ -38,8 +38,8 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
 from launcher.common.report import Report
-from launcher.common.text import listed
-from launcher.common.trusted_io import BACKLOG, PACKET, accept_own, control_address
+from launcher.common.text import join_names
+from launcher.common.trusted_io import PACKET_BYTES, SOCKET_BACKLOG, accept_own, control_address
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop
 from launcher.launch.followers import Followers
@@ -146,7 +146,7 @@ class Control:
             OSError: another process has a socket of this name.
         """
         self._listener.bind(control_address(job))
-        self._listener.listen(BACKLOG)
+        self._listener.listen(SOCKET_BACKLOG)
         self._loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class Control:
             return
         packet = b""
         with suppress(OSError):  # the client has gone
-            packet = client.recv(PACKET)
+            packet = client.recv(PACKET_BYTES)
         try:
             answer = self._answer(packet)
         except Exception as error:  # noqa: BLE001 - a fault of ours in answering must not end the job
@@ -236,7 +236,7 @@ class Control:
             raise LaunchError("its tasks have not been started yet, or the job is ending")
         tasks = selected(self._machine.state.tasks.keys(), names)
         if lost := self._machine.stranded(tasks):
-            raise LaunchError(f"the host of {listed(lost)} is lost")
+            raise LaunchError(f"the host of {join_names(lost)} is lost")
         return tuple(tasks)
 
     def _measure(self) -> None:

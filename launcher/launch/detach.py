@@ -22,7 +22,7 @@ from launcher.backends.batch_queue import Parcel, Queue
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.events import TaskMoved
 from launcher.common.report import Report
-from launcher.common.text import printable, signal_name, why_not_started
+from launcher.common.text import escape_controls, signal_name, why_not_started
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
@@ -201,7 +201,7 @@ def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
     """
     with suppress(OSError, LaunchError):  # a full disk
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
-            messages.writelines(f"launch: {printable(line)}\n" for line in str(error).splitlines())
+            messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
         batched(run, None)  # so that no queue is asked about it
     unstarted.write_report(error)
 

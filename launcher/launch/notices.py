@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from launcher.common.events import AgentReady, Event, Facts, Tell
-from launcher.common.text import listed, printable
+from launcher.common.events import AgentReady, Event, HostFacts, Tell
+from launcher.common.text import escape_controls, join_names
 from launcher.job import Host
 
 #: Largest number of messages that wait for the console; the oldest are dropped.
@@ -19,7 +19,7 @@ _MOST_WAITING = 1000
 def print_notice(text: str) -> None:
     """Print a message on stderr, each line after ``launch:``, with escapes for control characters."""
     for line in text.rstrip("\n").split("\n"):
-        print(f"launch: {printable(line)}", file=sys.stderr, flush=True)
+        print(f"launch: {escape_controls(line)}", file=sys.stderr, flush=True)
 
 
 class Notices:
@@ -91,7 +91,7 @@ class HostHints:
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts
         self._names = {host.name for host in hosts}
-        self._ready: dict[str, Facts] = {}
+        self._ready: dict[str, HostFacts] = {}
 
     def observe(self, event: Event) -> str:
         """A hint for the user about this event; empty: there is none."""
@@ -108,5 +108,5 @@ class HostHints:
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):
             advice = f" ({finding.advice})" if finding.advice else ""
-            lines.append(f"{finding.severity}: {listed(finding.hosts)}: {finding.seen}{advice}")
+            lines.append(f"{finding.severity}: {join_names(finding.hosts)}: {finding.seen}{advice}")
         return lines

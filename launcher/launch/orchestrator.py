@@ -16,7 +16,7 @@ from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
 from launcher.common.record import Record
 from launcher.common.report import Report
-from launcher.common.text import host_text
+from launcher.common.text import sanitize_host_text
 from launcher.common.trusted_io import read_regular
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
@@ -157,7 +157,7 @@ class Orchestrator:
             events.StartTask: self._start,
             events.StopTasks: self._send,
             events.CloseAgent: self._send,
-            events.HangUp: self._hang_up,
+            events.CloseLink: self._hang_up,
             events.StartAgent: self._start_agent,
             events.MakePlan: self._make_plan,
             events.MoveTasks: self._move_tasks,
@@ -311,7 +311,7 @@ class Orchestrator:
             try:
                 fields = FieldReader(tasks=self._host_of).read(events.SignalTask, json.loads(line))
             except (ProtocolError, ValueError, RecursionError) as error:
-                text = host_text(f"a command by --commands-fd is not valid: {error}")
+                text = sanitize_host_text(f"a command by --commands-fd is not valid: {error}")
                 self._show(events.Tell(text, urgent=True))
                 continue
             host = self._host_of[fields[0]].name
@@ -345,7 +345,7 @@ class Orchestrator:
 
     def _lose(self, host: str, why: str) -> None:
         """A host is lost."""
-        self._handle(events.AgentLost(host, events.now(), host_text(why)))
+        self._handle(events.AgentLost(host, events.now(), sanitize_host_text(why)))
 
     def _take(self, connection: _Connection) -> None:
         """Take the messages of a host.
@@ -377,7 +377,7 @@ class Orchestrator:
             reason = connection.link.wait(0.0)
             if reason is not None or time.monotonic() >= connection.ask_until:
                 self._lost.remove(connection)
-                link, why = connection.link, host_text(reason or "its agent exited")
+                link, why = connection.link, sanitize_host_text(reason or "its agent exited")
                 at = connection.lost_at or events.now()
                 lost = events.AgentLost(connection.host, at, why, link.all_gone, link.preempted)
                 self._handle(lost)
@@ -446,7 +446,7 @@ class Orchestrator:
         """The variable by which processes of a task are recognized."""
         return {TASK_MARK: f"{self._opening.job}:{task}"}
 
-    def _hang_up(self, command: events.HangUp) -> None:
+    def _hang_up(self, command: events.CloseLink) -> None:
         connection = self._connections.get(command.host)
         if connection is not None:
             connection.given_up = True
@@ -470,7 +470,7 @@ class Orchestrator:
     def _answer(self, host: str, why: str) -> None:
         """A lost host can be used again, or not, and why."""
         if why or self._machine.phase not in (Phase.STARTUP, Phase.RUNNING):
-            self._execute(self._machine.handle(events.AgentLost(host, events.now(), host_text(why))))
+            self._execute(self._machine.handle(events.AgentLost(host, events.now(), sanitize_host_text(why))))
             return
         if host in self._connections:
             self._connections.pop(host).link.close()

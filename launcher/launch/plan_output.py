@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from launcher.common.cluster import ClusterSpec
-from launcher.common.text import listed, printable, shortened
+from launcher.common.text import escape_controls, join_names, shortened
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.launch.options import DESCRIPTORS
 from launcher.scheduler.plan import completed, make_plan
@@ -94,7 +94,7 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
 def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     """The lines of a dry run; as a shell script those of a small job start one task after the other."""
     yield "# Nothing is started. The ports are examples: the hosts choose and hold ports when the job starts."
-    yield from (f"# {printable(line)}" for note in notes for line in note.splitlines())
+    yield from (f"# {escape_controls(line)}" for note in notes for line in note.splitlines())
     many = len(plan.tasks) > _MANY
     if many:
         yield f"# {len(plan.tasks):,} tasks: the first of those that are alike has the command, and long"
@@ -102,7 +102,7 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
-        yield f"#   {role}: {listed(addresses, _MANY if many else len(addresses))}"
+        yield f"#   {role}: {join_names(addresses, _MANY if many else len(addresses))}"
     shown: set[object] = set()
     cluster = ClusterSpec(plan.cluster, plan.sidecars)
     for task in plan.tasks:
@@ -134,7 +134,7 @@ def _task_lines(task: TaskPlan, longest: int) -> Iterator[str]:
     def quoted(text: str) -> str:
         return _quoted(shortened(text, longest))
 
-    environment = "" if task.venv is None else f", in the environment {printable(task.venv)}"
+    environment = "" if task.venv is None else f", in the environment {escape_controls(task.venv)}"
     yield f"# {task.task} on {task.host}, {task.address}{environment}"
     if task.workdir is not None:
         yield f"  cd {_folder(task.workdir)} &&"

@@ -10,7 +10,7 @@ from launcher.agent.environments import entered
 from launcher.agent.lookup import find_executable, find_script
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
 from launcher.launch.options import COMMAND_LINE, Options
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -63,7 +63,7 @@ def _joined_error(missing: Sequence[_Missing]) -> LaunchError:
         role = fault.task.partition("/")[0]
         roles.setdefault((fault.where, str(fault.error)), {}).setdefault(role, fault.task)
     lines = [
-        ": ".join(filter(None, (where, listed([*tasks.values()]), why)))
+        ": ".join(filter(None, (where, join_names([*tasks.values()]), why)))
         for (where, why), tasks in roles.items()
     ]
     return type(missing[0].error)("\n".join(lines))

@@ -21,7 +21,7 @@ from launcher.backends.launch_request import Inventory, Launch
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
-from launcher.common.text import counted, counted_roles, listed
+from launcher.common.text import join_names, plural, plural_roles
 from launcher.common.trusted_io import similar_file
 from launcher.event_loop import EventLoop
 from launcher.job import RELAY_VARIABLE, Host, JobSpec, PlacedTask, Placement, RunPaths
@@ -373,13 +373,13 @@ def _relays(hosts: Hosts, socket: str | None) -> dict[str, dict[str, str]]:
 def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
     ready = [host.name for host in placement.standby]
     if ready:
-        print_notice(f"no task runs on {listed(ready)} until a host is lost")
+        print_notice(f"no task runs on {join_names(ready)} until a host is lost")
     used = {*ready, *(host.name for host in placement.hosts())}
     idle = [host.name for host in hosts if host.name not in used and not host.spare]
     if idle:
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
-        print_notice(f"no task runs on {listed(idle)}: the job has {tasks}")
+        print_notice(f"no task runs on {join_names(idle)}: the job has {tasks}")
 
 
 def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
@@ -418,7 +418,7 @@ def _sweep(job: str) -> str:
 
 def _announcement(job: str, placement: Placement) -> str:
     """Return the first line about a job. The last lines have the folder of its logs."""
-    tasks = counted_roles(Counter(placed.role.name for placed in placement.tasks))
+    tasks = plural_roles(Counter(placed.role.name for placed in placement.tasks))
     hosts = placement.hosts()
-    where = hosts[0].name if len(hosts) == 1 else counted(len(hosts), "host")
+    where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
     return f"job {job}: {tasks} on {where}"

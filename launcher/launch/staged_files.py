@@ -12,7 +12,7 @@ from launcher.backends.connections import Commands, with_tilde
 from launcher.backends.launch_request import Inventory
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
-from launcher.common.text import byte_size, counted, listed
+from launcher.common.text import byte_size, join_names, plural
 from launcher.event_loop import EventLoop
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
@@ -232,11 +232,14 @@ class Staging:
                     show(f"{option}: {text}")
             self._incomplete = {host for host, result in results.items() if result.failures}
         except (KeyboardInterrupt, SystemExit):
-            show(f"{option}: stopped before all files of {listed(sorted(self._incomplete))} were here")
+            show(f"{option}: stopped before all files of {join_names(sorted(self._incomplete))} were here")
             raise
         finally:
             if kept := [host for host in self._folders if host in self._incomplete]:
-                show(f"files that were not fetched are still in {_work_folder(self._job)} on {listed(kept)}")
+                show(
+                    f"files that were not fetched are still in {_work_folder(self._job)} on "
+                    f"{join_names(kept)}"
+                )
         return not self._incomplete
 
     def remove(self) -> None:
@@ -270,9 +273,9 @@ class Staging:
         """Lines about the files that would be copied."""
         for number, tree in enumerate(self._trees):
             folder = with_tilde(tree.request.folder)
-            text = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
+            text = f"{folder}, {plural(tree.files, 'file')} ({byte_size(tree.size)})"
             stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
-            yield f"--sync: {text}, is copied to {self._place(number)} on {listed(self._remote)}; {stays}"
+            yield f"--sync: {text}, is copied to {self._place(number)} on {join_names(self._remote)}; {stays}"
         yield from left_out(self._trees)
         for request in self._collects:
             tasks = [placed.task for placed in self._placement.tasks if request.concerns(placed.task)]
@@ -280,7 +283,7 @@ class Staging:
             if request.into is not None:
                 into = with_tilde(os.path.abspath(request.into))
             into += "/TASK" if request.into is None or request.number is None else ""
-            yield f"--collect: {request.path} of {listed(tasks)} is copied to {into} when the job is over"
+            yield f"--collect: {request.path} of {join_names(tasks)} is copied to {into} when the job is over"
         if self._options.job.output_dirs:
             where = f"{self._run_folder}/output/TASK"
             yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"

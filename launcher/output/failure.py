@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from launcher.common.report import Failure, Reason, Report, TaskReport, TaskState
-from launcher.common.text import listed, printable, shortened
+from launcher.common.text import escape_controls, join_names, shortened
 from launcher.job import RunPaths, is_loopback
 from launcher.output.hints import Facts, hints
 from launcher.output.lines import clean_lines
@@ -81,7 +81,7 @@ def _about_task(
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:
             hung = [task.task for task in report.tasks if _STACKS in tail(paths.log(task.task))[0]]
-            hint = f"stacks are at the end of the output of {listed(hung)}" if hung else hint
+            hint = f"stacks are at the end of the output of {join_names(hung)}" if hung else hint
         return [f"{_HINT}{hint}"] if hint else []
     printed = clean_lines(*tail(paths.log(failure.task)))
     lines = _without_rows([line for line in printed if not is_about_the_build(line)])
@@ -94,7 +94,7 @@ def _about_task(
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and not started:
         return tips
-    tips.append(f"  log: {printable(paths.log(failure.task))}")
+    tips.append(f"  log: {escape_controls(paths.log(failure.task))}")
     if not last_lines:
         return tips
     if not lines:
@@ -186,7 +186,7 @@ def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
     active = os.environ.get("VIRTUAL_ENV", "")
     beside = bool(active) and os.path.realpath(active) != os.path.realpath(sys.prefix)
     return Facts(
-        python=printable(python) if runs_python and (not venv or "/" in venv) else "",
+        python=escape_controls(python) if runs_python and (not venv or "/" in venv) else "",
         beside_active_environment=beside and argv[0] == sys.executable,
         elsewhere=elsewhere and not place.in_containers,
         over_ssh=elsewhere and place.over_ssh,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from launcher.common.cluster import TaskId
-from launcher.common.text import counted
+from launcher.common.text import plural
 from launcher.output.tensorflow_notices import StartUp
 
 #: Lines of a task's output, from its start on, among which notices are looked for.
@@ -31,7 +31,7 @@ class Folding:
         """One line about all notices; empty if there were none."""
         if not self._notices:
             return ""
-        notices, tasks = counted(self._notices, "start-up notice"), counted(len(self._tasks), "task")
+        notices, tasks = plural(self._notices, "start-up notice"), plural(len(self._tasks), "task")
         verb = "is" if self._notices == 1 else "are"
         where = f"{verb} in the logs only; --verbose shows them"
         return f"{notices} of TensorFlow ({tasks}) {where}"

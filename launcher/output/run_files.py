@@ -17,7 +17,7 @@ from typing import Any
 from launcher.common.cluster import TaskId
 from launcher.common.events import TaskMoved, TaskOutput, Tell
 from launcher.common.report import Report
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.jsonl import event_as_dict, record_as_dict
 from launcher.output.lines import attempt_mark
@@ -164,7 +164,7 @@ class Files:
         self.tick(0.0)
         if len(self._broken) > 1:
             names = [os.path.basename(path) for path in self._broken]
-            self._warn(Tell(f"not complete in {self._paths.root}: {listed(names, 10)}"))
+            self._warn(Tell(f"not complete in {self._paths.root}: {join_names(names, 10)}"))
         for path in list(self._fds):
             self._close(path)
         try:

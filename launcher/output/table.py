@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.common.report import Reason, Report, TaskReport, TaskState
-from launcher.common.text import byte_size, counted, duration, printable, signal_name
+from launcher.common.text import byte_size, duration, escape_controls, plural, signal_name
 from launcher.output.lines import RESET
 
 #: The last column is only in the table of a job with restarts.
@@ -33,7 +33,7 @@ def result_table(report: Report, colour: bool = False, goes_on: bool = False) ->
         goes_on: whether another launcher goes on with the run, so that this is not its end.
     """
     tasks, others = _tasks_to_show(report)
-    logs = [f"logs: {printable(report.run_dir)}"] if report.run_dir else []
+    logs = [f"logs: {escape_controls(report.run_dir)}"] if report.run_dir else []
     last = verdict(report)
     if goes_on:
         took = duration(report.ended_at - report.started_at)
@@ -49,7 +49,7 @@ def verdict(report: Report) -> str:
     failure, code = report.failure, f"exit code {report.exit_code}"
     if failure is None:
         text = f"ended after {took} with {code}" if report.exit_code else f"ok in {took}"
-        text += f", tasks started again {counted(report.restarts, 'time')}" if report.restarts else ""
+        text += f", tasks started again {plural(report.restarts, 'time')}" if report.restarts else ""
     elif failure.reason is Reason.TIMEOUT:
         after = failure.limit or duration(failure.at - report.started_at)
         text = f"timed out after {after}, {code}"
@@ -83,7 +83,7 @@ def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
     shortest, longest = (duration(min(times)), duration(max(times))) if times else ("", "")
     details = [shortest if shortest == longest else f"{shortest} to {longest}"] if times else []
     details += [f"up to {byte_size(max(sizes))}"] if sizes else []
-    text = f"{counted(len(group), 'task')} of {role}: {state.value}"
+    text = f"{plural(len(group), 'task')} of {role}: {state.value}"
     return f"{text} ({', '.join(details)})" if details else text
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from launcher.common.errors import LaunchError, ProtocolError
 from launcher.common.record import Record
 from launcher.common.report import Report, report_from_json
-from launcher.common.text import printable
-from launcher.common.trusted_io import PACKET, connect_unix, control_address, process_and_user
+from launcher.common.text import escape_controls
+from launcher.common.trusted_io import PACKET_BYTES, connect_unix, control_address, process_and_user
 from launcher.runs.run import Run, RunState
 
 #: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
@@ -119,7 +119,7 @@ class Events:
             return []
         packet = b""
         with suppress(ConnectionError):  # it was killed
-            packet = self._peer.recv(PACKET)
+            packet = self._peer.recv(PACKET_BYTES)
         self.ended = not packet
         *lines, self._rest = (self._rest + packet).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -135,7 +135,7 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
             text = f"its socket belongs to process {pid} of user {uid}"
             raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
         peer.send(json.dumps(request).encode())
-        _, files, _, _ = socket.recv_fds(peer, PACKET, 1)
+        _, files, _, _ = socket.recv_fds(peer, PACKET_BYTES, 1)
     except TimeoutError as error:
         why = "does not answer; is it suspended?"
         if not connected:
@@ -148,7 +148,7 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
         file.seek(0)
         answer: Mapping[str, Any] = json.load(file)
     if "error" in answer:
-        raise LaunchError(f"{run.job}: {printable(answer['error'])}")
+        raise LaunchError(f"{run.job}: {escape_controls(answer['error'])}")
     return answer
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from launcher.agent.identity import this_process
 from launcher.common.errors import Fault, JobError, LaunchError
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
 from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, runs_folder
@@ -159,7 +159,7 @@ def _make(root: str) -> bool:
     except OSError as error:
         raise _cannot_make(root, error) from error
     if found:
-        names = listed([repr(name) for name in found], 4)
+        names = join_names([repr(name) for name in found], 4)
         raise _in_use(root, f"it contains {names}")
     return False
 

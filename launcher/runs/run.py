@@ -16,8 +16,8 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.record import Record
 from launcher.common.report import TaskState
-from launcher.common.text import did_you_mean, duration, printable, task_range
-from launcher.common.trusted_io import MOST, is_ours, open_regular, read_most, read_regular
+from launcher.common.text import did_you_mean, duration, escape_controls, task_range
+from launcher.common.trusted_io import MAX_FILE_BYTES, is_ours, open_regular, read_most, read_regular
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
 
@@ -86,7 +86,7 @@ class Run(Record):
     @property
     def machine(self) -> str:
         """The machine of a launcher that can't be seen from here, for the user."""
-        name = printable(self.owner.machine) if self.owner else "machine"
+        name = escape_controls(self.owner.machine) if self.owner else "machine"
         return name if self.owner and self.owner.machine != os.uname().nodename else f"another {name}"
 
     def check_seen(self) -> None:
@@ -206,7 +206,7 @@ def load(path: str) -> Run | None:
         return None
     job, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS)
     return Run(
-        printable(job if isinstance(job, str) else os.path.basename(paths.root)),
+        escape_controls(job if isinstance(job, str) else os.path.basename(paths.root)),
         paths,
         _owner(record),
         float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _LAST_START else 0.0,
@@ -235,7 +235,7 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
     for entry in planned if isinstance(planned, list) else []:
         task = entry.get("task") if isinstance(entry, dict) else None
         if isinstance(task, str) and "/" in task and task.isprintable():
-            found[TaskId(task)] = printable(str(entry.get("host", "")))
+            found[TaskId(task)] = escape_controls(str(entry.get("host", "")))
     return found
 
 
@@ -296,7 +296,7 @@ def remaining(run: Run) -> list[TaskId]:
     """The tasks of a run that are not over, by its events."""
     over = {}
     with suppress(OSError), open_regular(run.paths.events) as file:
-        lines = iter(lambda: file.readline(MOST), b"")
+        lines = iter(lambda: file.readline(MAX_FILE_BYTES), b"")
         for event in (_object(line) or {} for line in lines if b"TaskMoved" in line):
             over[event.get("task")] = event.get("state") in _OVER
     return [task for task in tasks(run) if not over.get(task)]
@@ -331,7 +331,9 @@ def _object(data: bytes) -> Mapping[str, Any] | None:
 
 
 def _batch(value: object) -> Batch | None:
-    words = [printable(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
+    words = (
+        [escape_controls(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
+    )
     return Batch(*words[:4]) if words else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from launcher.common.cluster import TaskId
-from launcher.common.text import counted, listed
+from launcher.common.text import join_names, plural
 from launcher.job import Host, PlacedTask, Placement, Role
 
 #: How well a host suits a task: the smallest rank is best; the last number is the host's ``order``.
@@ -201,5 +201,5 @@ def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | N
     without = [task for task in sharing if not ids[task]]
     if not without:
         return []
-    has = f"{host.name} has {counted(len(left), 'GPU')}{' left' if used else ''}"
-    return [f"{has} for {counted(len(sharing), 'task')}: none for {listed(without)}"]
+    has = f"{host.name} has {plural(len(left), 'GPU')}{' left' if used else ''}"
+    return [f"{has} for {plural(len(sharing), 'task')}: none for {join_names(without)}"]

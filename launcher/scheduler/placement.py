@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from launcher.common.cluster import TENSORFLOW_ROLES, TaskId
 from launcher.common.errors import Fault, PlacementError
-from launcher.common.text import counted, did_you_mean, listed
+from launcher.common.text import did_you_mean, join_names, plural
 from launcher.job import Host, JobSpec, PlacedTask, Placement, ProgramKind, Role, is_loopback
 from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpus, assign, selected
 from launcher.scheduler.plan import oversized
@@ -162,11 +162,11 @@ def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
     labels = list(dict.fromkeys(label for host in hosts for label in host.labels))
     for name in dict.fromkeys(role.hosts):
         if name not in known_names:
-            expected = did_you_mean(name, names, f"the hosts are {listed(names)}")
+            expected = did_you_mean(name, names, f"the hosts are {join_names(names)}")
             yield Fault(role.source, f"{role.name}: there is no host {name!r}", expected)
     for label in dict.fromkeys(role.labels):
         if label not in labels:
-            known = f"the labels are {listed(labels)}" if labels else "there are no labels"
+            known = f"the labels are {join_names(labels)}" if labels else "there are no labels"
             problem = f"{role.name}: no host has the label {label!r}"
             yield Fault(role.source, problem, did_you_mean(label, labels, known))
 
@@ -197,16 +197,16 @@ def _not_admitted(role: Role, hosts: Sequence[HostCapacity]) -> Fault:
     """The fault of a role that may run on none of the hosts."""
     reserved = [capacity.host.name for capacity in selected(role, hosts)]
     if reserved:
-        problem = f"{role.name}: no host is for this role ({listed(reserved)}: for other roles only)"
+        problem = f"{role.name}: no host is for this role ({join_names(reserved)}: for other roles only)"
         return Fault(role.source, problem, f"add {role.name} to roles: of a host")
-    whose = f"none of its hosts ({listed(role.hosts)})" if role.hosts else "no host"
-    problem = f"{role.name}: {whose} has all its labels ({listed(role.labels)})"
+    whose = f"none of its hosts ({join_names(role.hosts)})" if role.hosts else "no host"
+    problem = f"{role.name}: {whose} has all its labels ({join_names(role.labels)})"
     return Fault(role.source, problem, "remove some, or add labels to a host")
 
 
 def _too_few_gpus(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> Fault:
-    left = listed([f"{capacity.host.name} {_gpus_left(capacity)}" for capacity in hosts])
-    needs = f"{role.name} needs {counted(role.gpus or 0, 'GPU')} per task"
+    left = join_names([f"{capacity.host.name} {_gpus_left(capacity)}" for capacity in hosts])
+    needs = f"{role.name} needs {plural(role.gpus or 0, 'GPU')} per task"
     problem = f"{needs}, {role.count - assigned} of {role.count} tasks get none: {left}"
     expected = "add hosts, request fewer, or name the GPUs of hosts"
     written = [capacity.host for capacity in hosts if capacity.host.source]
@@ -224,17 +224,19 @@ def _gpus_left(capacity: HostCapacity) -> str:
 
 def _all_full(hosts: Sequence[HostCapacity], tasks: int) -> Fault:
     verb = "has" if len(hosts) == 1 else "have"
-    room_for = f"{counted(len(hosts), 'host')} {verb} room for {sum(capacity.tasks for capacity in hosts)}"
-    places = listed([f"{capacity.host.name} {capacity.tasks}" for capacity in hosts])
-    problem = f"{counted(tasks, 'task')} do not fit: {room_for} ({places})"
+    room_for = f"{plural(len(hosts), 'host')} {verb} room for {sum(capacity.tasks for capacity in hosts)}"
+    places = join_names([f"{capacity.host.name} {capacity.tasks}" for capacity in hosts])
+    problem = f"{plural(tasks, 'task')} do not fit: {room_for} ({places})"
     return Fault("", problem, "add hosts, raise slots, or set max_slots")
 
 
 def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> Fault:
     numbers = {capacity.host.name: capacity.roles.get(role.name, 0) for capacity in hosts}
-    places = listed([f"{name} {numbers[name]}" for name in sorted(numbers, key=lambda name: -numbers[name])])
-    only = f"{role.name}: only {assigned} of {counted(role.count, 'task')} fit"
-    problem = f"{only} on the {counted(len(hosts), 'host')} it may use ({places})"
+    places = join_names(
+        [f"{name} {numbers[name]}" for name in sorted(numbers, key=lambda name: -numbers[name])]
+    )
+    only = f"{role.name}: only {assigned} of {plural(role.count, 'task')} fit"
+    problem = f"{only} on the {plural(len(hosts), 'host')} it may use ({places})"
     return Fault(role.source, problem, "allow it more hosts, raise slots, or set max_slots")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from launcher.common.cluster import ClusterSpec, TaskId, complete, misspelt_placeholders
 from launcher.common.errors import Fault
 from launcher.common.events import Preload
-from launcher.common.text import counted
+from launcher.common.text import plural
 from launcher.job import Host, JobSpec, PlacedTask, Placement, Plan, Program, ProgramKind, TaskPlan
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
@@ -208,7 +208,7 @@ def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
     Only the first task of each role is checked. A ClusterSpec of about 6,200 tasks is too long.
     """
     cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONG_PORT))
-    tasks = counted(len(placement.tasks), "task")
+    tasks = plural(len(placement.tasks), "task")
     found = set()
     for placed in placement.tasks:
         if placed.task.index:

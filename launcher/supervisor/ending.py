@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import StopSteps
+from launcher.common.events import StopSequence
 from launcher.common.report import Reason, TaskState
-from launcher.common.text import counted
+from launcher.common.text import plural
 from launcher.job import CHIEF_ROLES
 from launcher.supervisor.hosts import ACTIVE
 from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_TIMER, JobState, Phase, limit_text
@@ -100,9 +100,9 @@ def report_failure(job: JobState, text: str, first: bool) -> None:
     elif not others:
         pass  # the failure report follows
     elif _continues(job) or (job.is_done() and job.tasks.drain.begin(job.tasks.values())):
-        job.notify(f"{text}; {counted(others, 'task')} left")
+        job.notify(f"{text}; {plural(others, 'task')} left")
     else:
-        job.notify(f"{text}; stopping the other {'task' if others == 1 else counted(others, 'task')}")
+        job.notify(f"{text}; stopping the other {'task' if others == 1 else plural(others, 'task')}")
 
 
 def stop(job: JobState) -> None:
@@ -122,7 +122,7 @@ def stop(job: JobState) -> None:
 
 
 def stop_tasks(
-    job: JobState, records: Iterable[TaskRecord], steps: StopSteps = (), cause: str = "the job is over"
+    job: JobState, records: Iterable[TaskRecord], steps: StopSequence = (), cause: str = "the job is over"
 ) -> None:
     """Stop these tasks but those whose own process has ended; each is stopped once.
 
@@ -143,7 +143,7 @@ def stop_tasks(
     send_stops(job, stopped, steps or job.stop_steps)
 
 
-def send_stops(job: JobState, records: Iterable[TaskRecord], steps: StopSteps) -> None:
+def send_stops(job: JobState, records: Iterable[TaskRecord], steps: StopSequence) -> None:
     """Add the commands to stop these tasks, one for each host."""
     tasks: dict[str, list[TaskId]] = {}
     for record in records:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import Failure, Reason, TaskState
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.supervisor import moving, restarting
 from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
 from launcher.supervisor.hosts import HostRecord, HostState
@@ -105,7 +105,7 @@ def check_late(job: JobState, _: events.TimeUp) -> None:
     for host in late:
         job.hosts[host].withdraw()
     if job.may_plan():
-        job.notify(f"continuing without the check of the network on {listed(late)}: no answer")
+        job.notify(f"continuing without the check of the network on {join_names(late)}: no answer")
         _make_plan(job)
     _stop_if_failed(job)
 
@@ -130,7 +130,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     why = event.why.removeprefix(f"{event.host}: ")
     text = f"host {event.host if again else job.with_node(event.host)} {lost}: {why}"
     if not again:  # else its new agent was never reached: there is no link to close
-        job.do(events.HangUp(event.host))
+        job.do(events.CloseLink(event.host))
     moving.expect_back(job, event.host)
     forgotten = job.forget_restarts(record.task for record in host.tasks)
     for record in host.tasks:

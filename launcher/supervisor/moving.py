@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.common import events
 from launcher.common.report import Failure, Reason
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.job import Placement
 from launcher.scheduler.placement import replace
 from launcher.supervisor.ending import continue_or_stop
@@ -57,7 +57,7 @@ def hold_ports(job: JobState, restart: Restart) -> None:
 def _fail(job: JobState, restart: Restart) -> None:
     lost = [*restart.lost_hosts]
     stranded = job.tasks.names([task.task for host in lost for task in job.hosts[host].own])
-    hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {listed(lost)} are"
+    hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {join_names(lost)} are"
     why = "; ".join(dict.fromkeys(restart.lost_hosts.values()))
     text = f"{hosts} lost: {why}; no other host has room for {stranded}"
     job.forget_restarts(job.tasks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.common import events
 from launcher.common.errors import ProtocolError
 from launcher.common.report import TaskState
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.supervisor.hosts import HostState
 from launcher.supervisor.state import JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
@@ -34,7 +34,7 @@ def verify(job: JobState, event: events.AgentEvent) -> None:
     if isinstance(event, events.PortsHeld) and job.phase is Phase.STARTUP:
         missing = [record.task for record in host.tasks if record.task not in event.ports]
         if missing:
-            raise ProtocolError(f"PortsHeld without {listed(missing)}")
+            raise ProtocolError(f"PortsHeld without {join_names(missing)}")
     if isinstance(event, events.HostNotice) and host.notices >= _MOST_NOTICES:
         raise ProtocolError(f"more than {_MOST_NOTICES} notices")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.common import events
 from launcher.common.report import Failure, Reason
-from launcher.common.text import counted, duration, listed
+from launcher.common.text import duration, join_names, plural
 from launcher.stop_requests import LIMIT_NOTICES, StopRequest
 from launcher.supervisor import stalls
 from launcher.supervisor.ending import finish_if_closed, send_stops, stop
@@ -68,10 +68,10 @@ def _continue_to_stop(job: JobState, event: events.StopAsked) -> None:
         _expect_answers(job, max(0.0, job.policy.grace) + _LATE_ANSWER_LIMIT)
     if job.stop_requests.can_repeat(event.signal) and not job.immediate:
         if job.phase is Phase.CLOSING:
-            agents = listed(job.hosts.names(*ACTIVE))
+            agents = join_names(job.hosts.names(*ACTIVE))
             text = f"waiting for the agent on {agents} to close; {event.who} again ends the wait"
         else:
-            tasks = counted(len(job.tasks.open), "task")
+            tasks = plural(len(job.tasks.open), "task")
             text = f"waiting for {tasks} to end; {_how_to_kill(job, event)}"
         job.notify(f"{event.who}: {text}")
 
@@ -83,10 +83,10 @@ def _hurry(job: JobState, event: events.StopAsked, name: str) -> None:
         return
     job.immediate = True
     agents = job.hosts.names(*ACTIVE)
-    job.notify(f"{name}: not waiting for the agent on {listed(agents)} to close")
+    job.notify(f"{name}: not waiting for the agent on {join_names(agents)} to close")
     for host in agents:
         job.hosts[host].move(HostState.LOST, event)
-        job.do(events.HangUp(host))
+        job.do(events.CloseLink(host))
     finish_if_closed(job)
 
 
@@ -102,7 +102,7 @@ def _kill(job: JobState, name: str) -> None:
         job.notify(f"{name}: the tasks were killed; {waiting_for(job)}")
         return
     job.immediate = True
-    job.notify(f"{name}: killing what is left of {counted(len(job.tasks.open), 'task')} at once")
+    job.notify(f"{name}: killing what is left of {plural(len(job.tasks.open), 'task')} at once")
     job.do(events.SetTimer("end", longest(AT_ONCE)))
     _expect_answers(job, _ANSWER_LIMIT)
     send_stops(job, job.tasks.in_order(job.tasks.open), AT_ONCE)
@@ -120,7 +120,7 @@ def _stop_text(job: JobState) -> str:
     if job.phase is Phase.STARTUP:
         return "no task was started yet"
     going = job.tasks.alive or job.tasks.open
-    return f"stopping {counted(len(going), 'task')}" if going else "no task runs now"
+    return f"stopping {plural(len(going), 'task')}" if going else "no task runs now"
 
 
 def took_too_long(job: JobState, event: events.TimeUp) -> None:
@@ -136,7 +136,7 @@ def took_too_long(job: JobState, event: events.TimeUp) -> None:
             if not record.service and record.task not in job.tasks.restarting
             if record.started_at is not None and record.ended_at is not None
         ]
-        went_on = f"; {listed(ended)}, {job.tasks.names(job.tasks.deciding)} went on" if ended else ""
+        went_on = f"; {join_names(ended)}, {job.tasks.names(job.tasks.deciding)} went on" if ended else ""
         text = f"the job took longer than its time limit of {limit}{went_on}"
         hint = stalls.hint_at_timeout(job)
         job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)

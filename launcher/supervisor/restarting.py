@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
-from launcher.common.text import duration, listed
+from launcher.common.text import duration, join_names
 from launcher.supervisor.ending import report_failure, stop_tasks
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.moving import LOOK, choose, hold_ports
@@ -162,12 +162,12 @@ def after_loss(
         job.withdraw()
         _begin(job, restart)
         there = dict.fromkeys(placed.host.name for placed in placement.tasks if job.tasks[placed.task] in own)
-        where = f" to {listed([*there])}"
+        where = f" to {join_names([*there])}"
     restart.lost_hosts[host.name], restart.lost_at = why, event.at
     job.moving = restart
     number = f"restart {restart.number} of {job.restarts.limit}" if restart.number else "not counted"
     of_limit = f"attempt {own[0].attempt + 1}, {number}"
-    of_limit += f" for {listed([*restart.lost_hosts])}" if restart is moving else ""
+    of_limit += f" for {join_names([*restart.lost_hosts])}" if restart is moving else ""
     if not job.tasks_end:
         return True, f"; a new one takes its place, all tasks start again ({of_limit})"
     moves = f"{names} {'moves' if len(own) == 1 else 'move'}{where}"

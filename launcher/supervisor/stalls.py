@@ -15,7 +15,7 @@ import re
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import StopSteps
+from launcher.common.events import StopSequence
 from launcher.common.report import Failure, Reason, TaskState
 from launcher.common.text import duration
 from launcher.job import CHIEF_ROLES
@@ -35,7 +35,7 @@ _UNASKED = 60.0
 #: line about silence doubles the limit.
 _BESIDE_OTHERS = 5
 _DOUBLED = 10
-_STEPS: StopSteps = ((SIGABRT, STACKS), *AT_ONCE)
+_STEPS: StopSequence = ((SIGABRT, STACKS), *AT_ONCE)
 _HINT = (
     "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
     " often needs a longer --stall"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.common.events import StopSteps
+from launcher.common.events import StopSequence
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGABRT = 6
@@ -13,19 +13,19 @@ SIGTERM = 15
 STACKS = 2.0
 _LAST = 5.0
 _MARGIN = 10.0
-AT_ONCE: StopSteps = ((SIGKILL, _LAST),)
+AT_ONCE: StopSequence = ((SIGKILL, _LAST),)
 
 
-def orderly(grace: float) -> StopSteps:
+def orderly(grace: float) -> StopSequence:
     """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
     return ((SIGTERM, grace), (SIGABRT, min(STACKS, grace)), *AT_ONCE) if grace > 0 else AT_ONCE
 
 
-def quick(grace: float, most: float) -> StopSteps:
+def quick(grace: float, most: float) -> StopSequence:
     """SIGTERM; SIGKILL after ``grace`` seconds, ``most`` at the most."""
     return ((SIGTERM, min(grace, most)), *AT_ONCE) if grace > 0 else AT_ONCE
 
 
-def longest(sequence: StopSteps) -> float:
+def longest(sequence: StopSequence) -> float:
     """Seconds for an agent to end tasks by this sequence; an agent that takes longer is lost."""
     return sum(seconds for _, seconds in sequence) + _MARGIN

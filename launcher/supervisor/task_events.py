@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
-from launcher.common.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
+from launcher.common.text import KNOWN_SIGNALS, duration, join_names, plural, signal_name
 from launcher.supervisor import restarting, stalls
 from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
 from launcher.supervisor.host_events import stopped_without_command
@@ -109,10 +109,10 @@ def gone(job: JobState, event: events.TaskGone) -> None:
     record.leftovers, record.unkillable = event.leftovers, event.unkillable
     killed_by_us = record.signalled and record.status.signal == SIGKILL  # so it could not end its children
     if event.leftovers and not killed_by_us:
-        left = counted(event.leftovers, "process", "processes")
+        left = plural(event.leftovers, "process", "processes")
         job.notify(f"{event.task} left {left} behind, which launch stopped")
     if event.unkillable:
-        pids = listed([str(pid) for pid in event.unkillable], most=10)
+        pids = join_names([str(pid) for pid in event.unkillable], most=10)
         job.notify(f"{event.task}: SIGKILL did not stop pid {pids}{job.on(event.host)}", urgent=True)
     if not record.status.known:
         record.reason, record.detail = Reason.STOPPED, "SIGKILL did not stop it"
@@ -201,5 +201,5 @@ def peers_hint(job: JobState, failure: Failure) -> str:
     if not recent:
         return ""
     earlier = duration(failure.at - max(recent.values()))
-    before = f"{listed([*recent])} had exited with code 0, {earlier} earlier"
+    before = f"{join_names([*recent])} had exited with code 0, {earlier} earlier"
     return f"{before}: tasks that communicate collectively must finish together"

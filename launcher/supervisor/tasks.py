@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.job import PlacedTask, Placement, deciding_roles
 from launcher.supervisor.transitions import StateRecord
 
@@ -250,7 +250,7 @@ class Tasks(dict[TaskId, TaskRecord]):
 
     def names(self, tasks: Iterable[TaskId]) -> str:
         """The names of these tasks in the order of the table, for a message."""
-        return listed([record.task for record in self.in_order(tasks)])
+        return join_names([record.task for record in self.in_order(tasks)])
 
     def start_again(self, record: TaskRecord) -> None:
         """Begin the next attempt of a task."""

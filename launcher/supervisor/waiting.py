@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.common import events
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.supervisor.hosts import ACTIVE, HostState
 from launcher.supervisor.state import (
     CLOSE_LIMIT,
@@ -21,10 +21,10 @@ def waiting_for(job: JobState) -> str:
     """``waiting for worker/0 to end``; empty if the job waits for nothing in particular."""
     verb, waited = "end", job.tasks.open
     if job.phase is Phase.STARTUP:
-        holding = listed(job.hosts.names(HostState.HOLDING))
+        holding = join_names(job.hosts.names(HostState.HOLDING))
         return f"waiting for {f'the agent on {holding}' if holding else 'the hosts to connect to each other'}"
     if job.phase is Phase.CLOSING:
-        return f"waiting for the agent on {listed(job.hosts.names(*ACTIVE))} to close"
+        return f"waiting for the agent on {join_names(job.hosts.names(*ACTIVE))} to close"
     if job.phase is Phase.DRAINING:
         draining = job.tasks.drain.tasks
         limit = limit_text(max(job.tasks[task].drain for task in draining))
@@ -34,11 +34,11 @@ def waiting_for(job: JobState) -> str:
         hosts = job.hosts.names(HostState.HOLDING, HostState.RETURNING)
         late = [host for host in hosts if job.hosts[host].tasks]
         if late and not ending:
-            return f"waiting for the agent on {listed(late)}"
+            return f"waiting for the agent on {join_names(late)}"
         verb, waited = ("end", ending) if ending else ("start", job.tasks.starting)
         first = all(job.tasks[task].attempt == 1 for task in waited)
         if job.preload and first and verb == "start":
-            verb += f": --preload imports {listed(job.preload)} first"
+            verb += f": --preload imports {join_names(job.preload)} first"
     return f"waiting for {job.tasks.names(waited)} to {verb}" if waited else ""
 
 

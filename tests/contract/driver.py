@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 from launcher.backends.connections import Link
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import StopSteps
+from launcher.common.events import StopSequence
 from launcher.event_loop import EventLoop
 
 #: Seconds for anything that should happen at once, on a busy machine.
 SOON = 20.0
 #: SIGKILL.
-AT_ONCE: StopSteps = ((9, 5.0),)
+AT_ONCE: StopSequence = ((9, 5.0),)
 #: SIGTERM, a long time, SIGKILL: what ends on it ended by SIGTERM.
-POLITE: StopSteps = ((15, 60.0), (9, 5.0))
+POLITE: StopSequence = ((15, 60.0), (9, 5.0))
 #: SIGTERM and soon after it SIGKILL.
-QUICK: StopSteps = ((15, 0.3), (9, 5.0))
+QUICK: StopSequence = ((15, 0.3), (9, 5.0))
 
 F = TypeVar("F")
 
@@ -175,7 +175,7 @@ class Driver:
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
-        steps: StopSteps = QUICK,
+        steps: StopSequence = QUICK,
         attempt: int = 1,
     ) -> None:
         """Start a task; does not wait."""
@@ -206,11 +206,11 @@ class Driver:
         self.until(lambda: text in self.output(task), timeout, f"{text!r} of {task}")
         return self.output(task)
 
-    def stop(self, *tasks: str, steps: StopSteps = QUICK) -> None:
+    def stop(self, *tasks: str, steps: StopSequence = QUICK) -> None:
         """Have tasks stopped; does not wait."""
         self.send(events.StopTasks(self.host, tuple(map(TaskId, tasks)), steps))
 
-    def stopped(self, task: str, steps: StopSteps = QUICK, timeout: float = SOON) -> events.TaskGone:
+    def stopped(self, task: str, steps: StopSequence = QUICK, timeout: float = SOON) -> events.TaskGone:
         """Stop a task and wait until it is gone."""
         self.stop(task, steps=steps)
         return self.wait(events.TaskGone, task, timeout=timeout)

@@ -143,7 +143,7 @@ class Replay(NamedTuple):
         return tuple(command for command in self.commands if isinstance(command, kind))
 
 
-FACTS = events.Facts("node1", ("10.0.0.1",), 4, 1 << 30, "3.11.7", "/usr/bin/python3", 1000)
+FACTS = events.HostFacts("node1", ("10.0.0.1",), 4, 1 << 30, "3.11.7", "/usr/bin/python3", 1000)
 
 
 class SimulatedJob:

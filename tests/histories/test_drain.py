@@ -122,7 +122,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
     assert replay.timers["answer"] == 13.0
     replay = script.play(text + "time up answer @ 18.0")
     where = script.host_of["evaluator/0"]
-    assert [command.host for command in after(replay) if isinstance(command, events.HangUp)] == [where]
+    assert [command.host for command in after(replay) if isinstance(command, events.CloseLink)] == [where]
     assert replay.notices[-1] == f"host {where} is lost: its agent did not answer in 13s"
     replay = script.play(text + "time up answer @ 18.0; closed node1; closed node2; closed node3")
     assert replay.exit_code == 125

@@ -119,7 +119,7 @@ def test_lost_while_it_runs():
     assert list(states(replay).values()) == [STOPPED, LOST, STOPPED, LOST]
     stops = [(stop.host, stop.tasks) for stop in replay.all(events.StopTasks)]
     assert stops == [("node1", ("worker/0", "worker/2"))]
-    assert of_host(replay, "node2")[-1] == events.HangUp("node2")
+    assert of_host(replay, "node2")[-1] == events.CloseLink("node2")
     assert replay.report.failure is not None and replay.report.failure.reason is Reason.HOST_LOST
     lost = replay.report.tasks[1]
     assert (lost.detail, lost.ended_at) == ("its host is lost: connection reset", 9.0)

@@ -140,7 +140,7 @@ def test_ctrl_c_while_agents_close_waits_no_longer():
     replay = Script(TWO, hosts(2)).play(f"{history}; Ctrl-C @ 6")
     notice, hang_up, finish = after(replay)
     assert notice.text == "Ctrl-C again: not waiting for the agent on node2 to close"
-    assert (hang_up, finish) == (events.HangUp("node2"), events.Finish(130))
+    assert (hang_up, finish) == (events.CloseLink("node2"), events.Finish(130))
 
 
 # ---------------------------------------------------------------------- the time limit
@@ -152,7 +152,7 @@ def test_the_time_limit_does_not_wait_for_a_host_that_does_not_obey():
     text = "up; time up job @ 5.0; worker/0 gets 15 @ 5.1; says worker/1 x @ 5.2"
     assert script.play(text).timers["answer"] == 13.0
     replay = script.play(f"{text}; time up answer @ 18.0")
-    assert after(replay)[0] == events.HangUp("node2")
+    assert after(replay)[0] == events.CloseLink("node2")
     assert replay.notices[-1] == "host node2 is lost: its agent did not answer in 13s"
 
 

@@ -14,11 +14,11 @@ from typing import Any, get_args
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
-from launcher.common.events import Command, Event, StopSteps
+from launcher.common.events import Command, Event, StopSequence
 from launcher.supervisor import Phase
 from tests.histories.script import FACTS, SimulatedJob
 
-ABANDONED: StopSteps = ((15, 1.0), (9, 5.0))
+ABANDONED: StopSequence = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
 BOUNDS = {
     Phase.STARTUP: "ready",
@@ -139,7 +139,7 @@ class ModelAgent:
         if self.closing:
             self._end((command.task,), ABANDONED)
 
-    def _end(self, tasks: Sequence[TaskId], steps: StopSteps) -> None:
+    def _end(self, tasks: Sequence[TaskId], steps: StopSequence) -> None:
         for name in tasks:
             task = self.tasks.get(name)
             if task is not None and (task.alive or task.leftovers):
@@ -306,7 +306,7 @@ class World:
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"
             self._check_start(command)
-            if isinstance(command, events.HangUp):
+            if isinstance(command, events.CloseLink):
                 self._lost.add(host)
                 self._alive_there[host] = set(self.agents[host].tasks)
                 self.agents[host].over = True

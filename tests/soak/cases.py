@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
 from launcher.common import events, protocol
-from launcher.common.protocol import FILES, CommandCredit, CommandData, CommandEnded, FileEntry
+from launcher.common.protocol import FILE_RECORDS, CommandCredit, CommandData, CommandEnded, FileEntry
 from tests.soak.pretender import MOMENTS
 
 #: In the place of a field: it is left out.
@@ -254,7 +254,7 @@ def wrong_frames() -> Iterator[Case]:
     """Bytes that are no messages of an agent."""
     known = len(protocol._RECORDS)
     for number, record in enumerate(
-        (*get_args(events.AgentCommand), *FILES, protocol.Ping, protocol.RunCommand)
+        (*get_args(events.AgentCommand), *FILE_RECORDS, protocol.Ping, protocol.RunCommand)
     ):
         moment = MOMENTS[number % 4]
         yield Case(f"direction {record.__name__}", moment, frame(record.__name__, {}))
@@ -315,7 +315,7 @@ def _files(entry: str, words: tuple[str, ...]) -> Iterator[Case]:
         "FilesNeeded",
         "FileData",
     ]
-    for record in FILES:
+    for record in FILE_RECORDS:
         right, data = fields_of(record), _data(record)
         for field in right:
             for number, value in enumerate(_wrong(record, field)):
@@ -329,7 +329,7 @@ def _files(entry: str, words: tuple[str, ...]) -> Iterator[Case]:
                 )
     for field in ("text", "why", "path", "target"):
         for number, text in enumerate(NASTY):
-            for record in (record for record in FILES if field in record._fields):
+            for record in (record for record in FILE_RECORDS if field in record._fields):
                 fields = {**fields_of(record), field: text}
                 fields.update({"kind": "l", "size": 0} if field == "target" else {})
                 raw = frame(record.__name__, fields) + frame("FilesDone", {"paths": []})
@@ -337,7 +337,7 @@ def _files(entry: str, words: tuple[str, ...]) -> Iterator[Case]:
                     f"{entry} {record.__name__} {field} nasty {number}", entry, raw, wrong=False, words=words
                 )
     for number, names in enumerate((entries, entries[::-1], entries[:1] * 3, entries[2:3] * 2, [])):
-        records = {record.__name__: record for record in FILES}
+        records = {record.__name__: record for record in FILE_RECORDS}
         raw = b"".join(frame(name, fields_of(records[name]), _data(records[name])) for name in names)
         yield Case(f"{entry} order {number}", entry, raw, wrong=False, words=words)
     link = frame(

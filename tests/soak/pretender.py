@@ -23,11 +23,11 @@ from typing import Any
 from launcher.agent.host import host_facts
 from launcher.common import events
 from launcher.common.protocol import (
-    Channel,
     CommandData,
     CommandEnded,
     Decoder,
     FilesDone,
+    MessageChannel,
     Refused,
     RunCommand,
     encode,
@@ -38,7 +38,7 @@ TASK = b"{{task}}"
 _READ = 1 << 16
 
 
-class Deaf(Channel):
+class Deaf(MessageChannel):
     """A channel that does not count which messages the launcher took."""
 
     def _acknowledge(self, count: int) -> None:
@@ -53,7 +53,7 @@ class Pretender:
         channel: to the launcher.
     """
 
-    def __init__(self, case: dict[str, Any], channel: Channel) -> None:
+    def __init__(self, case: dict[str, Any], channel: MessageChannel) -> None:
         self._case, self._channel = case, channel
         self._task = "worker/0"
         self._running: dict[str, int] = {}

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from launcher.common.errors import ConnectionLost, HostGone, TransportError
+from launcher.common.errors import ConnectionLostError, HostGoneError, TransportError
 
 ROOT = str(Path(__file__).parents[2])
 #: What a program runs: its arguments come first on its stdin, as a line of JSON.
@@ -72,7 +72,7 @@ class PretendProgram:
         except OSError:
             data = b""
         if not data and self._line.is_cut:
-            raise ConnectionLost(f"{self._line.host}: the connection broke")
+            raise ConnectionLostError(f"{self._line.host}: the connection broke")
         return data
 
     def send(self, data: bytes | memoryview) -> int:
@@ -82,7 +82,7 @@ class PretendProgram:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise ConnectionLost(f"{self._line.host}: the connection broke") from error
+            raise ConnectionLostError(f"{self._line.host}: the connection broke") from error
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`."""
@@ -161,7 +161,7 @@ class PretendFleet:
     def run(self, host: str, entry: str, arguments: object) -> PretendProgram:
         """See `Programs.run`."""
         if self.line.is_cut:
-            raise ConnectionLost(f"{host}: the connection broke")
+            raise ConnectionLostError(f"{host}: the connection broke")
         self.programs.append(PretendProgram(self.line, self.python, entry, arguments))
         return self.programs[-1]
 
@@ -169,7 +169,7 @@ class PretendFleet:
         """See `Dialling.reconnect`."""
         self.dialled += 1
         if self.gone:
-            raise HostGone(f"{host}: {self.gone}")
+            raise HostGoneError(f"{host}: {self.gone}")
         if not self.reachable:
             time.sleep(0.05)
             raise TransportError(f"{host}: connection refused")

@@ -21,7 +21,7 @@ from launcher.backends import link as links
 from launcher.backends.link import open_link
 from launcher.common import events
 from launcher.common.errors import TransportError
-from launcher.common.protocol import GRACE, Channel, Decoder
+from launcher.common.protocol import GRACE_SECONDS, Decoder, MessageChannel
 from launcher.event_loop import EventLoop
 from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
@@ -148,7 +148,7 @@ def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
     for pid in keepers:
         os.kill(pid, signal.SIGSTOP)
     here.fleet.reachable = True
-    here.agent.quiet(GRACE + 2.0)
+    here.agent.quiet(GRACE_SECONDS + 2.0)
     for pid in keepers:
         os.kill(pid, signal.SIGCONT)
     here.counted(300)
@@ -198,7 +198,7 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
     arguments = {"token": token, "agent": processes.new_agent_number()}
     selector = selectors.DefaultSelector()
     agent = Connection(selector, "node1", listen(token), token, lease=600, first=600)
-    channel = Channel(lambda: Decoder(True, "node1"), token, greets=True)
+    channel = MessageChannel(lambda: Decoder(True, "node1"), token, greets=True)
     channel.connect(1, time.monotonic())
 
     def turned(met: bool) -> bool:
@@ -234,7 +234,7 @@ def test_the_program_of_a_connection_is_killed(here: Reach):
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
     program = here.fleet.run("node1", links.START, here.link._arguments)
-    channel = Channel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
+    channel = MessageChannel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
     channel.connect(0, time.monotonic())
     assert program.send(b"".join(channel.output(time.monotonic())))
     time.sleep(0.5)

@@ -26,13 +26,13 @@ def test_a_host_takes_compiled_code_that_fits_and_else_the_source(
     program = (
         f"import sys\n{bootstrap.IMPORTER}\n"
         "sys.meta_path.insert(0, Importer(sys.stdin.buffer.read()))\n"
-        "import launcher.common.text as m; print(m.printable.__code__.co_filename)\n"
+        "import launcher.common.text as m; print(m.escape_controls.__code__.co_filename)\n"
         "import traceback\n"
-        "try: m.printable(None)\n"
+        "try: m.escape_controls(None)\n"
         "except AttributeError: traceback.print_exc()"
     )
     argv = [sys.executable, "-I", "-S", "-c", program]
     result = subprocess.run(argv, input=packed, capture_output=True, timeout=60)
     assert result.stdout.decode().strip() == file
     assert f'File "{file}", line' in result.stderr.decode()
-    assert inspect.getsource(text.printable).splitlines()[2] in result.stderr.decode()
+    assert inspect.getsource(text.escape_controls).splitlines()[2] in result.stderr.decode()

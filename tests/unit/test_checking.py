@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.common.events import Facts
+from launcher.common.events import HostFacts
 from launcher.common.validation import FieldReader
 from launcher.findings import HostCheck, HostInspection, ReachResult, findings, findings_of_agents
 from launcher.job import Host
@@ -21,7 +21,7 @@ def facts(number: int, **changed: Any) -> HostInspection:
     python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0")
     python.update(changed.pop("python", {}))
     usual: dict[str, Any] = {
-        "agent": Facts(f"node{number}", (f"10.0.0.{number}",), 4, 8 << 30, "3.11.7", "", 0)._asdict(),
+        "agent": HostFacts(f"node{number}", (f"10.0.0.{number}",), 4, 8 << 30, "3.11.7", "", 0)._asdict(),
         "available": 8 << 30,
         "folders": {"workdir": {"path": "/home/me", "free": 50 << 30, "why": ""}},
         "environment": {},

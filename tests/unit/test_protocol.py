@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from launcher.common import events, protocol
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
-from launcher.common.protocol import Channel, Decoder, Refused, encode, swap
+from launcher.common.protocol import Decoder, MessageChannel, Refused, encode, swap
 from launcher.common.validation import RANGES
 from launcher.findings import HostInspection
 from tests.conftest import examples
 
 WORKER = TaskId("worker/0")
-FACTS = events.Facts("node1", ("10.0.0.1",), 4, 1 << 34, "3.11.7", "/usr/bin/python3", 1000)
+FACTS = events.HostFacts("node1", ("10.0.0.1",), 4, 1 << 34, "3.11.7", "/usr/bin/python3", 1000)
 FROM_AGENT = [
     events.AgentReady("node1", 1.5, 7, FACTS),
     events.PortsHeld("node1", 1.5, {WORKER: 4000}),
@@ -110,7 +110,7 @@ def test_a_wrong_message_is_an_error_of_the_protocol(data: bytes):
 def test_a_path_that_no_file_can_have(field: str):
     fields = {"path": "out", "kind": "l", "target": "here", field: "\ud800"}
     with pytest.raises(ProtocolError):
-        Decoder(True, only=protocol.FILES).feed(frame("FileEntry", fields))
+        Decoder(True, only=protocol.FILE_RECORDS).feed(frame("FileEntry", fields))
 
 
 def test_every_number_of_an_agent_has_limits():
@@ -121,7 +121,7 @@ def test_every_number_of_an_agent_has_limits():
             elif "int" in str(hint) or "float" in str(hint):
                 yield name
 
-    records = [*protocol._FROM_AGENT, *protocol.FILES, HostInspection]
+    records = [*protocol._AGENT_RECORDS, *protocol.FILE_RECORDS, HostInspection]
     assert {name for record in records for name in names(record)} <= RANGES.keys()
 
 
@@ -136,7 +136,7 @@ def test_texts_for_users_are_one_line_and_short():
 
 def test_a_message_that_is_too_large_is_not_sent():
     with pytest.raises(ProtocolError):
-        encode(protocol.CommandData(1, bytes(protocol.MAX_FRAME)))
+        encode(protocol.CommandData(1, bytes(protocol.MAX_FRAME_BYTES)))
 
 
 class Pair:
@@ -144,8 +144,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.ends = [
-            Channel(lambda: Decoder(True, "node1"), "secret", greets=True),
-            Channel(lambda: Decoder(False, "node1"), "secret"),
+            MessageChannel(lambda: Decoder(True, "node1"), "secret", greets=True),
+            MessageChannel(lambda: Decoder(False, "node1"), "secret"),
         ]
         self.under_way = [b"", b""]
         self.received: list[list[Any]] = [[], []]
@@ -198,11 +198,11 @@ def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list
         pair.move(1, 100_000)
     assert pair.received == [sent[1], sent[0]]
     assert [end.pending for end in pair.ends] == [0, 0]
-    assert all(end.idle for end in pair.ends)
+    assert all(end.is_idle for end in pair.ends)
 
 
 def test_events_overtake_output_but_not_what_is_on_the_wire():
-    channel = Channel(lambda: Decoder(False))
+    channel = MessageChannel(lambda: Decoder(False))
     output = events.TaskOutput("", WORKER, 1, bytes(200_000))
     gone = events.TaskGone("", 1.0, WORKER, 1)
     for _ in range(4):
@@ -223,7 +223,7 @@ def test_events_overtake_output_but_not_what_is_on_the_wire():
 
 
 def test_output_that_is_held_lets_events_pass():
-    channel = Channel(lambda: Decoder(False))
+    channel = MessageChannel(lambda: Decoder(False))
     channel.held = True
     channel.send(events.TaskOutput("", WORKER, 1, b"x"), bulk=True)
     assert not channel.output(0.0)
@@ -232,7 +232,7 @@ def test_output_that_is_held_lets_events_pass():
 
 
 def test_another_session_is_refused_and_a_refusal_is_passed_on():
-    end = Channel(lambda: Decoder(True), "secret", greets=True)
+    end = MessageChannel(lambda: Decoder(True), "secret", greets=True)
     end.connect(1, 0.0)
     with pytest.raises(ProtocolError):
         end.receive(joined(protocol.Hello("other", 1, 0)))

@@ -26,8 +26,8 @@ def test_byte_sizes(size: int | None, shown: str):
 
 
 def test_counts_and_lists():
-    assert text.counted(1, "task") == "1 task"
-    assert text.counted(2013, "task") == "2,013 tasks"
-    assert text.counted(2, "process", "processes") == "2 processes"
-    assert text.listed(("a", "b")) == "a, b"
-    assert text.listed(tuple("abcdefg")) == "a, b, c, d and 3 more"
+    assert text.plural(1, "task") == "1 task"
+    assert text.plural(2013, "task") == "2,013 tasks"
+    assert text.plural(2, "process", "processes") == "2 processes"
+    assert text.join_names(("a", "b")) == "a, b"
+    assert text.join_names(tuple("abcdefg")) == "a, b, c, d and 3 more"

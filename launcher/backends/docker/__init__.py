@@ -24,7 +24,7 @@ from launcher.backends.docker import options as docker
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Asked, Inventory, Launch
 from launcher.common.errors import Fault
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
@@ -68,7 +68,7 @@ class DockerTransport(Transport):
             hosts = own_hosts(job, launch.hosts[0].gpus or ())[0]
             return nullcontext(found._replace(hosts=hosts, same_files=frozenset(host.name for host in hosts)))
         here = frozenset(host.name for host in launch.hosts if is_here(host))
-        images = listed([*dict.fromkeys(role.image or options.image for role in job.roles)])
+        images = join_names([*dict.fromkeys(role.image or options.image for role in job.roles)])
         note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
         hosts = tuple(map(seen_inside, launch.hosts))
         return nullcontext(found._replace(hosts=hosts, here=here, same_files=here, remarks=(note,)))

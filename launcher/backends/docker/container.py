@@ -11,7 +11,7 @@ from launcher.agent.identity import owner_text, this_process
 from launcher.backends.docker.options import DockerOptions, image_faults
 from launcher.common.errors import Fault, JobError, PlacementError
 from launcher.common.record import Record
-from launcher.common.text import counted, listed
+from launcher.common.text import join_names, plural
 from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placement, Role
 
 _N = TypeVar("_N")
@@ -75,7 +75,7 @@ def own_hosts(
     asked = sum((role.gpus or 0) * role.count for role in job.roles)
     left = [*map(str, range(asked))] if free is None else list(free)
     if asked > len(left):
-        problem = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
+        problem = f"the tasks ask for {plural(asked, 'GPU')}, this machine has {len(left)}"
         expected = "use fewer with --gpus, or name them as in CUDA_VISIBLE_DEVICES=0,1"
         raise PlacementError([Fault("", problem, expected)])
     hosts: list[Host] = []
@@ -127,7 +127,7 @@ def containers(
         image, *more = dict.fromkeys(placed.role.image or docker.image for placed in tasks)
         if more:
             problem = (
-                f"{host}: its tasks are of the images {listed([image, *more])}, but it has one container"
+                f"{host}: its tasks are of the images {join_names([image, *more])}, but it has one container"
             )
             raise PlacementError([Fault(tasks[0].host.source, problem, "expected hosts: in the roles")])
         options = []

@@ -18,7 +18,7 @@ from launcher.backends.connections import Commands, RemoteCommand
 from launcher.backends.docker.container import JOB, KEPT, OWNER, label_options
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
-from launcher.common.text import host_text, why_not_started
+from launcher.common.text import sanitize_host_text, why_not_started
 from launcher.event_loop import await_readable
 from launcher.job import Host
 
@@ -80,7 +80,9 @@ class Result(Record):
             return ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
-        return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", host_text(lines[0]))
+        return re.sub(
+            r"^(docker: |ERROR: )?(Error response from daemon: )?", "", sanitize_host_text(lines[0])
+        )
 
 
 def _late(seconds: float) -> Result:
@@ -230,7 +232,7 @@ class Engine:
         result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER)
         lines = result.out.splitlines()
         if result.code or len(lines) != 2:
-            fault = result.fault or f"it answered {host_text(result.out)!r}"
+            fault = result.fault or f"it answered {sanitize_host_text(result.out)!r}"
             raise TransportError(f"the host can't be asked for its login user: {fault}")
         return lines[0], lines[1]
 
@@ -303,7 +305,7 @@ class Engine:
             for row in (line.split("\t") for line in result.out.splitlines()):
                 if len(row) == len(keys) + 3:  # else a label of another program has a tab or a newline
                     its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
-                    found.append(EngineObject(kind, row[0], host_text(row[1]), its_labels))
+                    found.append(EngineObject(kind, row[0], sanitize_host_text(row[1]), its_labels))
         return found
 
     def remove(self, found: Sequence[EngineObject], seconds: float = REMOVAL) -> dict[str, str]:

@@ -37,7 +37,7 @@ from launcher.backends.launch_request import Inventory, Launch
 from launcher.backends.link import CONNECT, KILL, START, ReconnectingLink, lease_there
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
-from launcher.common.text import listed
+from launcher.common.text import join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, PlacedTask, Placement
 from launcher.threads import in_thread
@@ -73,7 +73,7 @@ def _for_all(
         by_fault.setdefault(fault, []).append(name)
     if by_fault:
         raise HostsError(
-            fault if found == [_HERE] else f"{listed(sorted(found))}: {fault}"
+            fault if found == [_HERE] else f"{join_names(sorted(found))}: {fault}"
             for fault, found in by_fault.items()
         )
     return results
@@ -207,7 +207,7 @@ class Containers:
             self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
         ]
         return [
-            f"kept (--keep): {listed(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
+            f"kept (--keep): {join_names(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
             f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
         ]
 

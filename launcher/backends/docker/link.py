@@ -29,7 +29,7 @@ from launcher.backends.docker.container import Container
 from launcher.backends.docker.engine import Engine, Result, explain
 from launcher.backends.local import PipeLink
 from launcher.backends.programs import CommandPipe
-from launcher.common.errors import HostGone, TransportError
+from launcher.common.errors import HostGoneError, TransportError
 from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable
 
@@ -140,11 +140,11 @@ class ContainerCommand:
     def why_ended(self) -> TransportError | None:
         """See `RemoteCommand.why_ended`: why the container has ended."""
         if not self._is_run and _GONE.search(self._command.stderr()):
-            return HostGone("its container exited while the connection was down")
+            return HostGoneError("its container exited while the connection was down")
         if not self.ready:
             return TransportError(self._end() or "its container exited at once")
         why = self._end() if self._is_run else ""
-        return HostGone(why) if why else None
+        return HostGoneError(why) if why else None
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`."""

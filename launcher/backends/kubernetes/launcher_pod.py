@@ -31,7 +31,7 @@ from launcher.backends.kubernetes.status import CONTAINER
 from launcher.backends.launch_request import Launch
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import TransportError
-from launcher.common.text import printable
+from launcher.common.text import escape_controls
 from launcher.event_loop import await_readable
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
@@ -309,7 +309,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
                     return None
                 if line.startswith(ENDED):
                     return int(line[len(ENDED) :].partition(b";")[0])
-                print(printable(line.decode("utf-8", "replace")), file=sys.stderr, flush=True)
+                print(escape_controls(line.decode("utf-8", "replace")), file=sys.stderr, flush=True)
     finally:
         waiting.close()
         program.close()

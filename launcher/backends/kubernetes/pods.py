@@ -33,8 +33,14 @@ from launcher.backends.kubernetes.status import (
 from launcher.backends.launch_request import Launch
 from launcher.backends.link import KILL, START, tasks_end_after
 from launcher.backends.programs import CommandPipe
-from launcher.common.errors import HostGone, HostsError, Preempted, TransportError, WayDown
-from launcher.common.text import duration, listed
+from launcher.common.errors import (
+    HostGoneError,
+    HostPreemptedError,
+    HostsError,
+    RouteDownError,
+    TransportError,
+)
+from launcher.common.text import duration, join_names
 from launcher.event_loop import await_readable
 from launcher.job import Host, JobSpec
 from launcher.threads import in_thread
@@ -140,7 +146,7 @@ class Pods:
             limits = (container.get("resources") or {}).get("limits") or {}
             limit = ", ".join(f"{name} {value}" for name, value in limits.items()) or "no limits"
             lines.setdefault(f"of the image {container['image']}, {limit}", []).append(host.name)
-        return tuple(f"pods {text}: {listed(names)}" for text, names in lines.items())
+        return tuple(f"pods {text}: {join_names(names)}" for text, names in lines.items())
 
     def start(self, hosts: Sequence[Host]) -> None:
         """Make the Jobs of hosts, and wait until their pods run.
@@ -221,8 +227,8 @@ class Pods:
             elif not status.running:
                 waiting.setdefault(status.waiting or _IS_STARTING, []).append(host)
         if hopeless:
-            raise HostsError(f"{listed(names)}: {why}" for why, names in hopeless.items())
-        return "; ".join(f"{listed(names)}: {why}" for why, names in waiting.items())
+            raise HostsError(f"{join_names(names)}: {why}" for why, names in hopeless.items())
+        return "; ".join(f"{join_names(names)}: {why}" for why, names in waiting.items())
 
     def _ask_why(self, hosts: Sequence[str]) -> None:
         """Ask the API about Jobs and events, if there are hosts without a pod, or whose pod gives no reason.
@@ -320,7 +326,7 @@ class Pods:
             return job_status(self._jobs[job], self._events)
         return PodStatus(waiting="its pod is not made yet")
 
-    def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGone | None:
+    def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGoneError | None:
         """Why nothing can connect to a host any more; ``None``: something may, or it is not known.
 
         Args:
@@ -337,7 +343,7 @@ class Pods:
                 why = _AGENT_ENDS.get(status.over, status.over)
                 if status.over.startswith(OOM_KILLED):
                     why += "; a larger `--memory` gives it more"
-                return (Preempted if status.preempted else HostGone)(f"{host}: {why}")
+                return (HostPreemptedError if status.preempted else HostGoneError)(f"{host}: {why}")
             if time.monotonic() >= until:
                 return None
             time.sleep(_PAUSE)
@@ -419,7 +425,7 @@ class PodProgram(CommandPipe):
         If the program never ran, and the pod is there, the kubelet or the way to it is down.
         """
         if why := super().why_ended():
-            return self._pods.gone(self._host, _AGAIN) or WayDown(str(why))
+            return self._pods.gone(self._host, _AGAIN) or RouteDownError(str(why))
         self.wait(_KNOWN)
         status = self._process.returncode
         killed = status is None or status < 0  # perhaps the pod lives

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
-from launcher.common.text import host_text, signal_name
+from launcher.common.text import sanitize_host_text, signal_name
 
 #: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
 OOM_KILLED = "OOMKilled"
@@ -99,9 +99,9 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         running,
         node if _NAME.fullmatch(node) else "",
         address if _ADDRESS.fullmatch(address) else "",
-        host_text(waiting),
+        sanitize_host_text(waiting),
         hopeless,
-        host_text(over),
+        sanitize_host_text(over),
         preempted=_is(pod, "DisruptionTarget", "True") and _text(pod, "status", "reason") != "Evicted",
         # The cluster sets the phase of pods of a removed node, but their processes may run on.
         ended=(_text(pod, "status", "phase") in ("Failed", "Succeeded") and not running)
@@ -136,10 +136,10 @@ def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
     for condition in _list(job, "status", "conditions"):
         if _text(condition, "type") in ("Failed", "Suspended") and _text(condition, "status") == "True":
             hopeless = _text(condition, "type") == "Failed"
-            return PodStatus(waiting=host_text(_said(condition)), hopeless=hopeless)
+            return PodStatus(waiting=sanitize_host_text(_said(condition)), hopeless=hopeless)
     why = _event(events, _text(job, "metadata", "uid"), JOB_EVENT)
     hopeless = _HOPELESS_WORDS.search(why) is not None
-    return PodStatus(waiting=host_text(why) or "its pod is not made yet", hopeless=hopeless)
+    return PodStatus(waiting=sanitize_host_text(why) or "its pod is not made yet", hopeless=hopeless)
 
 
 def _host(found: _Json) -> str:
@@ -248,7 +248,7 @@ def _get(value: object, *path: str) -> Any:
 
 def _text(value: object, *path: str) -> str:
     found = _get(value, *path)
-    return host_text(found) if isinstance(found, str) else ""
+    return sanitize_host_text(found) if isinstance(found, str) else ""
 
 
 def _list(value: object, *path: str) -> list[_Json]:

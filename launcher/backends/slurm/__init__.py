@@ -31,7 +31,7 @@ from launcher.job import RUN_FOLDER_VARIABLE, Host, JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.batch import SlurmQueue
-    from launcher.common.events import Facts
+    from launcher.common.events import HostFacts
     from launcher.config.schema import Section
     from launcher.findings import Finding
 
@@ -269,7 +269,7 @@ class SlurmTransport(Transport):
                 found = present(job, notice, python)
             yield found
 
-    def findings(self, inventory: Inventory, facts: Mapping[str, Facts]) -> Iterable[Finding]:
+    def findings(self, inventory: Inventory, facts: Mapping[str, HostFacts]) -> Iterable[Finding]:
         """See `Transport.findings`."""
         from launcher.backends.slurm.steps import findings
 

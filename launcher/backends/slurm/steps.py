@@ -27,18 +27,18 @@ from launcher.backends.link import CONNECT, START
 from launcher.backends.programs import CommandPipe
 from launcher.backends.slurm.allocation import UNANSWERED, Job, ask, asked, environment, said, shown
 from launcher.common.errors import (
-    AllGone,
-    ConnectionLost,
+    AllocationEndedError,
+    ConnectionLostError,
     Fault,
-    HostGone,
+    HostGoneError,
     HostsError,
     JobError,
     TransportError,
 )
-from launcher.common.events import Facts
+from launcher.common.events import HostFacts
 from launcher.common.protocol import swap
 from launcher.common.record import Record
-from launcher.common.text import counted, duration, listed
+from launcher.common.text import duration, join_names, plural
 from launcher.findings import WARNING, Finding
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -168,16 +168,16 @@ class Step(CommandPipe):
         why = super().why_ended()
         status = self._process.returncode if why else self.status(_END if self._is_agent else _EXIT)
         if why is None and status is not None and status < 0:  # perhaps the step lives
-            return ConnectionLost(f"{self._host}: {self._starter} {self._how_ended(None)}")
+            return ConnectionLostError(f"{self._host}: {self._starter} {self._how_ended(None)}")
         if why is None and (not self._is_agent or status is None):
             return None
         if over := self._job.why_over():
-            return AllGone(over)
+            return AllocationEndedError(over)
         reason = self._reason()
         if why is None and not self._answered:  # no task runs there: another agent may be started
-            return ConnectionLost(f"{self._host}: {reason or _KILLED_EARLY}")
+            return ConnectionLostError(f"{self._host}: {reason or _KILLED_EARLY}")
         if why is None:
-            return HostGone(f"{self._host}: {reason or _KILLED + _BY_WHOM}")
+            return HostGoneError(f"{self._host}: {reason or _KILLED + _BY_WHOM}")
         return self._fault(f"the agent can't be started there: {reason}") if reason else why
 
     def _reason(self) -> str:
@@ -214,7 +214,7 @@ class Step(CommandPipe):
             time.sleep(_PAUSE)
             over = self._job.why_over()
         if over:
-            raise AllGone(over)
+            raise AllocationEndedError(over)
         if "was killed" in why:
             self.status()
             if reason := self._reason():  # under load, Slurm may kill the step without a word
@@ -353,7 +353,7 @@ class Steps:
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next step makes a new connection."""
         if over := self.job.why_over(fresh=False):
-            raise AllGone(over)
+            raise AllocationEndedError(over)
 
     def _start(self, host: str, python: str, entry: str, arguments: object) -> Step:
         return Step(host, self.job, python, entry, arguments, self._started)
@@ -477,10 +477,10 @@ class Nodes(Record):
         """
         asked = self.asked
         if asked and count > sum(asked):
-            places = listed([f"{node.name} {room}" for node, room in zip(self.nodes, asked, strict=True)])
+            places = join_names([f"{node.name} {room}" for node, room in zip(self.nodes, asked, strict=True)])
             room = f"Slurm's job {self.steps.job.id} was asked for {sum(asked)} ({places})"
             expected = f"expected --ntasks={count} of salloc or sbatch, or no number of tasks"
-            raise JobError([Fault("", f"{counted(count, 'task')} do not fit: {room}", expected)])
+            raise JobError([Fault("", f"{plural(count, 'task')} do not fit: {room}", expected)])
         least, even = max(1, count // len(self.nodes)), -(-count // len(self.nodes))
         hosts = []
         for number, node in enumerate(self.nodes):
@@ -531,7 +531,7 @@ def look(
         for name, why in silent.items():
             reasons.setdefault(job.why_over(fresh=False) or why, []).append(name)
         if reasons:
-            raise HostsError(f"{listed(own)}: {why}" for why, own in reasons.items())
+            raise HostsError(f"{join_names(own)}: {why}" for why, own in reasons.items())
     except BaseException:
         steps.end()
         raise
@@ -556,7 +556,7 @@ def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inve
     limit = "no time limit" if left is None else f"{duration(left)} left"
     most = shown("partition", partition).get("MaxTime", "UNLIMITED")
     allowed = "" if most == "UNLIMITED" else f" (at most {most})"
-    nodes = counted(len(found.nodes), "node")
+    nodes = plural(len(found.nodes), "node")
     remarks = (f"Slurm's job {job.id}: partition {partition}{allowed}, {nodes}, {limit}",)
     hosts = found.hosts(0, False)
     if not python_given:
@@ -572,7 +572,7 @@ def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inve
     )
 
 
-def findings(found: Nodes, facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def findings(found: Nodes, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
     """See `Transport.findings`."""
     for node in found.nodes:
         if not node.same:
@@ -602,10 +602,10 @@ def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
         if not launch.python_given:
             made = tuple(host._replace(python=others.get(host.name)) for host in made)
         names = [node.name for node in found.nodes if not node.same]
-        text = f"Slurm's job {job.id}: {counted(len(made), 'node')}, tasks spread evenly"
+        text = f"Slurm's job {job.id}: {plural(len(made), 'node')}, tasks spread evenly"
         if names:
             verb = "does" if len(names) == 1 else "do"
-            text += f"; {listed(names)} {verb} not have the files of this machine"
+            text += f"; {join_names(names)} {verb} not have the files of this machine"
         if launch.settings.implied:
             text += " (--no-slurm: only this machine)"
         launch.notice(text)

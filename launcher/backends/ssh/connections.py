@@ -27,7 +27,7 @@ from launcher.backends.ssh.options import (
     unexpected,
 )
 from launcher.backends.ssh.sockets import ProxyCommand, tcp_socket
-from launcher.common.errors import ConnectionLost, TransportError
+from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.job import Host
 from launcher.threads import start
 
@@ -270,13 +270,13 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         """The connection to a host.
 
         Raises:
-            ConnectionLost: there is none.
+            ConnectionLostError: there is none.
         """
         connection = self._connections.get(host)
         if connection is None:
-            raise ConnectionLost(f"{host}: there is no connection to it")
+            raise ConnectionLostError(f"{host}: there is no connection to it")
         if not connection.alive:
-            raise ConnectionLost(connection.why_broken())
+            raise ConnectionLostError(connection.why_broken())
         return connection
 
     def is_alive(self, host: str) -> bool:

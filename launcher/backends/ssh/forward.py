@@ -18,7 +18,7 @@ from launcher.agent.ports import first_free
 from launcher.backends.ssh.connection import PROHIBITED, Connection
 from launcher.backends.ssh.options import reason_of
 from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
-from launcher.common.errors import ConnectionLost, TransportError
+from launcher.common.errors import ConnectionLostError, TransportError
 
 #: Largest number of connections at a time; further ones are closed at once.
 MOST_CONNECTIONS = 32
@@ -34,7 +34,7 @@ class Forward:
     A lost connection to the host ends the connections to the port; later ones use the new connection.
 
     Args:
-        connection: gives the connection to a host; raises ConnectionLost.
+        connection: gives the connection to a host; raises ConnectionLostError.
         target: the host, and its port.
         preferred: ports to try first.
         notify: gets lines for the user; called by any thread.
@@ -138,7 +138,7 @@ class Forward:
             if error.code == PROHIBITED:
                 why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"
                 self._notify_once(f"{host}: port {self.port} of this machine can't be forwarded to it: {why}")
-        except (ConnectionLost, SSHException, EOFError, OSError):
+        except (ConnectionLostError, SSHException, EOFError, OSError):
             pass
         return None
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from launcher.backends.ssh_query import STDIN, USER_FILE, ask_ssh, is_home_elsewhere
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
-from launcher.common.text import NO_THREAD, host_text, why_not_started
+from launcher.common.text import NO_THREAD_REASON, sanitize_host_text, why_not_started
 from launcher.common.trusted_io import read_regular
 from launcher.threads import is_no_thread
 
@@ -55,7 +55,7 @@ class HostFailure(TransportError):
     """
 
     def __init__(self, text: str, may_pass: bool = False) -> None:
-        super().__init__(host_text(text))
+        super().__init__(sanitize_host_text(text))
         self.may_pass = may_pass
 
 
@@ -323,7 +323,7 @@ def unexpected(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
     if is_no_thread(error):
-        return f"no connection can be made here: {NO_THREAD}"
+        return f"no connection can be made here: {NO_THREAD_REASON}"
     return f"no connection can be made: {type(error).__name__}: {reason_of(error)}"
 
 
@@ -332,4 +332,4 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko's
-    return host_text(" ".join(text.split())) or type(error).__name__
+    return sanitize_host_text(" ".join(text.split())) or type(error).__name__

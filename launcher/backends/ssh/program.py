@@ -15,7 +15,7 @@ from launcher.backends import bootstrap
 from launcher.backends.programs import STDERR_LIMIT, PipedProgram
 from launcher.backends.ssh.connection import ClosingSocket, Connection
 from launcher.backends.ssh.options import unexpected
-from launcher.common.errors import ConnectionLost, TransportError
+from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.threads import start
 
 #: Bytes of a read, of a packet, and of paramiko's window.
@@ -53,7 +53,7 @@ class SshProgram(PipedProgram):
                 "(is MaxSessions very low, or does it only forward?)"
             ) from error
         except (SSHException, EOFError, OSError) as error:
-            raise ConnectionLost(connection.why_broken()) from error
+            raise ConnectionLostError(connection.why_broken()) from error
         try:
             self._fd = self._channel.fileno()
             self._channel.settimeout(_ARRIVAL)
@@ -66,7 +66,7 @@ class SshProgram(PipedProgram):
             if isinstance(error, OSError):
                 raise TransportError(f"{connection.host}: {unexpected(error)}") from error
             if isinstance(error, (SSHException, EOFError)):
-                raise ConnectionLost(connection.why_broken()) from error
+                raise ConnectionLostError(connection.why_broken()) from error
             raise
 
     def fileno(self) -> int:
@@ -87,7 +87,7 @@ class SshProgram(PipedProgram):
             return None
         elif channel.eof_received:
             return b""
-        raise ConnectionLost(self._connection.why_broken())
+        raise ConnectionLostError(self._connection.why_broken())
 
     def _send(self, data: bytes | memoryview) -> int:
         return send_now(self._channel, data)

@@ -15,7 +15,7 @@ from typing import Any
 from launcher.common import arguments
 from launcher.common.arguments import Arguments
 from launcher.common.errors import FeedError, InputError, LaunchError
-from launcher.common.text import counted
+from launcher.common.text import plural
 from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
 
@@ -192,7 +192,7 @@ def _check_unnamed(block: Block, mapping: Mapping[str, str]) -> None:
         if not _has_columns(row):
             raise codec.refused(f"{row!r:.80} has no columns", f"{names}, as in the input_mapping")
     if wrong := _widths(block) - {len(mapping)}:
-        columns = counted(min(wrong), "column")
+        columns = plural(min(wrong), "column")
         text = f"rows of {columns} without names, and an input_mapping of {len(mapping)}: {names}"
         raise codec.refused(text, "rows of just these columns, or rows with names (dicts, named tuples)")
     ordered = dict(sorted(mapping.items()))
@@ -586,7 +586,7 @@ def _check_width(block: Block, most: int) -> None:
     """
     widest = max(_widths(block), default=0)
     if widest > most:
-        raise codec.refused(f"rows of {counted(widest, 'column')}", f"{most}, {_SIGNATURE}")
+        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_SIGNATURE}")
 
 
 def _batched(spec: Any) -> Any:

@@ -15,7 +15,7 @@ from launcher.cli.help_text import option_sections
 from launcher.cli.parser import COMMANDS, command_module, command_parser
 from launcher.config.hostfile import HOST, HOSTFILE
 from launcher.config.jobfile import JOB, ROLE
-from launcher.config.schema import Key
+from launcher.config.schema import KeySpec
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,7 +90,7 @@ def hostfile_page() -> str:
 
 def jobfile_page() -> str:
     """Every key of a job file."""
-    sections = [Key(name, section.help) for name, section in backends.sections().items()]
+    sections = [KeySpec(name, section.help) for name, section in backends.sections().items()]
     return _page(
         [
             "# Keys of the job file",
@@ -107,7 +107,7 @@ def jobfile_page() -> str:
     )
 
 
-def _keys(keys: Iterable[Key]) -> Iterator[str]:
+def _keys(keys: Iterable[KeySpec]) -> Iterator[str]:
     """A definition of each key."""
     for key in keys:
         yield f"`{key.name}`\n:   {key.help}"

@@ -85,7 +85,7 @@ def seconds(value: Any) -> float:
     """Read seconds: a number, or a text with a unit as ``launch`` accepts it, such as ``"5m"``."""
     if isinstance(value, str):
         return values.duration(value)
-    found: float = arguments.number(0, values.MOST_DAYS * 86400)(value)
+    found: float = arguments.number(0, values.MAX_DAYS * 86400)(value)
     return found
 
 

@@ -45,7 +45,7 @@ PULL = Setting(
     default="missing", given_in=_ENGINES, needs=ANY_CONTAINERS,
 )  # fmt: skip
 CONTAINER_GPUS: Setting[int | None] = Setting(
-    "container_gpus", values.whole(0, values.MOST_GPUS),
+    "container_gpus", values.whole(0, values.MAX_GPUS),
     "GPUs for each task of a role without its own number (ps tasks get none)", key="gpus", default=None,
     given_in=FILES,
 )  # fmt: skip

@@ -12,10 +12,10 @@ from launcher.common.trusted_io import is_ours
 from launcher.config.options import JobFile
 
 if TYPE_CHECKING:  # most launches have no such file
-    from launcher.config.schema import Node, Section
+    from launcher.config.schema import ConfigNode, Section
 
 #: The files, and the keys that lead to their tables of defaults.
-_FILES = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}
+_TABLES_BY_FILE = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}
 
 
 class Defaults(Record):
@@ -42,11 +42,11 @@ def find_defaults(script: str, sections: Callable[[], Mapping[str, Section]]) ->
     # The owner of the program may as well choose its hosts: in a container root runs the user's files.
     users = {os.stat(script).st_uid} if script else set()
     for folder in dict.fromkeys([os.path.dirname(script), ""]):
-        paths = [path for name in _FILES if os.path.isfile(path := os.path.join(folder, name))]
+        paths = [path for name in _TABLES_BY_FILE if os.path.isfile(path := os.path.join(folder, name))]
         found = [defaults for path in paths if (defaults := _read(path, sections(), users)) is not None]
         faulty = [defaults for defaults in found if defaults.file.faults]
         if len(found) > 1 and not faulty:
-            names = " and ".join(_FILES)
+            names = " and ".join(_TABLES_BY_FILE)
             problem = f"{names} of {os.path.abspath(folder)!r} both have defaults"
             raise JobError([Fault("", problem, "expected one of them")])
         if found:
@@ -57,11 +57,11 @@ def find_defaults(script: str, sections: Callable[[], Mapping[str, Section]]) ->
 def _read(path: str, sections: Mapping[str, Section], users: Collection[int]) -> Defaults | None:
     """The defaults of one file, which these users may have written, too; ``None``: there are none."""
     from launcher.config.jobfile import read_defaults
-    from launcher.config.schema import Faults, parse_toml, read_text, shown_path
+    from launcher.config.schema import FaultList, parse_toml, read_text, shown_path
 
-    table, shown = _FILES[os.path.basename(path)], shown_path(path)
+    table, shown = _TABLES_BY_FILE[os.path.basename(path)], shown_path(path)
     folder = os.path.dirname(os.path.abspath(path))
-    text, faults = read_text(path, "file of defaults", JobError), Faults(shown)
+    text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)
     if table and table[-1] not in text:  # faults of other programs' tables do not matter
         return None
     node = parse_toml(text, table, faults)
@@ -75,14 +75,14 @@ def _read(path: str, sections: Mapping[str, Section], users: Collection[int]) ->
     return Defaults(file, dict(_shown(node, file)), folder)
 
 
-def _shown(node: Node, file: JobFile) -> Iterator[tuple[str, str]]:
+def _shown(node: ConfigNode, file: JobFile) -> Iterator[tuple[str, str]]:
     """Each key with its value as it is written, and its source; of a table only the keys."""
     for key, value in node.value.items():
         if key in file.sources:
             yield key, f"{key}={_text(value)} ({file.sources[key]})"
 
 
-def _text(node: Node) -> str:
+def _text(node: ConfigNode) -> str:
     if isinstance(node.value, (dict, list)):
         return ",".join(item if isinstance(item, str) else _text(item) for item in node.value)
     return str(node.value)

@@ -11,23 +11,23 @@ from collections.abc import Iterator, Sequence
 
 from launcher.common.record import Record
 from launcher.common.text import join_names
-from launcher.config.schema import Faults, Node, parse_yaml, quoted
+from launcher.config.schema import ConfigNode, FaultList, parse_yaml, quoted
 
 #: The kind of object that is a job.
 TFJOB = "TFJob"
 #: Kinds of objects that contain a TFJob, and where.
-_TFJOB_INSIDE = {"Experiment": "spec.trialTemplate.trialSpec, its placeholders filled in"}
+_KINDS_WITH_TFJOB = {"Experiment": "spec.trialTemplate.trialSpec, its placeholders filled in"}
 #: Placeholders that Katib and Helm fill in.
-_OF_KATIB = r"\$\{trialParameters\.[^}\n]*\}"
-_OF_HELM = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b[^}\n]*\}\}"
+_KATIB_PLACEHOLDER = r"\$\{trialParameters\.[^}\n]*\}"
+_HELM_PLACEHOLDER = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|include|toYaml)\b[^}\n]*\}\}"
 #: Any placeholder of a template. YAML may contain it, so it is looked for only in a file that is not YAML.
-_OF_TEMPLATES = r"\{\{-[^}\n]*\}\}"
+_TEMPLATE_PLACEHOLDER = r"\{\{-[^}\n]*\}\}"
 
 
 class _Document(Record):
     """A document, or an object in a list of Kubernetes."""
 
-    node: Node
+    node: ConfigNode
     #: The kind of an object of Kubernetes; empty for any other document.
     kind: str
 
@@ -36,7 +36,7 @@ class _Document(Record):
         return self.node.line
 
 
-def job_document(text: str, faults: Faults) -> tuple[Node | None, Sequence[str]]:
+def job_document(text: str, faults: FaultList) -> tuple[ConfigNode | None, Sequence[str]]:
     """Find the document of a job file: the only TFJob, or the only document.
 
     Args:
@@ -63,7 +63,7 @@ def job_document(text: str, faults: Faults) -> tuple[Node | None, Sequence[str]]
     return jobs[0].node, (note,) if others else ()
 
 
-def host_document(text: str, faults: Faults) -> Node | None:
+def host_document(text: str, faults: FaultList) -> ConfigNode | None:
     """Find the document of a hostfile.
 
     Returns:
@@ -75,12 +75,12 @@ def host_document(text: str, faults: Faults) -> Node | None:
     return _only(documents, "expected hosts: and a list of hosts", faults)
 
 
-def is_tfjob(node: Node) -> bool:
+def is_tfjob(node: ConfigNode) -> bool:
     """Return whether a document is a TFJob."""
     return _kind(node) == TFJOB
 
 
-def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node | None:
+def _only(documents: Sequence[_Document], expected: str, faults: FaultList) -> ConfigNode | None:
     """Return the only document, which must not be an object of Kubernetes.
 
     Returns:
@@ -89,7 +89,7 @@ def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node
     objects = [each for each in documents if each.kind]
     if objects:
         kind = objects[0].kind
-        inside = f"; {kind} has a {TFJOB} at {_TFJOB_INSIDE[kind]}" if kind in _TFJOB_INSIDE else ""
+        inside = f"; {kind} has a {TFJOB} at {_KINDS_WITH_TFJOB[kind]}" if kind in _KINDS_WITH_TFJOB else ""
         kinds = join_names([*dict.fromkeys(each.kind for each in objects)])
         faults.add(objects[0].line, f"this is a file of Kubernetes ({kinds})", f"{expected}{inside}")
         return None
@@ -97,20 +97,24 @@ def _only(documents: Sequence[_Document], expected: str, faults: Faults) -> Node
         problem = f"a second document, after that at line {documents[0].line}"
         faults.add(documents[1].line, problem, "expected one document")
         return None
-    return documents[0].node if documents else Node(None, 1, 1)
+    return documents[0].node if documents else ConfigNode(None, 1, 1)
 
 
-def _documents(text: str, faults: Faults) -> list[_Document] | None:
+def _documents(text: str, faults: FaultList) -> list[_Document] | None:
     """Return the documents of a file that are not empty, and in place of a list of Kubernetes its objects.
 
     Returns:
         None if the file has faults, which were added.
     """
-    attempt = Faults(faults.source)
+    attempt = FaultList(faults.source)
     documents = [each for node in parse_yaml(text, attempt) for each in _objects(node)]
     is_yaml = not len(attempt)
     if not is_yaml or any(each.kind == TFJOB for each in documents):
-        patterns = (_OF_KATIB, _OF_HELM) if is_yaml else (_OF_KATIB, _OF_HELM, _OF_TEMPLATES)
+        patterns = (
+            (_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER)
+            if is_yaml
+            else (_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, _TEMPLATE_PLACEHOLDER)
+        )
         unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)
         if unfilled:
             line = text.count("\n", 0, unfilled.start(1)) + 1
@@ -131,7 +135,7 @@ def _filled_by(placeholder: str) -> str:
     return "expected the output of `helm template CHART`"
 
 
-def _objects(node: Node) -> Iterator[_Document]:
+def _objects(node: ConfigNode) -> Iterator[_Document]:
     """Yield a document, or the objects of a list of Kubernetes."""
     kind = _kind(node)
     items = node.value.get("items", node).value if kind.endswith("List") else None
@@ -143,7 +147,7 @@ def _objects(node: Node) -> Iterator[_Document]:
         yield from _objects(item)
 
 
-def _kind(node: Node) -> str:
+def _kind(node: ConfigNode) -> str:
     """Return the kind of an object of Kubernetes; empty for any other document."""
     if not isinstance(node.value, dict):
         return ""

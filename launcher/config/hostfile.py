@@ -30,19 +30,29 @@ from launcher.common.errors import Fault, HostfileError
 from launcher.common.trusted_io import similar_file
 from launcher.config import schema, values
 from launcher.config.documents import host_document
-from launcher.config.schema import Faults, Key, Node, Values, quoted, several, single, table, text_of
+from launcher.config.schema import (
+    ConfigNode,
+    FaultList,
+    KeySpec,
+    MappingValues,
+    quoted,
+    several,
+    single,
+    table,
+    text_of,
+)
 from launcher.config.values import comma_separated
 from launcher.job import Host
 
 #: Largest number of hosts of a launch.
-MOST_HOSTS = 4096
+MAX_HOSTS = 4096
 #: Largest number of characters of an entry, and of a name.
-_LONGEST_ENTRY = 2000
-_LONGEST_NAME = 253
+_MAX_ENTRY_CHARACTERS = 2000
+_MAX_NAME_CHARACTERS = 253
 #: Numbers after a host's colon that are ports for those who write addresses: that of ssh, and all from the
 #: first one that any user may listen on.
 _SSH_PORT = 22
-_FIRST_PORT = 1024
+_FIRST_USER_PORT = 1024
 _YAML_ENDINGS = (".yaml", ".yml")
 _FILE_ENDINGS = (*_YAML_ENDINGS, ".json", ".txt", ".hosts")
 #: An IPv6 address in brackets, perhaps followed by slots.
@@ -64,7 +74,7 @@ _SECTION_ADVICE = {
     "children": "expected hosts; leave out the groups of an inventory, and their names",
 }
 #: Names that other programs have for keys of plain lines.
-_ALIASES = {
+_FOREIGN_KEYS = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
     "slots-max": "max_slots", "username": "user",
 }  # fmt: skip
@@ -127,8 +137,8 @@ def _inline_slots(text: str) -> int:
     try:
         slots = values.slots(text)
     except ValueError:
-        raise ValueError(f'expected slots from 1 to {_FIRST_PORT - 1} after the ":"') from None
-    if slots != _SSH_PORT and slots < _FIRST_PORT:
+        raise ValueError(f'expected slots from 1 to {_FIRST_USER_PORT - 1} after the ":"') from None
+    if slots != _SSH_PORT and slots < _FIRST_USER_PORT:
         return slots
     raise ValueError(
         f'expected slots after the ":", and {slots} is the form of a port: leave it out, as launch chooses '
@@ -171,8 +181,8 @@ def _host_names(text: str) -> tuple[str, ...]:
             raise ValueError(
                 "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
             )
-        if len(name) > _LONGEST_NAME:
-            raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
+        if len(name) > _MAX_NAME_CHARACTERS:
+            raise ValueError(f"expected at most {_MAX_NAME_CHARACTERS} characters in a host's name")
     return tuple(names)
 
 
@@ -182,8 +192,8 @@ def expand(text: str) -> list[str]:
     Raises:
         ValueError: ``expected ...``: brackets without a pair or without ascending numbers, or too many names.
     """
-    if len(text) > _LONGEST_ENTRY:
-        raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
+    if len(text) > _MAX_ENTRY_CHARACTERS:
+        raise ValueError(f"expected at most {_MAX_NAME_CHARACTERS} characters in a host's name")
     if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*", text):
         raise ValueError("expected brackets in pairs, as in node[01-16]")
     names = [""]
@@ -191,8 +201,8 @@ def expand(text: str) -> list[str]:
         numbers = [part]
         if part.startswith("["):
             numbers = [number for span in part[1:-1].split(",") for number in _span(span)]
-        if len(names) * len(numbers) > MOST_HOSTS:
-            raise ValueError(f"expected at most {MOST_HOSTS} hosts")
+        if len(names) * len(numbers) > MAX_HOSTS:
+            raise ValueError(f"expected at most {MAX_HOSTS} hosts")
         names = [name + number for name in names for number in numbers]
     return names
 
@@ -208,8 +218,8 @@ def _span(text: str) -> list[str]:
     padded = low != str(int(low))
     if len(low) != len(high) and (padded or high != str(int(high))):
         raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
-    if int(high) - int(low) >= MOST_HOSTS:
-        raise ValueError(f"expected at most {MOST_HOSTS} hosts")
+    if int(high) - int(low) >= MAX_HOSTS:
+        raise ValueError(f"expected at most {MAX_HOSTS} hosts")
     numbers = range(int(low), int(high) + 1, int(match[3] or 1))
     return [f"{number:0{len(low) if padded else 1}}" for number in numbers]
 
@@ -227,24 +237,30 @@ def _is_ipv6(text: str) -> bool:
 
 # ---------------------------------------------------------------------- keys
 
-ENV = Key("env", "Environment variables of the tasks.", schema.named(values.env_name))
-WORKDIR = Key("workdir", "The folder that the tasks run in.", single(values.one_line))
-PYTHON = Key("python", "The Python that runs .py files and modules.", single(values.program_path))
+ENV = KeySpec("env", "Environment variables of the tasks.", schema.named(values.env_name))
+WORKDIR = KeySpec("workdir", "The folder that the tasks run in.", single(values.one_line))
+PYTHON = KeySpec("python", "The Python that runs .py files and modules.", single(values.program_path))
 _VENV = "The Python environment of the tasks: a name of launch prepare or of conda, or a folder."
-VENV = Key("venv", _VENV, single(values.environment))
-LABELS = Key("labels", "Labels by which roles choose.", several(values.label, comma_separated, pairs=True))
-_ROLES = Key("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
-_SPARE = Key("spare", "Only tasks of a lost host run here: true or false.", single(values.flag))
-_GPUS = Key("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_ids))
+VENV = KeySpec("venv", _VENV, single(values.environment))
+LABELS = KeySpec(
+    "labels", "Labels by which roles choose.", several(values.label, comma_separated, pairs=True)
+)
+_ROLES = KeySpec("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
+_SPARE = KeySpec("spare", "Only tasks of a lost host run here: true or false.", single(values.flag))
+_GPUS = KeySpec("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_ids))
 
 #: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
 HOST = table(
-    Key("name", "The name or address that ssh connects to, perhaps with ranges: node[01-16].", single(str)),
-    Key("address", "The address for other tasks. Default: the name.", single(parse_address)),
-    Key("user", "The login user. Default: as ssh has it.", single(values.user_name)),
-    Key("port", "The port of the ssh server. Default: as ssh has it.", single(values.whole(1, 65535))),
-    Key("slots", "The number of tasks. Default: 1, and more if all hosts are full.", single(values.slots)),
-    Key("max_slots", "The number of tasks if all slots are taken. Default: slots.", single(values.slots)),
+    KeySpec(
+        "name", "The name or address that ssh connects to, perhaps with ranges: node[01-16].", single(str)
+    ),
+    KeySpec("address", "The address for other tasks. Default: the name.", single(parse_address)),
+    KeySpec("user", "The login user. Default: as ssh has it.", single(values.user_name)),
+    KeySpec("port", "The port of the ssh server. Default: as ssh has it.", single(values.whole(1, 65535))),
+    KeySpec(
+        "slots", "The number of tasks. Default: 1, and more if all hosts are full.", single(values.slots)
+    ),
+    KeySpec("max_slots", "The number of tasks if all slots are taken. Default: slots.", single(values.slots)),
     PYTHON,
     VENV,
     WORKDIR,
@@ -254,15 +270,15 @@ HOST = table(
     ENV,
     _SPARE,
 )
-_PLAIN = {name: key for name, key in HOST.items() if name not in ("name", "env")}
-_DEFAULTS = {name: key for name, key in HOST.items() if name not in ("name", "address", "spare")}
+_PLAIN_KEYS = {name: key for name, key in HOST.items() if name not in ("name", "env")}
+_DEFAULT_KEYS = {name: key for name, key in HOST.items() if name not in ("name", "address", "spare")}
 HOSTFILE = table(
-    Key("hosts", "The hosts: names, or mappings with the keys of a host."),
-    Key("spares", "The same for hosts with `spare: true`."),
-    Key(
+    KeySpec("hosts", "The hosts: names, or mappings with the keys of a host."),
+    KeySpec("spares", "The same for hosts with `spare: true`."),
+    KeySpec(
         "defaults",
         "Settings of hosts that do not have them; env is merged.",
-        schema.mapping(_DEFAULTS, "expected settings for all hosts"),
+        schema.mapping(_DEFAULT_KEYS, "expected settings for all hosts"),
     ),
 )
 
@@ -320,13 +336,13 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
     Raises:
         HostfileError: with all faults of the file.
     """
-    text, faults = text.removeprefix("\ufeff"), Faults(source)
+    text, faults = text.removeprefix("\ufeff"), FaultList(source)
     if source.lower().endswith(_YAML_ENDINGS) or re.search(r"(?m)^(\{|hosts[ \t]*:(?=\s|$))", text):
         hosts = _read_yaml(text, faults)
     else:
-        inventory = Inventory(faults)
-        _read_lines(re.sub("\r\n|\r", "\n", text).split("\n"), inventory)
-        hosts = inventory.hosts()
+        builder = HostListBuilder(faults)
+        _read_lines(re.sub("\r\n|\r", "\n", text).split("\n"), builder)
+        hosts = builder.hosts()
     faults.raise_any(HostfileError)
     return hosts
 
@@ -339,53 +355,55 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     Raises:
         HostfileError: with all faults of the list.
     """
-    inventory = Inventory(Faults(source))
+    builder = HostListBuilder(FaultList(source))
     if _LSF.fullmatch(text.strip()):
         words = text.split()
         for name, slots in zip(words[::2], words[1::2], strict=True):
-            inventory.add(name, 0, schema.read_mapping(Node({"slots": Node(slots)}), HOST, inventory.faults))
+            builder.add(
+                name, 0, schema.read_mapping(ConfigNode({"slots": ConfigNode(slots)}), HOST, builder.faults)
+            )
     else:
         for entry in split_entries(text) if text.strip() else ():
-            inventory.add(entry, 0)
-    hosts = inventory.hosts()
-    inventory.faults.raise_any(HostfileError)
+            builder.add(entry, 0)
+    hosts = builder.hosts()
+    builder.faults.raise_any(HostfileError)
     return hosts
 
 
-def read_host_list(node: Node, faults: Faults) -> tuple[Host, ...]:
+def read_host_list(node: ConfigNode, faults: FaultList) -> tuple[Host, ...]:
     """The hosts of the YAML list of a job file.
 
     Args:
         node: the value of ``hosts:``.
         faults: new faults are added; the result is valid only without faults.
     """
-    inventory = Inventory(faults)
-    _read_list(node, "hosts", inventory, {})
-    return inventory.hosts(node.line)
+    builder = HostListBuilder(faults)
+    _read_list(node, "hosts", builder, {})
+    return builder.hosts(node.line)
 
 
-def _read_list(node: Node, label: str, inventory: Inventory, defaults: Mapping[str, Any]) -> None:
-    faults = inventory.faults
+def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults: Mapping[str, Any]) -> None:
+    faults = builder.faults
     if not isinstance(node.value, list):
         faults.add_kind(node, label, "expected a list of hosts, as in [node1, node2]")
         return
-    for entry in node.value[: MOST_HOSTS + 1]:
+    for entry in node.value[: MAX_HOSTS + 1]:
         if not isinstance(entry.value, dict):
             text = text_of(entry, "a host", faults)
             if text is not None and "=" in text:
                 expected = "expected a mapping, as in {name: node1, slots: 2}"
                 faults.add(entry.line, f"host is {quoted(text)}", expected)
             elif text is not None:
-                inventory.add(text, entry.line, None, defaults)
+                builder.add(text, entry.line, None, defaults)
             continue
         settings = schema.read_mapping(entry, HOST, faults)
         if "name" in settings:
-            inventory.add(settings.pop("name"), entry.line, settings, defaults)
+            builder.add(settings.pop("name"), entry.line, settings, defaults)
         elif "name" not in settings.nodes and not settings.misspelt:
             faults.add(entry.line, 'a host without "name"', "expected name: and its name or address")
 
 
-def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
+def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
     node, expected = host_document(text, faults), "expected hosts: and a list of hosts"
     if node is None:
         return ()
@@ -398,14 +416,14 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
     if "hosts" not in values:
         faults.add(values.line, '"hosts" is missing', expected)
         return ()
-    inventory, defaults = Inventory(faults), values.get("defaults", {})
-    _read_list(values["hosts"], "hosts", inventory, defaults)
+    builder, defaults = HostListBuilder(faults), values.get("defaults", {})
+    _read_list(values["hosts"], "hosts", builder, defaults)
     if "spares" in values:
-        _read_list(values["spares"], "spares", inventory, {**defaults, "spare": True})
-    return inventory.hosts(values["hosts"].line)
+        _read_list(values["spares"], "spares", builder, {**defaults, "spare": True})
+    return builder.hosts(values["hosts"].line)
 
 
-def _read_lines(lines: Sequence[str], inventory: Inventory) -> None:
+def _read_lines(lines: Sequence[str], builder: HostListBuilder) -> None:
     """Read plain lines. Below ``[x:vars]`` and ``[x:children]`` of an inventory there are no hosts."""
     without_hosts = False
     for number, line in enumerate(map(str.strip, lines), 1):
@@ -415,12 +433,12 @@ def _read_lines(lines: Sequence[str], inventory: Inventory) -> None:
         if section:
             without_hosts = section[1] is not None
         if section or not without_hosts:
-            _read_line(line, number, inventory)
+            _read_line(line, number, builder)
 
 
-def _read_line(line: str, number: int, inventory: Inventory) -> None:
+def _read_line(line: str, number: int, builder: HostListBuilder) -> None:
     """Read a plain line: a host, ``KEY=VALUE`` settings (blanks around ``=`` are allowed), a comment."""
-    faults, written = inventory.faults, dict[str, Node]()
+    faults, written = builder.faults, dict[str, ConfigNode]()
     first = re.match(_TOKEN, line)
     name = first[0] if first else line
     rest = line[len(name) :].lstrip()
@@ -435,13 +453,13 @@ def _read_line(line: str, number: int, inventory: Inventory) -> None:
             word = rest.split(None, 1)[0]
             faults.add(number, quoted(word), _setting_advice(word))
             break
-        key, value = _ALIASES.get(match[1], match[1]), _unquoted(match[2])
+        key, value = _FOREIGN_KEYS.get(match[1], match[1]), _unquoted(match[2])
         if key in written:
             faults.add(number, f"{key} is written twice, again as {quoted(value)}", "expected it once")
-        written.setdefault(key, Node(value, number, number))
+        written.setdefault(key, ConfigNode(value, number, number))
         rest = rest[match.end() :].lstrip()
-    settings = schema.read_mapping(Node(written, number), _PLAIN, faults)
-    inventory.add(_unquoted(name), number, settings, bare=True)
+    settings = schema.read_mapping(ConfigNode(written, number), _PLAIN_KEYS, faults)
+    builder.add(_unquoted(name), number, settings, bare=True)
 
 
 def _line_advice(name: str, rest: str) -> str:
@@ -471,14 +489,14 @@ def _unquoted(text: str) -> str:
     return re.sub(r""""([^"]*)"|'([^']*)'""", r"\1\2", text)
 
 
-class Inventory:
+class HostListBuilder:
     """The hosts of one input, in the order written, each name once.
 
     Args:
         faults: new faults are added; the hosts are valid only without faults.
     """
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: FaultList) -> None:
         self.faults = faults
         self._hosts: dict[str, Host] = {}
         #: Names of hosts that were written without settings.
@@ -494,7 +512,7 @@ class Inventory:
         self,
         written: str,
         line: int,
-        settings: Values | None = None,
+        settings: MappingValues | None = None,
         defaults: Mapping[str, Any] = {},
         bare: bool = False,
     ) -> None:
@@ -536,9 +554,9 @@ class Inventory:
                 problem = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")
                 faults.add(line, problem, "expected each host once")
                 return
-            elif len(self._hosts) == MOST_HOSTS:
+            elif len(self._hosts) == MAX_HOSTS:
                 problem = f"too many hosts with {quoted(name)}"
-                faults.add(line, problem, f"expected at most {MOST_HOSTS}")
+                faults.add(line, problem, f"expected at most {MAX_HOSTS}")
                 return
             else:
                 self._hosts[name] = Host(name, address, **fields, source=faults.where(line))

@@ -17,12 +17,12 @@ from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
 from launcher.config.options import NO_TARGET, Target
 from launcher.config.options import JobFile as JobFile
 from launcher.config.schema import (
-    Faults,
-    Key,
+    ConfigNode,
+    FaultList,
     Keys,
-    Node,
+    KeySpec,
+    MappingValues,
     Section,
-    Values,
     mapping,
     quoted,
     several,
@@ -51,7 +51,7 @@ _SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"
 # ---------------------------------------------------------------------- keys
 
 
-def _program(node: Node, label: str, faults: Faults) -> Program | None:
+def _program(node: ConfigNode, label: str, faults: FaultList) -> Program | None:
     """Read a program: a list of words, or a text that is split as a shell does, without expansions."""
     if isinstance(node.value, list):
         command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
@@ -87,22 +87,22 @@ _FLAG = single(values.flag)
 _DURATION = single(_duration)
 _PATH = single(values.one_line)
 _COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
-_COMMAND = Key("command", _COMMAND_HELP, _program)
-_WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
-_GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
-_GPU = "nvidia.com/gpu"
+_COMMAND = KeySpec("command", _COMMAND_HELP, _program)
+_WHOLE_GPUS = single(values.whole(0, values.MAX_GPUS))
+_GPUS = KeySpec("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
+_GPU_RESOURCE = "nvidia.com/gpu"
 _QUANTITIES = mapping(
     table(
-        Key("cpu", "CPUs, as in 2 or 500m.", single(values.cpu_quantity)),
-        Key("memory", "Memory, as in 512Mi or 2Gi.", single(values.memory_quantity)),
-        Key(_GPU, "GPUs.", _WHOLE_GPUS),
+        KeySpec("cpu", "CPUs, as in 2 or 500m.", single(values.cpu_quantity)),
+        KeySpec("memory", "Memory, as in 512Mi or 2Gi.", single(values.memory_quantity)),
+        KeySpec(_GPU_RESOURCE, "GPUs.", _WHOLE_GPUS),
     ),
-    f"expected a mapping with cpu:, memory: or {_GPU}:",
+    f"expected a mapping with cpu:, memory: or {_GPU_RESOURCE}:",
 )
 _RESOURCES = mapping(
     table(
-        Key("limits", "What a task may use.", _QUANTITIES),
-        Key("requests", "What a task needs.", _QUANTITIES),
+        KeySpec("limits", "What a task may use.", _QUANTITIES),
+        KeySpec("requests", "What a task needs.", _QUANTITIES),
     ),
     "expected limits:, or requests:, as in Kubernetes",
 )
@@ -112,20 +112,26 @@ _IMAGE = single(values.image)
 _RETRYABLE = several(values.exit_codes, values.comma_separated)
 
 ROLE = table(
-    Key("count", "The number of tasks. Default: 1.", single(values.whole(0, MAX_TASKS))),
+    KeySpec("count", "The number of tasks. Default: 1.", single(values.whole(0, MAX_TASKS))),
     _COMMAND,
     ENV,
     _GPUS,
-    Key("image", "The image of the tasks: they run in containers. Default: that of docker.", _IMAGE),
-    Key("resources", "Limits of a task in the form of Kubernetes: cpu, memory, nvidia.com/gpu.", _RESOURCES),
-    Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
+    KeySpec("image", "The image of the tasks: they run in containers. Default: that of docker.", _IMAGE),
+    KeySpec(
+        "resources", "Limits of a task in the form of Kubernetes: cpu, memory, nvidia.com/gpu.", _RESOURCES
+    ),
+    KeySpec("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
-    Key("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
-    Key("drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)),
-    Key("restart", "What starts again when one of the tasks fails: never, task or job.", _ROLE_RESTART),
-    Key("retryable", "Exit codes after which a task starts again, [1, 128-255]. Default: all.", _RETRYABLE),
-    Key("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
-    Key("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
+    KeySpec("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
+    KeySpec(
+        "drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)
+    ),
+    KeySpec("restart", "What starts again when one of the tasks fails: never, task or job.", _ROLE_RESTART),
+    KeySpec(
+        "retryable", "Exit codes after which a task starts again, [1, 128-255]. Default: all.", _RETRYABLE
+    ),
+    KeySpec("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
+    KeySpec("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
     WORKDIR,
 )
 
@@ -137,49 +143,51 @@ _PRELOAD_HELP = "Modules that a process on each host imports once; tasks are for
 _TENSORBOARD_HELP = "Run TensorBoard on this folder; true: on the folder that the tasks run in."
 _SYNC_HELP = "Folders of this machine that are copied to the hosts before the job starts."
 #: Settings of the launch; options of the same names override them.
-_SETTINGS = table(
+_SETTING_KEYS = table(
     ENV,
-    Key("flags", _FLAGS_HELP, _FLAG),
+    KeySpec("flags", _FLAGS_HELP, _FLAG),
     WORKDIR,
     PYTHON,
     VENV,
-    Key("preload", _PRELOAD_HELP, several(values.module, values.comma_separated)),
-    Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
-    Key("done_when", "The tasks that decide when the job is done: chief, workers or a role.", _ROLE_NAME),
-    Key("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
-    Key("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),
-    Key(
+    KeySpec("preload", _PRELOAD_HELP, several(values.module, values.comma_separated)),
+    KeySpec("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
+    KeySpec("done_when", "The tasks that decide when the job is done: chief, workers or a role.", _ROLE_NAME),
+    KeySpec("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
+    KeySpec("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),
+    KeySpec(
         "restarts",
         "How often failed tasks start again, in all. Default: 0.",
         single(values.whole(0, MAX_TASKS)),
     ),
-    Key("restart", "What starts again after a failure: auto (default), task or job.", _RESTART),
-    Key("stall", "A task that prints nothing for so long has failed. 0 (default): no limit.", _DURATION),
-    Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
-    Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
-    Key("sync", _SYNC_HELP, several(values.one_line)),
-    Key("tensorboard", _TENSORBOARD_HELP, single(_logdir)),
-    Key("collect", "Paths that are copied from the hosts when the job ends.", several(values.one_line)),
+    KeySpec("restart", "What starts again after a failure: auto (default), task or job.", _RESTART),
+    KeySpec("stall", "A task that prints nothing for so long has failed. 0 (default): no limit.", _DURATION),
+    KeySpec("run_dir", "The folder of this run's files: new or empty.", _PATH),
+    KeySpec("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
+    KeySpec("sync", _SYNC_HELP, several(values.one_line)),
+    KeySpec("tensorboard", _TENSORBOARD_HELP, single(_logdir)),
+    KeySpec("collect", "Paths that are copied from the hosts when the job ends.", several(values.one_line)),
 )
-_INVENTORY = Key("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile.")
+_HOSTS_KEY = KeySpec("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile.")
 JOB = table(
     _COMMAND,
-    Key("roles", "The roles: a number of tasks, or a mapping."),
-    _INVENTORY,
-    *_SETTINGS.values(),
+    KeySpec("roles", "The roles: a number of tasks, or a mapping."),
+    _HOSTS_KEY,
+    *_SETTING_KEYS.values(),
 )
 
 _COUNT = single(values.whole(0, MAX_TASKS))
 #: Options that only defaults have as keys: job files have roles.
 COUNTS = table(
-    Key("ps", "The number of parameter servers.", _COUNT),
-    Key("workers", "The number of workers.", _COUNT),
-    Key("chief", "Whether there is a chief.", _FLAG),
-    Key("evaluator", "Whether there is an evaluator.", _FLAG),
+    KeySpec("ps", "The number of parameter servers.", _COUNT),
+    KeySpec("workers", "The number of workers.", _COUNT),
+    KeySpec("chief", "Whether there is a chief.", _FLAG),
+    KeySpec("evaluator", "Whether there is an evaluator.", _FLAG),
     _GPUS,
 )
 #: The keys of ``[tool.launch]`` and ``launch.toml``, without those of the transports.
-DEFAULTS = table(*COUNTS.values(), _INVENTORY, *(key for key in _SETTINGS.values() if key.name != "run_dir"))
+DEFAULTS = table(
+    *COUNTS.values(), _HOSTS_KEY, *(key for key in _SETTING_KEYS.values() if key.name != "run_dir")
+)
 
 
 # ---------------------------------------------------------------------- the file
@@ -220,10 +228,10 @@ def parse_job(
             relative to the folder that they run in.
         target: what the command line says about a TFJob; other job files take no program.
     """
-    faults = Faults(source)
+    faults = FaultList(source)
     text = text.removeprefix("\ufeff")
     notes: Sequence[str]
-    node, notes = job_document(text, faults) if text or not roles else (Node({}), ())
+    node, notes = job_document(text, faults) if text or not roles else (ConfigNode({}), ())
     if node is not None and not isinstance(node.value, dict):
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
         node = None
@@ -237,7 +245,7 @@ def parse_job(
     if node is None:
         return JobFile(faults=faults.all())
     node = _overlaid(node, roles, faults) if roles else node
-    found = _Reader(node, faults, sections, folder, notes).job_file()
+    found = _JobFileReader(node, faults, sections, folder, notes).job_file()
     return found._replace(roles=(), sections={}, faults=faults.all()) if faults else found
 
 
@@ -259,7 +267,9 @@ def _in_job_file(key: str) -> str:
     return "expected it in a job file: launch job.yaml" if key in {*JOB, *ROLE} - {"image"} else ""
 
 
-def read_defaults(node: Node, faults: Faults, sections: Mapping[str, Section], folder: str) -> JobFile:
+def read_defaults(
+    node: ConfigNode, faults: FaultList, sections: Mapping[str, Section], folder: str
+) -> JobFile:
     """Read the defaults of launches, a mapping with the keys of `DEFAULTS`.
 
     Args:
@@ -270,18 +280,18 @@ def read_defaults(node: Node, faults: Faults, sections: Mapping[str, Section], f
     Returns:
         The settings, the counts of tasks among them, and the sections; no roles.
     """
-    reader = _Reader(node, faults, sections, folder, keys=DEFAULTS, elsewhere=_in_job_file)
+    reader = _JobFileReader(node, faults, sections, folder, keys=DEFAULTS, elsewhere=_in_job_file)
     found = reader.content(reader.settings(), (), TENSORFLOW_ROLES)
     return found._replace(sections={}, faults=faults.all()) if faults else found
 
 
-class _Reader:
+class _JobFileReader:
     """Reads a job file, or defaults."""
 
     def __init__(
         self,
-        node: Node,
-        faults: Faults,
+        node: ConfigNode,
+        faults: FaultList,
         sections: Mapping[str, Section],
         folder: str,
         notes: Sequence[str] = (),
@@ -292,7 +302,7 @@ class _Reader:
         self.sections = sections
         self.folder = folder
         self.notes = [*notes]
-        keys = {**keys, **{name: Key(name, part.help) for name, part in sections.items()}}
+        keys = {**keys, **{name: KeySpec(name, part.help) for name, part in sections.items()}}
         self.top = schema.read_mapping(node, keys, faults, elsewhere)
 
     def job_file(self) -> JobFile:
@@ -303,7 +313,7 @@ class _Reader:
     def settings(self) -> dict[str, Any]:
         """The settings of the launch, with absolute paths."""
         top = self.top
-        settings = top.some(*COUNTS, *_SETTINGS)
+        settings = top.some(*COUNTS, *_SETTING_KEYS)
         if "workdir" in settings:
             settings["workdir"] = self._below(settings["workdir"])
         for name in ("python", "venv"):
@@ -355,7 +365,7 @@ class _Reader:
     def _roles(self) -> tuple[Role, ...]:
         """The roles that have tasks, in the order written; a job without tasks is a fault."""
         faults, top = self.faults, self.top
-        node = top.get("roles", Node({}))
+        node = top.get("roles", ConfigNode({}))
         if not isinstance(node.value, dict):
             faults.add_kind(node, "roles", "expected a mapping, as in worker: 4")
             return ()
@@ -389,7 +399,7 @@ class _Reader:
                 keys.add("drain", f'"drain" for {quoted(role.name)}', expected)
         return roles
 
-    def _role(self, name: str, line: int, keys: Values) -> Role:
+    def _role(self, name: str, line: int, keys: MappingValues) -> Role:
         count, sidecar = keys.get("count", 1), keys.get("sidecar")
         owner = keys if "command" in keys.nodes else self.top
         if "command" not in owner.nodes and count and not (keys.misspelt or self.top.misspelt):
@@ -425,19 +435,24 @@ class _Reader:
             ),
         )
 
-    def _limits(self, name: str, keys: Values) -> Mapping[str, Any]:
+    def _limits(self, name: str, keys: MappingValues) -> Mapping[str, Any]:
         """The limits in ``resources:`` of a role; that of GPUs becomes its ``gpus:``."""
         limits, requests = (keys.get("resources", {}).get(part, {}) for part in ("limits", "requests"))
         for key, least in requests.items():
             most = limits.get(key)
-            if (least != most) if key == _GPU else (most is not None and least > most):
+            if (least != most) if key == _GPU_RESOURCE else (most is not None and least > most):
                 expected = "expected at most the limit; as many GPUs as in limits:"
                 keys.add("resources", f"{key} of {name}: requests: and limits: do not fit", expected)
-        if requests.keys() - {_GPU}:
+        if requests.keys() - {_GPU_RESOURCE}:
             why = f"requests: of {name}: launch reserves no CPUs and no memory; limits: and slots limit tasks"
             self.notes.append(f"{self.faults.where(keys.line_of('resources'))}: {why}")
-        if _GPU in limits and keys.setdefault("gpus", limits[_GPU]) != limits[_GPU]:
-            keys.add("gpus", f"gpus of {name} differs from {_GPU} in limits:", "expected one of them")
+        if (
+            _GPU_RESOURCE in limits
+            and keys.setdefault("gpus", limits[_GPU_RESOURCE]) != limits[_GPU_RESOURCE]
+        ):
+            keys.add(
+                "gpus", f"gpus of {name} differs from {_GPU_RESOURCE} in limits:", "expected one of them"
+            )
         return {field: limits[key] for key, field in (("cpu", "cpus"), ("memory", "memory")) if key in limits}
 
     def _note_name(self, name: str, line: int) -> None:
@@ -465,15 +480,15 @@ class _Reader:
             self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
 
 
-def _role_mapping(node: Node) -> Node:
+def _role_mapping(node: ConfigNode) -> ConfigNode:
     """The mapping of a role; ``worker: 4`` is short for ``worker: {count: 4}``."""
     return node._replace(value={"count": node}) if isinstance(node.value, str) else node
 
 
-def _overlaid(node: Node, roles: Mapping[str, Any], faults: Faults) -> Node:
+def _overlaid(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> ConfigNode:
     """A job file with other roles, see `parse_job`."""
-    old = node.value.get("roles", Node({}))
-    if not isinstance(old.value, dict):  # a fault, which `_Reader` reports
+    old = node.value.get("roles", ConfigNode({}))
+    if not isinstance(old.value, dict):  # a fault, which `_JobFileReader` reports
         return node
     new_program = any(isinstance(role, dict) and "command" in role for role in roles.values())
     merged = {
@@ -483,7 +498,7 @@ def _overlaid(node: Node, roles: Mapping[str, Any], faults: Faults) -> Node:
     }
     for name, role in roles.items():
         keys = role if isinstance(role, dict) else {"count": role}
-        before = _role_mapping(merged.get(name, Node({})))
+        before = _role_mapping(merged.get(name, ConfigNode({})))
         if isinstance(before.value, dict):
             before = before._replace(value={**before.value, **schema.node_of(keys, faults).value})
         merged[name] = before

@@ -12,15 +12,15 @@ from launcher.common.text import did_you_mean
 from launcher.common.trusted_io import is_ours
 from launcher.config import schema, values
 from launcher.config.documents import is_tfjob, job_document
-from launcher.config.jobfile import _overlaid, _Reader
+from launcher.config.jobfile import _JobFileReader, _overlaid
 from launcher.config.options import NO_TARGET, Target
 from launcher.config.schema import (
-    Faults,
-    Key,
+    ConfigNode,
+    FaultList,
     Keys,
-    Node,
+    KeySpec,
+    MappingValues,
     Read,
-    Values,
     by_role,
     read_mapping,
     several,
@@ -38,12 +38,12 @@ def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[F
         kind: The kind of file.
         sections: Those that the file may have.
     """
-    found = (Key(row.key, row.help, _reader(row)) for row in rows if kind in row.given_in)
-    return table(*found, *(Key(section.name, section.help) for section in sections))
+    found = (KeySpec(row.key, row.help, _reader(row)) for row in rows if kind in row.given_in)
+    return table(*found, *(KeySpec(section.name, section.help) for section in sections))
 
 
 def _file_level(
-    written: Values,
+    written: MappingValues,
     rows: Sequence[Setting[Any]],
     sections: Sequence[FileSection],
     role_names: Sequence[str],
@@ -77,7 +77,7 @@ def _file_level(
 
 
 def _section_level(
-    section: FileSection, file: Values, role_names: Sequence[str], kind: SourceKind, folder: str
+    section: FileSection, file: MappingValues, role_names: Sequence[str], kind: SourceKind, folder: str
 ) -> Level:
     """Return what a section gives. Its head is given even if it has nothing else."""
     node, faults = file.nodes[section.name], file.faults
@@ -100,7 +100,7 @@ def _section_level(
     return level
 
 
-def _given(written: Values, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
+def _given(written: MappingValues, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
     """Return what a mapping gives for a row."""
     value, source = _resolved(row, written[row.key], folder), written.faults.where(written.line_of(row.key))
     return Given(value, source, kind, written_text(written.nodes[row.key]))
@@ -115,7 +115,7 @@ def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:
     return tuple(row.path(path, folder) for path in value) if row.repeatable else value
 
 
-def written_text(node: Node) -> str:
+def written_text(node: ConfigNode) -> str:
     """Return a value as it is written; of a list its items, of a mapping its keys."""
     if isinstance(node.value, (dict, list)):
         return ",".join(item if isinstance(item, str) else written_text(item) for item in node.value)
@@ -185,10 +185,10 @@ def read_job(
         folder: The folder of the file: paths in it are relative to this folder. Programs are not changed.
         target: What the command line says about a TFJob; other job files take no program.
     """
-    faults = Faults(source)
+    faults = FaultList(source)
     text = text.removeprefix("\ufeff")
     notes: Sequence[str]
-    node, notes = job_document(text, faults) if text or not roles else (Node({}), ())
+    node, notes = job_document(text, faults) if text or not roles else (ConfigNode({}), ())
     if node is not None and not isinstance(node.value, dict):
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
         node = None
@@ -204,7 +204,7 @@ def read_job(
     node = _overlaid(node, roles, faults) if roles else node
     keys = keys_of(rows, SourceKind.JOB_FILE)
     named = {section.name: schema.Section(section.help, None) for section in sections}  # type: ignore[arg-type]
-    reader = _Reader(node, faults, named, folder, notes, keys)
+    reader = _JobFileReader(node, faults, named, folder, notes, keys)
     found = reader._roles()
     names = tuple(reader.top["roles"].value) if found else ()
     level = _file_level(reader.top, rows, sections, names, SourceKind.JOB_FILE, folder)
@@ -238,7 +238,7 @@ def read_project(
 
     shown = schema.shown_path(path)
     folder = os.path.dirname(os.path.abspath(path))
-    text, faults = schema.read_text(path, "file of defaults", JobError), Faults(shown)
+    text, faults = schema.read_text(path, "file of defaults", JobError), FaultList(shown)
     if keys and keys[-1] not in text:  # faults of other programs' tables do not matter
         return None
     node = schema.parse_toml(text, keys, faults)

@@ -10,45 +10,55 @@ from launcher.common.cluster import literal
 from launcher.common.record import Record
 from launcher.config import values
 from launcher.config.options import Target
-from launcher.config.schema import Faults, Key, Node, Values, quoted, read_mapping, single, table, text_of
+from launcher.config.schema import (
+    ConfigNode,
+    FaultList,
+    KeySpec,
+    MappingValues,
+    quoted,
+    read_mapping,
+    single,
+    table,
+    text_of,
+)
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES
 
 #: The container that runs the program.
 _CONTAINER_NAME = "tensorflow"
-_GPU = "nvidia.com/gpu"
+_GPU_RESOURCE = "nvidia.com/gpu"
 _QUANTITIES: Mapping[str, Callable[[str], object]] = {
     "cpu": values.cpu_quantity,
     "memory": values.memory_quantity,
-    _GPU: values.whole(0, values.MOST_GPUS),
+    _GPU_RESOURCE: values.whole(0, values.MAX_GPUS),
 }
 #: When an image is pulled, in the words of Docker's option.
-_PULL = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
+_PULL_POLICIES = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
 #: Keys of templates: those that launch uses; those without which the program would do something else; those
 #: that launch sets in each pod.
-_USED = {"name", "env", "command", "args", "workingDir", "resources"}
-_NEEDED = {"envFrom", "initContainers"}
-_OF_LAUNCH = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
+_USED_KEYS = {"name", "env", "command", "args", "workingDir", "resources"}
+_NEEDED_KEYS = {"envFrom", "initContainers"}
+_LAUNCH_KEYS = {"imagePullPolicy", "restartPolicy", "stdin", "stdinOnce", "tty"}
 #: What the command of a container has for its variables: ``$$``, ``$(NAME)``.
 _VARIABLE = r"\$(?:\$|\(([^)]*)\))"
 #: Characters that all ``$(NAME)`` of a container bring: more than Linux takes for variables and arguments.
-_ROOM = 8 << 20
+_MAX_EXPANDED_CHARACTERS = 8 << 20
 
 
-class Template(Record):
+class PodTemplate(Record):
     """What a template says."""
 
     #: Keys of the role, and the line of the container.
-    role: dict[str, Node]
+    role: dict[str, ConfigNode]
     line: int
     #: Whether the container has a command of its own.
     commanded: bool
     #: What launch does not use, a template for Kubernetes.
-    rest: Node
+    rest: ConfigNode
     #: When the image is pulled; empty: it does not say.
     pull: str = ""
 
 
-def _words(node: Node, label: str, faults: Faults) -> Any:
+def _words(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """Read ``command:`` or ``args:``."""
     if not isinstance(node.value, list):
         return faults.add_kind(node, label, "expected a list, as in [python3, train.py]")
@@ -56,9 +66,9 @@ def _words(node: Node, label: str, faults: Faults) -> Any:
     return None if None in found else found
 
 
-def _resources(node: Node, label: str, faults: Faults) -> dict[str, dict[str, Node]]:
+def _resources(node: ConfigNode, label: str, faults: FaultList) -> dict[str, dict[str, ConfigNode]]:
     """Read ``limits:`` and ``requests:``; the quantities that launch knows are checked."""
-    found: dict[str, dict[str, Node]] = {}
+    found: dict[str, dict[str, ConfigNode]] = {}
     for part, quantities in mapping_of(node, label, faults).items():
         found[part] = {} if part == "claims" else mapping_of(quantities, part, faults)
         for name, quantity in found[part].items():
@@ -68,7 +78,7 @@ def _resources(node: Node, label: str, faults: Faults) -> dict[str, dict[str, No
     return found
 
 
-def mapping_of(node: Node, label: str, faults: Faults) -> dict[str, Node]:
+def mapping_of(node: ConfigNode, label: str, faults: FaultList) -> dict[str, ConfigNode]:
     """The mapping of a node; empty if it is another value, which is a fault."""
     if not isinstance(node.value, dict):
         faults.add_kind(node, label, "expected a mapping")
@@ -76,18 +86,18 @@ def mapping_of(node: Node, label: str, faults: Faults) -> dict[str, Node]:
     return node.value
 
 
-def any_keys(*names: str) -> list[Key]:
+def any_keys(*names: str) -> list[KeySpec]:
     """Keys whose values may be any."""
-    return [Key(name, "") for name in names]
+    return [KeySpec(name, "") for name in names]
 
 
 _CONTAINER = table(
-    Key("command", "", _words),
-    Key("args", "", _words),
-    Key("workingDir", "", single(values.one_line)),
-    Key("image", "", single(values.image)),
-    Key("imagePullPolicy", "", single(values.choice(*_PULL))),
-    Key("resources", "", _resources),
+    KeySpec("command", "", _words),
+    KeySpec("args", "", _words),
+    KeySpec("workingDir", "", single(values.one_line)),
+    KeySpec("image", "", single(values.image)),
+    KeySpec("imagePullPolicy", "", single(values.choice(*_PULL_POLICIES))),
+    KeySpec("resources", "", _resources),
     *any_keys(
         "name", "env", "envFrom", "lifecycle", "livenessProbe", "ports", "readinessProbe",
         "resizePolicy", "restartPolicy", "securityContext", "startupProbe", "stdin", "stdinOnce",
@@ -97,8 +107,12 @@ _CONTAINER = table(
 
 
 def read_template(
-    name: str, written: Node, target: Target, faults: Faults, leave: Callable[[str, Node], None]
-) -> Template | None:
+    name: str,
+    written: ConfigNode,
+    target: Target,
+    faults: FaultList,
+    leave: Callable[[str, ConfigNode], None],
+) -> PodTemplate | None:
     """Read the template of a type of replicas.
 
     Args:
@@ -124,20 +138,22 @@ def read_template(
         problem = f"{name} has {len(named) or 'no'} containers with the name {_CONTAINER_NAME}"
         faults.add(node.key_line, problem, "expected one, which runs the program")
         return None
-    reader = _Reader(target, faults, leave)
+    reader = _ContainerReader(target, faults, leave)
     return reader.template(written.value["template"].value, named[0], found)
 
 
-class _Reader:
+class _ContainerReader:
     """Reads one template."""
 
-    def __init__(self, target: Target, faults: Faults, leave: Callable[[str, Node], None]) -> None:
+    def __init__(self, target: Target, faults: FaultList, leave: Callable[[str, ConfigNode], None]) -> None:
         self._target, self._faults, self._leave = target, faults, leave
         self._in_pods = target.engine == "kubernetes"
         #: How many more characters ``$(NAME)`` may bring.
-        self._room = _ROOM
+        self._room = _MAX_EXPANDED_CHARACTERS
 
-    def template(self, template: Mapping[str, Node], own: Node, containers: list[Node]) -> Template:
+    def template(
+        self, template: Mapping[str, ConfigNode], own: ConfigNode, containers: list[ConfigNode]
+    ) -> PodTemplate:
         """See `read_template`.
 
         Args:
@@ -150,48 +166,53 @@ class _Reader:
         role, rest = self._limits(container)
         variables, late = self._variables(nodes.get("env"))
         if variables:
-            role["env"] = Node(variables, container.line_of("env"), container.line_of("env"))
+            role["env"] = ConfigNode(variables, container.line_of("env"), container.line_of("env"))
         role.update(self._command(container, variables, late))
         for key, ours in (("workingDir", "workdir"), *([("image", "image")] if images else [])):
             if key in container:
                 role[ours] = nodes[key]
-        used = _USED | ({"image"} if self._target.engine else set())
+        used = _USED_KEYS | ({"image"} if self._target.engine else set())
         rest.update(self._rest(nodes, used | ({"imagePullPolicy"} if images else set())))
-        rest.update({"env": Node([*late.values()])} if late else {})
-        spec = {**self._rest(template["spec"].value, {"containers"}), "containers": Node([Node(rest)])}
+        rest.update({"env": ConfigNode([*late.values()])} if late else {})
+        spec = {
+            **self._rest(template["spec"].value, {"containers"}),
+            "containers": ConfigNode([ConfigNode(rest)]),
+        }
         for other in containers:
             if other is own:
                 continue
             if self._in_pods and isinstance(other.value, dict):  # it serves the task, and ends with it
-                before = spec.get("initContainers", Node([]))
+                before = spec.get("initContainers", ConfigNode([]))
                 items = before.value if isinstance(before.value, list) else [before]
-                sidecar = other._replace(value={**other.value, "restartPolicy": Node("Always")})
-                spec["initContainers"] = Node([*items, sidecar])
+                sidecar = other._replace(value={**other.value, "restartPolicy": ConfigNode("Always")})
+                spec["initContainers"] = ConfigNode([*items, sidecar])
             else:
                 self._leave("other containers", other)
         metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
-        pod = Node({**metadata, "spec": Node(spec)}, own.line, own.line)
-        pull = _PULL[container["imagePullPolicy"]] if images and "imagePullPolicy" in container else ""
-        return Template(role, own.line, "command" in nodes, pod, pull)
+        pod = ConfigNode({**metadata, "spec": ConfigNode(spec)}, own.line, own.line)
+        pull = (
+            _PULL_POLICIES[container["imagePullPolicy"]] if images and "imagePullPolicy" in container else ""
+        )
+        return PodTemplate(role, own.line, "command" in nodes, pod, pull)
 
-    def _rest(self, part: Mapping[str, Node], used: Collection[str]) -> dict[str, Node]:
+    def _rest(self, part: Mapping[str, ConfigNode], used: Collection[str]) -> dict[str, ConfigNode]:
         """What launch does not use of a part of a template: for Kubernetes; else it is named or refused."""
         found = {}
         for key, node in part.items():
-            if key not in used and self._in_pods and key not in _OF_LAUNCH:
+            if key not in used and self._in_pods and key not in _LAUNCH_KEYS:
                 found[key] = node
-            elif key in _NEEDED and not self._in_pods:
+            elif key in _NEEDED_KEYS and not self._in_pods:
                 self._faults.add(node.key_line, f"{key}: launch can't apply it here", "expected --kubernetes")
             elif key not in used:
                 self._leave("image without --docker or --kubernetes" if key == "image" else key, node)
         return found
 
     def _command(
-        self, container: Values, variables: Mapping[str, Node], late: Collection[str]
-    ) -> dict[str, Node]:
+        self, container: MappingValues, variables: Mapping[str, ConfigNode], late: Collection[str]
+    ) -> dict[str, ConfigNode]:
         """The command of a container; if it has none, that of the command line with its arguments."""
         known = {name: node.value for name, node in variables.items()}
-        at = container.nodes.get("command", Node(None, container.line, container.line))
+        at = container.nodes.get("command", ConfigNode(None, container.line, container.line))
         words = [*container.get("command", ()), *container.get("args", ())]
         for name in {*re.findall(_VARIABLE, " ".join(words))} & {*late}:
             expected = f"expected a shell, as in [sh, -c, '... ${name}']"
@@ -201,16 +222,16 @@ class _Reader:
             if not self._target.program:
                 return {}
             found = [*self._target.program, *found]
-        return {"command": Node([Node(word, at.line) for word in found], at.line, at.key_line)}
+        return {"command": ConfigNode([ConfigNode(word, at.line) for word in found], at.line, at.key_line)}
 
-    def _limits(self, container: Values) -> tuple[dict[str, Node], dict[str, Node]]:
+    def _limits(self, container: MappingValues) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
         """The GPUs and limits of a role, without limits if it runs in no container; what is left of them."""
-        role: dict[str, Node] = {}
-        limits: dict[str, Node] = {}
-        left: dict[str, dict[str, Node]] = {}
+        role: dict[str, ConfigNode] = {}
+        limits: dict[str, ConfigNode] = {}
+        left: dict[str, dict[str, ConfigNode]] = {}
         for part, quantities in container.get("resources", {}).items():
             for name, quantity in quantities.items():
-                if name == _GPU:
+                if name == _GPU_RESOURCE:
                     role["gpus"] = quantity
                 elif part == "limits" and self._target.engine and name in _QUANTITIES:
                     limits[name] = quantity
@@ -220,11 +241,11 @@ class _Reader:
                     self._leave(f"{name} in {part}", quantity)
         line = container.line_of("resources")
         if limits:
-            role["resources"] = Node({"limits": Node(limits, line, line)}, line, line)
-        more = {part: Node(quantities) for part, quantities in left.items()}
-        return role, ({"resources": Node(more)} if more else {})
+            role["resources"] = ConfigNode({"limits": ConfigNode(limits, line, line)}, line, line)
+        more = {part: ConfigNode(quantities) for part, quantities in left.items()}
+        return role, ({"resources": ConfigNode(more)} if more else {})
 
-    def _variables(self, env: Node | None) -> tuple[dict[str, Node], dict[str, Node]]:
+    def _variables(self, env: ConfigNode | None) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
         """The variables of a container, with the values of those before them in ``$(NAME)``.
 
         Returns:
@@ -233,9 +254,9 @@ class _Reader:
         faults = self._faults
         if env is not None and not isinstance(env.value, list):
             faults.add_kind(env, "env", "expected a list, as in - name: NAME")
-        found: dict[str, Node] = {}
+        found: dict[str, ConfigNode] = {}
         known: dict[str, str] = {}
-        late: dict[str, Node] = {}
+        late: dict[str, ConfigNode] = {}
         for item in env.value if env is not None and isinstance(env.value, list) else ():
             name = name_of(item)
             if not name:
@@ -250,13 +271,13 @@ class _Reader:
                     problem = f"variable {name} is not known here: it is a valueFrom of Kubernetes"
                     faults.add(item.line, problem, f"expected -x {name}=VALUE, or value:")
             else:
-                value = item.value.get("value", Node("", item.line))
+                value = item.value.get("value", ConfigNode("", item.line))
                 text = text_of(value, f"variable {quoted(name)}", faults) or ""
                 if {*re.findall(_VARIABLE, text)} & late.keys():
                     late[name] = item
                 else:
                     known[name] = self._expanded(text, known, value.line)
-                    found[name] = Node(known[name], value.line, item.line)
+                    found[name] = ConfigNode(known[name], value.line, item.line)
         return found, late
 
     def _expanded(self, text: str, variables: Mapping[str, str], line: int) -> str:
@@ -275,12 +296,12 @@ class _Reader:
 
         found = re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))
         if before >= 0 > self._room:
-            expected = f"expected at most {_ROOM >> 20} MiB from $(NAME)"
+            expected = f"expected at most {_MAX_EXPANDED_CHARACTERS >> 20} MiB from $(NAME)"
             self._faults.add(line, "the variables in env and command become too long", expected)
         return found
 
 
-def name_of(node: Node) -> str:
+def name_of(node: ConfigNode) -> str:
     """``name:`` of an item of a list; empty: it has none."""
     found = node.value.get("name", node).value if isinstance(node.value, dict) else ""
     return found if isinstance(found, str) else ""

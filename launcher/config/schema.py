@@ -1,8 +1,8 @@
 """YAML or TOML -> values, by tables of keys; collects all faults of one input, with their lines.
 
-A `Node` is a value as it was written, and its line. PyYAML constructs no objects: a tag runs no code, and
-each value stays the text that was written (a host may be called ``no``). Aliases are refused: expanded, they
-could be gigabytes.
+A `ConfigNode` is a value as it was written, and its line. PyYAML constructs no objects: a tag runs no code,
+and each value stays the text that was written (a host may be called ``no``). Aliases are refused: expanded,
+they could be gigabytes.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from launcher.common.trusted_io import read_most, read_regular, similar_file
 T = TypeVar("T")
 
 #: Paths of descriptors that the caller has opened.
-_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+_DESCRIPTOR_PATHS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 #: Largest number of faults that are shown: a binary file has thousands.
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 #: Largest number of characters of an offending text that are shown.
-MOST_QUOTED = 80
+MAX_QUOTED_CHARACTERS = 80
 #: Characters of a large YAML file.
-_LARGE = 100_000
+_LARGE_FILE_CHARACTERS = 100_000
 #: The tags of YAML's own types.
-_CORE = "tag:yaml.org,2002:"
+_CORE_TAG_PREFIX = "tag:yaml.org,2002:"
 #: Characters that can't be in arguments or environments of programs.
-_UNFIT = re.compile("[\x00\ud800-\udfff]")
+_UNFIT_CHARACTERS = re.compile("[\x00\ud800-\udfff]")
 #: Two escapes of JSON that are one character.
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 #: A line of TOML that begins a table, or has a key.
 _TOML_TABLE = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)")
 _TOML_KEY = re.compile(r"""([\w.'" \t-]+)=""")
 #: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
-_MOST_KEYS = 10
+_MAX_DOTTED_KEYS = 10
 
 
-class Node(Record):
+class ConfigNode(Record):
     """A value as it was written: a text, ``None``, a list of nodes, or a dict of nodes."""
 
     value: Any
@@ -52,7 +52,7 @@ class Node(Record):
     kind: str = "str"
 
 
-def plain(node: Node) -> Any:
+def plain(node: ConfigNode) -> Any:
     """The value with the types that YAML or TOML gives its texts, as JSON has it."""
     if isinstance(node.value, dict):
         return {name: plain(value) for name, value in node.value.items()}
@@ -67,10 +67,11 @@ def plain(node: Node) -> Any:
 
 def quoted(text: str) -> str:
     """``text`` in double quotes, with escapes for control characters, shortened."""
-    return f'"{escape_controls(text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "...")}"'
+    shown = text if len(text) <= MAX_QUOTED_CHARACTERS else text[: MAX_QUOTED_CHARACTERS - 3] + "..."
+    return f'"{escape_controls(shown)}"'
 
 
-class Faults:
+class FaultList:
     """The faults of one input, by line.
 
     Args:
@@ -93,12 +94,12 @@ class Faults:
     def add(self, line: int, problem: str, expected: str = "") -> None:
         """Add a fault: the problem, with the text quoted, and ``expected ...``."""
         self._count += 1
-        if len(self._found) < MOST_FAULTS:
+        if len(self._found) < MAX_FAULTS:
             self._found[Fault(self.where(line), problem, expected)] = line
         else:
             self._more += 1
 
-    def add_kind(self, node: Node, label: str, expected: str) -> None:
+    def add_kind(self, node: ConfigNode, label: str, expected: str) -> None:
         """Add the fault that a node is a text, a list, a mapping or empty, and should not be."""
         value = node.value
         kind = "is a mapping" if isinstance(value, dict) else "is a list"
@@ -123,7 +124,7 @@ class Faults:
             return None
 
     def all(self) -> tuple[Fault, ...]:
-        """Each fault once, in the order of the lines; at most `MOST_FAULTS`."""
+        """Each fault once, in the order of the lines; at most `MAX_FAULTS`."""
         faults = sorted(self._found, key=lambda fault: self._found[fault])
         more = [Fault(self.source, f"and {self._more} more faults")] if self._more else []
         return (*faults, *more)
@@ -137,15 +138,15 @@ class Faults:
 # ---------------------------------------------------------------------- tables of keys
 
 #: Converts a node, for the key with this label; or adds faults and returns ``None``.
-Read = Callable[[Node, str, Faults], Any]
+Read = Callable[[ConfigNode, str, FaultList], Any]
 
 
-def as_written(node: Node, label: str, faults: Faults) -> Node:
+def as_written(node: ConfigNode, label: str, faults: FaultList) -> ConfigNode:
     """Return the node, which the caller of `read_mapping` converts."""
     return node
 
 
-class Key(Record):
+class KeySpec(Record):
     """One key of a mapping."""
 
     name: str
@@ -154,10 +155,10 @@ class Key(Record):
     read: Read = as_written
 
 
-Keys = dict[str, Key]
+Keys = dict[str, KeySpec]
 
 #: Names of keys in files of other programs -> ours.
-_OTHER_NAMES = {
+_FOREIGN_KEYS = {
     other: name
     for name, others in {
         "command": "program cmd script entrypoint executable run main",
@@ -179,30 +180,32 @@ _OTHER_NAMES = {
     for other in others.split()
 }
 #: Names that other inventories have for the address that ssh connects to: ours is the host's name.
-_ADDRESSES = ("ip", "addr", "ansible_host", "ansible_ssh_host")
-_SSH_KEY = "expected IdentityFile for this host in ~/.ssh/config"
+_FOREIGN_ADDRESS_KEYS = ("ip", "addr", "ansible_host", "ansible_ssh_host")
+_SSH_KEY_ADVICE = "expected IdentityFile for this host in ~/.ssh/config"
 #: What to write instead of a key for which there is none of ours.
-_ADVICE = {
+_KEY_ADVICE = {
     "args": 'expected the arguments in "command", as in [train.py, --epochs, 3]',
     "module": 'expected "command", as in [-m, package.module]',
-    **dict.fromkeys(("identity_file", "identityfile", "ssh_key", "key", "private_key", "password"), _SSH_KEY),
+    **dict.fromkeys(
+        ("identity_file", "identityfile", "ssh_key", "key", "private_key", "password"), _SSH_KEY_ADVICE
+    ),
 }
 
 
-def table(*keys: Key) -> Keys:
+def table(*keys: KeySpec) -> Keys:
     """Keys by name."""
     return {key.name: key for key in keys}
 
 
-class Values(dict[str, Any]):
+class MappingValues(dict[str, Any]):
     """The converted values of a mapping. A value with a fault is in ``nodes`` only."""
 
-    def __init__(self, line: int, faults: Faults) -> None:
+    def __init__(self, line: int, faults: FaultList) -> None:
         super().__init__()
         self.line = line
         self.faults = faults
         #: The node of each key that is written.
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, ConfigNode] = {}
         #: Whether a key is unknown: it may be a misspelt key, which must not be reported as missing as well.
         self.misspelt = False
 
@@ -220,8 +223,12 @@ class Values(dict[str, Any]):
 
 
 def read_mapping(
-    node: Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: "", owner: str = ""
-) -> Values:
+    node: ConfigNode,
+    keys: Keys,
+    faults: FaultList,
+    elsewhere: Callable[[str], str] = lambda key: "",
+    owner: str = "",
+) -> MappingValues:
     """Convert a mapping by its table.
 
     Args:
@@ -231,11 +238,11 @@ def read_mapping(
         elsewhere: gives the advice for an unknown key that belongs elsewhere; empty: there is none.
         owner: follows each key in faults: ``of worker``.
     """
-    values = Values(node.line, faults)
+    values = MappingValues(node.line, faults)
     for name, value in node.value.items():
         if name not in keys:
             # Suggestions take time, and a file with so many faults is of another kind.
-            hint = elsewhere(name) or (_suggestion(name, value, keys) if len(faults) < MOST_FAULTS else "")
+            hint = elsewhere(name) or (_suggestion(name, value, keys) if len(faults) < MAX_FAULTS else "")
             faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
             continue
@@ -246,19 +253,21 @@ def read_mapping(
     return values
 
 
-def _suggestion(name: str, value: Node, keys: Keys) -> str:
+def _suggestion(name: str, value: ConfigNode, keys: Keys) -> str:
     """What to write instead of an unknown key."""
     word = name.lower().replace("-", "_")
-    if word in _ADDRESSES and "address" in keys:
-        written = escape_controls(value.value[:MOST_QUOTED]) if isinstance(value.value, str) else "it"
+    if word in _FOREIGN_ADDRESS_KEYS and "address" in keys:
+        written = (
+            escape_controls(value.value[:MAX_QUOTED_CHARACTERS]) if isinstance(value.value, str) else "it"
+        )
         connected = f"expected {written} as the name, which ssh connects to; or HostName in ~/.ssh/config"
         return f'{connected}; "address" is for other tasks'
-    if _OTHER_NAMES.get(word) in keys:
-        return f'expected "{_OTHER_NAMES[word]}"'
-    return _ADVICE.get(word) or did_you_mean(name, tuple(keys))
+    if _FOREIGN_KEYS.get(word) in keys:
+        return f'expected "{_FOREIGN_KEYS[word]}"'
+    return _KEY_ADVICE.get(word) or did_you_mean(name, tuple(keys))
 
 
-def text_of(node: Node, label: str, faults: Faults) -> str | None:
+def text_of(node: ConfigNode, label: str, faults: FaultList) -> str | None:
     """The text of a value; if it is a list, a mapping or empty, add a fault and return ``None``."""
     if isinstance(node.value, str):
         return node.value
@@ -269,7 +278,7 @@ def text_of(node: Node, label: str, faults: Faults) -> str | None:
 def single(read: Callable[[str], Any]) -> Read:
     """A reader of one value: ``read`` converts its text, or raises ``ValueError("expected ...")``."""
 
-    def value(node: Node, label: str, faults: Faults) -> Any:
+    def value(node: ConfigNode, label: str, faults: FaultList) -> Any:
         text = text_of(node, label, faults)
         return None if text is None else faults.check(node.line, label, text, read)
 
@@ -292,17 +301,17 @@ def several(
         pairs: a mapping may be written in its place: ``zone: a`` is ``zone=a``.
     """
 
-    def values(node: Node, label: str, faults: Faults) -> Any:
+    def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
         items = node.value
         if isinstance(items, dict) and pairs:
             named = [(name, text_of(value, label, faults)) for name, value in items.items()]
-            items = [Node(f"{name}={text}", node.line) for name, text in named if text is not None]
+            items = [ConfigNode(f"{name}={text}", node.line) for name, text in named if text is not None]
         elif not isinstance(items, list):
             text = text_of(node, label, faults)
             parts = None if text is None else faults.check(node.line, label, text, split)
             if parts is None:
                 return None
-            items = [Node(part, node.line) for part in parts]
+            items = [ConfigNode(part, node.line) for part in parts]
         found = [single(read)(item, label, faults) for item in items]
         texts = [item.value for item in items]
         if None not in found and len(set(texts)) < len(texts):
@@ -316,7 +325,7 @@ def several(
 def named(read: Callable[[str], str]) -> Read:
     """A reader of a mapping of names, which ``read`` checks, to texts."""
 
-    def texts(node: Node, label: str, faults: Faults) -> Any:
+    def texts(node: ConfigNode, label: str, faults: FaultList) -> Any:
         if not isinstance(node.value, dict):
             return faults.add_kind(node, label, "expected NAME: VALUE lines")
         pairs = []
@@ -331,7 +340,7 @@ def named(read: Callable[[str], str]) -> Read:
 def by_role(read: Read) -> Read:
     """A reader of one value for every role (its name is empty), or of a mapping of roles to values."""
 
-    def limits(node: Node, label: str, faults: Faults) -> Any:
+    def limits(node: ConfigNode, label: str, faults: FaultList) -> Any:
         if not isinstance(node.value, dict):
             found = read(node, label, faults)
             return None if found is None else (("", found),)
@@ -344,7 +353,7 @@ def by_role(read: Read) -> Read:
 def mapping(keys: Keys, expected: str) -> Read:
     """A reader of a mapping by a table; anything else is a fault with ``expected``."""
 
-    def values(node: Node, label: str, faults: Faults) -> Any:
+    def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
         if not isinstance(node.value, dict):
             return faults.add_kind(node, label, expected)
         return read_mapping(node, keys, faults)
@@ -357,7 +366,7 @@ class Section(Record):
 
     help: str
     #: Converts the node to settings of the transport; gets the names of the file's roles, and adds faults.
-    read: Callable[[Node, Sequence[str], Faults], Any]
+    read: Callable[[ConfigNode, Sequence[str], FaultList], Any]
 
 
 # ---------------------------------------------------------------------- files, YAML, TOML
@@ -376,7 +385,7 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
     """
     shown, data = shown_path(path), b""
     try:
-        if path.startswith(_DESCRIPTORS):
+        if path.startswith(_DESCRIPTOR_PATHS):
             with open(path, "rb") as file:
                 data = read_most(file)
         else:
@@ -397,7 +406,7 @@ def shown_path(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def parse_yaml(text: str, faults: Faults) -> list[Node]:
+def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
     """Return the documents in ``text`` that are not empty.
 
     Returns:
@@ -409,7 +418,7 @@ def parse_yaml(text: str, faults: Faults) -> list[Node]:
     try:
         quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but its messages are terse
         roots = yaml.compose_all(
-            _without_tabs(text), Loader=yaml.SafeLoader if len(text) <= _LARGE else quick
+            _without_tabs(text), Loader=yaml.SafeLoader if len(text) <= _LARGE_FILE_CHARACTERS else quick
         )
         nodes = [_node(root, 0, faults, set()) for root in roots]
         return [node for node in nodes if node.value is not None] if len(faults) == before else []
@@ -433,24 +442,24 @@ def _without_tabs(text: str) -> str:
     return text.replace("\t", " ")  # strings of JSON have none
 
 
-def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
+def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> ConfigNode:
     line = int(node.start_mark.line) + 1
-    made = Node(None, line, key_line or line)
+    made = ConfigNode(None, line, key_line or line)
     if id(node) in seen:
         faults.add(line, "aliases (*NAME) are not supported", "write the value at each place")
         return made
     seen.add(id(node))
-    if not node.tag.startswith(_CORE):
+    if not node.tag.startswith(_CORE_TAG_PREFIX):
         faults.add(line, f"tag {quoted(node.tag)}", "expected a value without a tag")
     if node.id == "sequence":
         return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
         text = _with_joined_surrogates(str(node.value))
         _check_fit(text, line, faults)
-        if node.tag == f"{_CORE}null":
+        if node.tag == f"{_CORE_TAG_PREFIX}null":
             return made
-        return made._replace(value=text, kind=node.tag.removeprefix(_CORE))
-    found: dict[str, Node] = {}
+        return made._replace(value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
+    found: dict[str, ConfigNode] = {}
     for key, value in node.value:
         at = int(key.start_mark.line) + 1
         if key.id != "scalar":
@@ -470,12 +479,12 @@ def _with_joined_surrogates(text: str) -> str:
     return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
-def _check_fit(text: str, line: int, faults: Faults) -> None:
-    if _UNFIT.search(text):
+def _check_fit(text: str, line: int, faults: FaultList) -> None:
+    if _UNFIT_CHARACTERS.search(text):
         faults.add(line, f"{quoted(text)} contains a NUL or an unpaired surrogate")
 
 
-def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
+def _add_syntax_fault(text: str, error: Exception, faults: FaultList) -> None:
     """Add the fault of a text that is not YAML, at the line where the faulty part begins."""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
     mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
@@ -493,7 +502,7 @@ def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
     faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
 
 
-def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
+def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode | None:
     """A table of a TOML document; ``None``: it has no such table, or has faults, which were added.
 
     Args:
@@ -517,8 +526,8 @@ def parse_toml(text: str, table: Sequence[str], faults: Faults) -> Node | None:
 
 
 def _toml_table(
-    value: Any, table: Sequence[str], lines: Mapping[tuple[str, ...], int], faults: Faults
-) -> Node | None:
+    value: Any, table: Sequence[str], lines: Mapping[tuple[str, ...], int], faults: FaultList
+) -> ConfigNode | None:
     """See `parse_toml`."""
     for number, key in enumerate(table, 1):
         value = value.get(key)
@@ -536,7 +545,7 @@ def _toml_table(
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
     """The line of each key and table, found by its look: tomllib gives no lines.
 
-    A key is a path of at most `_MOST_KEYS` names.
+    A key is a path of at most `_MAX_DOTTED_KEYS` names.
     """
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
@@ -548,7 +557,7 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
             path = (*table, *_toml_path(key[1]))
         else:
             continue
-        for length in range(1, min(len(path), _MOST_KEYS) + 1):
+        for length in range(1, min(len(path), _MAX_DOTTED_KEYS) + 1):
             found.setdefault(path[:length], number)
     return found
 
@@ -559,11 +568,11 @@ def _toml_path(dotted: str) -> tuple[str, ...]:
 
 def node_of(
     value: Any,
-    faults: Faults,
+    faults: FaultList,
     lines: Mapping[tuple[str, ...], int] = {},
     path: tuple[str, ...] = (),
     line: int = 0,
-) -> Node:
+) -> ConfigNode:
     """A JSON or TOML value as a node.
 
     Args:
@@ -577,9 +586,9 @@ def node_of(
     if isinstance(value, dict):
         items = value.items()
         found = {str(key): node_of(each, faults, lines, (*path, str(key)), line) for key, each in items}
-        return Node(found, line, line)
+        return ConfigNode(found, line, line)
     if isinstance(value, list):
-        return Node([node_of(each, faults, lines, path, line) for each in value], line, line)
+        return ConfigNode([node_of(each, faults, lines, path, line) for each in value], line, line)
     text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     _check_fit(text or "", line, faults)
-    return Node(text, line, line, type(value).__name__)
+    return ConfigNode(text, line, line, type(value).__name__)

@@ -25,7 +25,7 @@ from launcher.config.values import choice, positive_duration, role_name, whole
 from launcher.job import MAX_TASKS, RESTART_CHOICES, Host, Program
 
 if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import Faults, Node
+    from launcher.config.schema import ConfigNode, FaultList
 
 #: A launch that may have other machines among its hosts.
 OTHER_MACHINES = Need("other machines, and none is named", "expected --hosts")
@@ -77,19 +77,19 @@ def _descriptor(text: str) -> int:
     return int(text)
 
 
-def _read_variables(node: Node, label: str, faults: Faults) -> Any:
+def _read_variables(node: ConfigNode, label: str, faults: FaultList) -> Any:
     from launcher.config.schema import named
 
     return named(values.env_name)(node, label, faults)
 
 
-def _read_modules(node: Node, label: str, faults: Faults) -> Any:
+def _read_modules(node: ConfigNode, label: str, faults: FaultList) -> Any:
     from launcher.config.schema import several
 
     return several(values.module, values.comma_separated)(node, label, faults)
 
 
-def _read_hosts(node: Node, label: str, faults: Faults) -> Any:
+def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
     if isinstance(node.value, str):
         return faults.check(node.line, label, node.value, values.one_line)
     from launcher.config.hostfile import read_host_list
@@ -97,13 +97,13 @@ def _read_hosts(node: Node, label: str, faults: Faults) -> Any:
     return read_host_list(node, faults)
 
 
-def _read_command(node: Node, label: str, faults: Faults) -> Any:
+def _read_command(node: ConfigNode, label: str, faults: FaultList) -> Any:
     from launcher.config.jobfile import _program as read_program
 
     return read_program(node, label, faults)
 
 
-def _as_written(node: Node, label: str, faults: Faults) -> Any:
+def _as_written(node: ConfigNode, label: str, faults: FaultList) -> Any:
     return node
 
 
@@ -144,7 +144,7 @@ WORKERS: Setting[int | None] = Setting(
 CHIEF = Setting("chief", switch, "add a chief", default=False, given_in=_COUNTS)
 EVALUATOR = Setting("evaluator", switch, "add an evaluator", default=False, given_in=_COUNTS)
 GPUS: Setting[int | None] = Setting(
-    "gpus", whole(0, values.MOST_GPUS), "GPUs per task (ps tasks get none)", metavar="N", default=None,
+    "gpus", whole(0, values.MAX_GPUS), "GPUs per task (ps tasks get none)", metavar="N", default=None,
     given_in=_COUNTS,
 )  # fmt: skip
 HOSTS: Setting[str | tuple[Host, ...] | None] = Setting(

@@ -10,8 +10,18 @@ from collections.abc import Mapping
 from launcher.common.text import did_you_mean
 from launcher.config import values
 from launcher.config.options import Target
-from launcher.config.pod_template import Template, any_keys, mapping_of, read_template
-from launcher.config.schema import Faults, Key, Node, Values, mapping, quoted, read_mapping, single, table
+from launcher.config.pod_template import PodTemplate, any_keys, mapping_of, read_template
+from launcher.config.schema import (
+    ConfigNode,
+    FaultList,
+    KeySpec,
+    MappingValues,
+    mapping,
+    quoted,
+    read_mapping,
+    single,
+    table,
+)
 from launcher.job import CHIEF_ROLES, MAX_TASKS
 
 #: The versions whose TFJobs have the form of the last one.
@@ -19,39 +29,39 @@ _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v1beta2", "kubeflow.org/v1beta1", 
 #: The types of replicas; in lower case they are the names of roles.
 _TYPES = ("Chief", "Master", "PS", "Worker", "Evaluator")
 #: Restarts of a TFJob that sets no limit. (A task that fails in the same way each time starts twice again.)
-_RESTARTS = "1000"
+_DEFAULT_RESTARTS = "1000"
 
 # ---------------------------------------------------------------------- keys
 
 
 _COUNT = single(values.whole(0, MAX_TASKS))
-_SECONDS = single(values.whole(1, values.MOST_DAYS * 86_400))
+_SECONDS = single(values.whole(1, values.MAX_DAYS * 86_400))
 _POLICY = table(
-    Key("cleanPodPolicy", "", single(values.choice("All", "Running", "None"))),
-    Key("activeDeadlineSeconds", "", _SECONDS),
-    Key("backoffLimit", "", _COUNT),
+    KeySpec("cleanPodPolicy", "", single(values.choice("All", "Running", "None"))),
+    KeySpec("activeDeadlineSeconds", "", _SECONDS),
+    KeySpec("backoffLimit", "", _COUNT),
     *any_keys("suspend", "ttlSecondsAfterFinished", "schedulingPolicy", "managedBy"),
 )
 _SPEC = table(
     *any_keys("tfReplicaSpecs", "enableDynamicWorker"),
-    Key("successPolicy", "", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
-    Key("runPolicy", "", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
+    KeySpec("successPolicy", "", single(values.matching("|AllWorkers", 'expected AllWorkers, or ""'))),
+    KeySpec("runPolicy", "", mapping(_POLICY, "expected a mapping, as in cleanPodPolicy: Running")),
     *_POLICY.values(),  # where earlier versions have them
 )
 _TFJOB = table(
-    Key("apiVersion", "", single(values.choice(*_VERSIONS))),
-    Key("spec", "", mapping(_SPEC, "expected a mapping with tfReplicaSpecs:")),
+    KeySpec("apiVersion", "", single(values.choice(*_VERSIONS))),
+    KeySpec("spec", "", mapping(_SPEC, "expected a mapping with tfReplicaSpecs:")),
     *any_keys("kind", "metadata", "status"),
 )
 _REPLICAS = table(
-    Key("replicas", "", _COUNT),
-    Key("restartPolicy", "", single(values.choice("Never", "OnFailure", "Always", "ExitCode"))),
+    KeySpec("replicas", "", _COUNT),
+    KeySpec("restartPolicy", "", single(values.choice("Never", "OnFailure", "Always", "ExitCode"))),
     *any_keys("template"),
 )
 # ---------------------------------------------------------------------- the file
 
 
-def job_of(node: Node, target: Target, faults: Faults) -> tuple[Node, list[str]]:
+def job_of(node: ConfigNode, target: Target, faults: FaultList) -> tuple[ConfigNode, list[str]]:
     """The job file that does the same as a TFJob, and notes for the user.
 
     Args:
@@ -66,13 +76,13 @@ def job_of(node: Node, target: Target, faults: Faults) -> tuple[Node, list[str]]
 class _TFJob:
     """Makes the job file of one TFJob."""
 
-    def __init__(self, target: Target, faults: Faults) -> None:
+    def __init__(self, target: Target, faults: FaultList) -> None:
         self._target, self._faults = target, faults
         #: What launch does not use -> its lines.
         self._unused: dict[str, list[int]] = {}
         self._notes: list[str] = []
         #: What each type of replicas says of its pods.
-        self._templates: dict[str, Template] = {}
+        self._templates: dict[str, PodTemplate] = {}
 
     def notes(self) -> list[str]:
         """Notes for the user; one names all that is not used."""
@@ -85,10 +95,10 @@ class _TFJob:
         unused = f"of the TFJob launch does not use {', '.join(names)}: docs/tfjob.md"
         return self._notes + ([unused] if names else [])
 
-    def _leave(self, name: str, node: Node) -> None:
+    def _leave(self, name: str, node: ConfigNode) -> None:
         self._unused.setdefault(name, []).append(node.key_line or node.line)
 
-    def job(self, node: Node) -> Node:
+    def job(self, node: ConfigNode) -> ConfigNode:
         """The job file."""
         faults, top = self._faults, read_mapping(node, _TFJOB, self._faults, owner="of the TFJob")
         for key, expected in (("apiVersion", _VERSIONS[0]), ("spec", "spec.tfReplicaSpecs")):
@@ -100,42 +110,48 @@ class _TFJob:
         spec = top.get("spec")
         if spec is None:
             return node
-        policy = spec.get("runPolicy", Values(spec.line, faults))
+        policy = spec.get("runPolicy", MappingValues(spec.line, faults))
         for key in _POLICY.keys() & spec.nodes.keys() - policy.nodes.keys():
             policy.nodes[key] = spec.nodes[key]
             policy.update(spec.some(key))
         roles = self._roles(spec)
         self._check_programs()
         at = spec.line_of("tfReplicaSpecs")
-        return Node(
+        return ConfigNode(
             {
-                "roles": Node(roles, at, at),
-                **self._engine(top.nodes.get("metadata", Node({}))),
+                "roles": ConfigNode(roles, at, at),
+                **self._engine(top.nodes.get("metadata", ConfigNode({}))),
                 **self._restarts(roles, policy),
                 **self._end(roles, spec, policy),
             }
         )
 
-    def _engine(self, metadata: Node) -> dict[str, Node]:
+    def _engine(self, metadata: ConfigNode) -> dict[str, ConfigNode]:
         """The settings of containers, which have the files of their images only, as pods have."""
         pull = [found.pull for found in self._templates.values() if found.pull]
-        settings = {"pull": Node(pull[-1])} if pull else {}
+        settings = {"pull": ConfigNode(pull[-1])} if pull else {}
         if self._target.engine == "docker":
-            settings["no_mount"] = Node("true")
+            settings["no_mount"] = ConfigNode("true")
         elif self._target.engine:
             namespace = mapping_of(metadata, "metadata", self._faults).get("namespace")
             settings.update({} if namespace is None else {"namespace": namespace})
-            settings["pods"] = Node({name.lower(): found.rest for name, found in self._templates.items()})
-        return {self._target.engine: Node(settings)} if self._target.engine else {}
+            settings["pods"] = ConfigNode(
+                {name.lower(): found.rest for name, found in self._templates.items()}
+            )
+        return {self._target.engine: ConfigNode(settings)} if self._target.engine else {}
 
-    def _end(self, roles: Mapping[str, Node], spec: Values, policy: Values) -> dict[str, Node]:
+    def _end(
+        self, roles: Mapping[str, ConfigNode], spec: MappingValues, policy: MappingValues
+    ) -> dict[str, ConfigNode]:
         """The settings of the end of the job."""
         job = {}
         if "activeDeadlineSeconds" in policy:
             job["timeout"] = policy.nodes["activeDeadlineSeconds"]
         if "worker" in roles and not roles.keys() & {*CHIEF_ROLES}:
             every = spec.get("successPolicy") == "AllWorkers"
-            job["done_when"] = Node("workers" if every else "chief", spec.line, spec.line_of("successPolicy"))
+            job["done_when"] = ConfigNode(
+                "workers" if every else "chief", spec.line, spec.line_of("successPolicy")
+            )
         elif spec.get("successPolicy"):
             self._leave("successPolicy, as there is a chief", spec.nodes["successPolicy"])
         for key in ("ttlSecondsAfterFinished", "schedulingPolicy", "managedBy", "suspend"):
@@ -147,9 +163,11 @@ class _TFJob:
             self._leave("cleanPodPolicy: None", policy.nodes["cleanPodPolicy"])
         return job
 
-    def _restarts(self, roles: Mapping[str, Node], policy: Values) -> dict[str, Node]:
+    def _restarts(self, roles: Mapping[str, ConfigNode], policy: MappingValues) -> dict[str, ConfigNode]:
         """The settings of restarts; those of single roles are changed in ``roles``."""
-        policies = {name: role.value.pop("restartPolicy", Node("Never")) for name, role in roles.items()}
+        policies = {
+            name: role.value.pop("restartPolicy", ConfigNode("Never")) for name, role in roles.items()
+        }
         for each in policies.values():
             if each.value == "Always":
                 self._leave("restartPolicy: Always after exit code 0", each)
@@ -161,18 +179,18 @@ class _TFJob:
                 roles[name].value["restart"] = each._replace(value="never")
             elif each.value == "ExitCode":
                 roles[name].value["retryable"] = each._replace(value=[each._replace(value="128-255")])
-        return {"restarts": policy.nodes.get("backoffLimit", again._replace(value=_RESTARTS))}
+        return {"restarts": policy.nodes.get("backoffLimit", again._replace(value=_DEFAULT_RESTARTS))}
 
     # ------------------------------------------------------------------ roles
 
-    def _roles(self, spec: Values) -> dict[str, Node]:
+    def _roles(self, spec: MappingValues) -> dict[str, ConfigNode]:
         """The roles, by their names in job files."""
         faults = self._faults
         if "tfReplicaSpecs" not in spec.nodes:
             if not spec.misspelt:
                 faults.add(spec.line, "spec has no tfReplicaSpecs", "expected them, as in Worker: ...")
             return {}
-        found: dict[str, Node] = {}
+        found: dict[str, ConfigNode] = {}
         for name, written in mapping_of(spec.nodes["tfReplicaSpecs"], "tfReplicaSpecs", faults).items():
             role = name.lower()
             twin = next((each for each in found if each == role or {each, role} == {*CHIEF_ROLES}), "")
@@ -187,7 +205,7 @@ class _TFJob:
                 found[role] = written._replace(value=self._role(name, written))
         return found
 
-    def _role(self, name: str, written: Node) -> dict[str, Node]:
+    def _role(self, name: str, written: ConfigNode) -> dict[str, ConfigNode]:
         """The keys of one role, with its ``restartPolicy``."""
         keys = read_mapping(written, _REPLICAS, self._faults, owner=f"of {name}")
         names = {"replicas": "count", "restartPolicy": "restartPolicy"}

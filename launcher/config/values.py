@@ -10,19 +10,19 @@ from typing import Any
 from launcher.agent import environments
 from launcher.job import RESERVED_VARIABLES
 
-MOST_GPUS = 256
-MOST_SLOTS = 1_000_000
+MAX_GPUS = 256
+MAX_SLOTS = 1_000_000
 #: The longest duration in days: timers of the system end at about 292 years.
-MOST_DAYS = 10_000
+MAX_DAYS = 10_000
 
 #: Endings of job files, in upper or lower case.
 JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
 #: Endings of programs: no image has such a name.
-_PROGRAMS = (".py", ".sh")
+_PROGRAM_ENDINGS = (".py", ".sh")
 
-_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_SECONDS_BY_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_POWERS_BY_UNIT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def option(
@@ -116,9 +116,9 @@ _variable = matching(
 
 def flag(text: str) -> bool:
     """``true`` or ``false``, or another name of YAML for them."""
-    if text.lower() not in _FLAGS:
+    if text.lower() not in _BOOLEANS:
         raise ValueError("expected true or false")
-    return _FLAGS[text.lower()]
+    return _BOOLEANS[text.lower()]
 
 
 def not_empty(text: str) -> str:
@@ -161,11 +161,11 @@ def environment(text: str) -> str:
 
 def image(text: str) -> str:
     """The name of a container image."""
-    if not text or one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
+    if not text or one_line(text).startswith("-") or " " in text or text.lower() in _BOOLEANS:
         raise ValueError("expected the name of an image")
     if names_job_file(text):
         raise ValueError(f"expected an image; that of its roles: {text} --docker")
-    if text.endswith(_PROGRAMS):
+    if text.endswith(_PROGRAM_ENDINGS):
         raise ValueError(f"expected an image before the program: IMAGE {text}")
     return text
 
@@ -181,7 +181,7 @@ def slots(text: str) -> int:
     """The number of tasks that a host takes."""
     if text == "0":
         raise ValueError("expected 1 or more; leave out a host that should run no task")
-    return whole(1, MOST_SLOTS)(text)
+    return whole(1, MAX_SLOTS)(text)
 
 
 def duration(text: str) -> float:
@@ -189,9 +189,9 @@ def duration(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smhd]?)", text)
     if match is None:
         raise ValueError("expected seconds, or a number and s, m, h or d, as in 90 or 5m")
-    seconds = float(match[1]) * _SECONDS[match[2]]
-    if seconds > MOST_DAYS * _SECONDS["d"]:
-        raise ValueError(f"expected at most {MOST_DAYS}d")
+    seconds = float(match[1]) * _SECONDS_BY_UNIT[match[2]]
+    if seconds > MAX_DAYS * _SECONDS_BY_UNIT["d"]:
+        raise ValueError(f"expected at most {MAX_DAYS}d")
     return seconds
 
 
@@ -208,7 +208,7 @@ def memory(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", text, re.IGNORECASE)
     if match is None:
         raise ValueError("expected one size such as 512m or 2g")
-    size = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))
+    size = int(float(match[1]) * (1 << _POWERS_BY_UNIT[match[2].lower()]))
     if not 6 << 20 <= size < 1 << 63:
         raise ValueError("expected from 6m to 8388607t: container engines accept no other size")
     return size
@@ -267,6 +267,6 @@ def gpu_ids(text: str) -> Sequence[str]:
     if not text.isdecimal():
         return comma_separated(text)
     try:
-        return [str(index) for index in range(whole(0, MOST_GPUS)(text))]
+        return [str(index) for index in range(whole(0, MAX_GPUS)(text))]
     except ValueError:
-        raise ValueError(f"expected how many, from 0 to {MOST_GPUS}, or their ids, as in 0,1") from None
+        raise ValueError(f"expected how many, from 0 to {MAX_GPUS}, or their ids, as in 0,1") from None

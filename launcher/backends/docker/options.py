@@ -17,7 +17,7 @@ from launcher.job import JobSpec, Role
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
-    from launcher.config.schema import Faults, Key, Keys, Node, Values
+    from launcher.config.schema import ConfigNode, FaultList, Keys, KeySpec, MappingValues
 
 _N = TypeVar("_N")
 _T = TypeVar("_T", bound=Record)
@@ -61,22 +61,22 @@ class DockerOptions(Record):
     implied: bool = False
 
 
-def shared_keys() -> Sequence[Key]:
+def shared_keys() -> Sequence[KeySpec]:
     """The keys about containers wherever they run; `read_shared` reads them."""
-    from launcher.config.schema import Key, by_role, single
+    from launcher.config.schema import KeySpec, by_role, single
 
-    gpus, memory = single(values.whole(0, values.MOST_GPUS)), by_role(single(values.memory))
+    gpus, memory = single(values.whole(0, values.MAX_GPUS)), by_role(single(values.memory))
     return (
-        Key("image", "The image of roles that have none of their own.", single(values.image)),
-        Key("memory", "The memory limit of each container: 512m, 2g.", memory),
-        Key("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
-        Key("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
-        Key("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
-        Key("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
+        KeySpec("image", "The image of roles that have none of their own.", single(values.image)),
+        KeySpec("memory", "The memory limit of each container: 512m, 2g.", memory),
+        KeySpec("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
+        KeySpec("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
+        KeySpec("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
+        KeySpec("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
     )
 
 
-def read_shared(found: Values, roles: Sequence[str]) -> dict[str, Any]:
+def read_shared(found: MappingValues, roles: Sequence[str]) -> dict[str, Any]:
     """The settings of `shared_keys`, for the fields of a record with these names and ``limited_roles``.
 
     Args:
@@ -91,7 +91,7 @@ def read_shared(found: Values, roles: Sequence[str]) -> dict[str, Any]:
     return {**settings, "limited_roles": tuple(role for _, role in limited)}
 
 
-def read_engine(node: Node, name: str, keys: Keys, faults: Faults) -> Values:
+def read_engine(node: ConfigNode, name: str, keys: Keys, faults: FaultList) -> MappingValues:
     """Read ``docker:`` or ``kubernetes:`` of a job file, an image or a mapping.
 
     Args:
@@ -115,20 +115,20 @@ def read_engine(node: Node, name: str, keys: Keys, faults: Faults) -> Values:
 
 def keys() -> Keys:
     """The keys of ``docker:`` in a job file."""
-    from launcher.config.schema import Key, several, single, table
+    from launcher.config.schema import KeySpec, several, single, table
 
     flag, mounts = single(values.flag), several(values.one_line)
     return table(
         *shared_keys(),
-        Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", mounts),
-        Key("no_mount", "Do not mount the working folder.", flag),
-        Key("read_only", "Mount the working folder read-only.", flag),
-        Key("keep", "Leave the containers when the job is over.", flag),
-        Key("options", "Other options of docker run, without dashes: shm_size: 1g.", _engine_options),
+        KeySpec("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", mounts),
+        KeySpec("no_mount", "Do not mount the working folder.", flag),
+        KeySpec("read_only", "Mount the working folder read-only.", flag),
+        KeySpec("keep", "Leave the containers when the job is over.", flag),
+        KeySpec("options", "Other options of docker run, without dashes: shm_size: 1g.", _engine_options),
     )
 
 
-def _engine_options(node: Node, label: str, faults: Faults) -> Any:
+def _engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """``options:`` of a job file."""
     from launcher.config.schema import quoted, several
 
@@ -141,7 +141,7 @@ def _engine_options(node: Node, label: str, faults: Faults) -> Any:
     return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
 
 
-def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOptions:
+def read_section(node: ConfigNode, roles: Sequence[str], faults: FaultList) -> DockerOptions:
     """``docker:`` of a job file, an image or a mapping; without an image each role must have one."""
     found = read_engine(node, "docker", keys(), faults)
     if found.get("no_mount") and found.get("read_only"):

@@ -11,7 +11,7 @@ from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need
 from launcher.config.table import any_text
 
 if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import Faults, Node
+    from launcher.config.schema import ConfigNode, FaultList
 
 DOCKER_CONTAINERS = Need("containers", "expected --docker IMAGE, too")
 
@@ -21,7 +21,7 @@ def _mount(text: str, folder: str) -> str:
     return text if text[:1] in ("~", ":") else os.path.join(folder, text)
 
 
-def _read_engine_options(node: Node, label: str, faults: Faults) -> Any:
+def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
     from launcher.backends.docker.options import _engine_options
 
     return _engine_options(node, label, faults)

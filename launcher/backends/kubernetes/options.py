@@ -25,7 +25,7 @@ from launcher.common.text import did_you_mean
 from launcher.config import values
 
 if TYPE_CHECKING:  # only a launch with a job file needs it
-    from launcher.config.schema import Faults, Keys, Node
+    from launcher.config.schema import ConfigNode, FaultList, Keys
 
 #: Seconds for all pods to run.
 _START = 300.0
@@ -90,20 +90,20 @@ def user_faults(options: KubernetesOptions) -> Iterator[Fault]:
 
 def keys() -> Keys:
     """The keys of ``kubernetes:`` in a job file."""
-    from launcher.config.schema import Key, single, table
+    from launcher.config.schema import KeySpec, single, table
 
     duration = single(values.positive_duration)
     return table(
         *shared_keys(),
-        Key("namespace", "The namespace of the pods. Default: that of the context.", single(name)),
-        Key("context", "The context of kubectl. Default: the current one.", single(values.one_line)),
-        Key("pod", "A pod template that is merged into each pod: nodeSelector, volumes ...", _template),
-        Key("pods", "Templates for the pods of single roles, too: worker: {spec: ...}.", _templates),
-        Key("start_timeout", "Time limit for all pods to run. Default: 5m.", duration),
+        KeySpec("namespace", "The namespace of the pods. Default: that of the context.", single(name)),
+        KeySpec("context", "The context of kubectl. Default: the current one.", single(values.one_line)),
+        KeySpec("pod", "A pod template that is merged into each pod: nodeSelector, volumes ...", _template),
+        KeySpec("pods", "Templates for the pods of single roles, too: worker: {spec: ...}.", _templates),
+        KeySpec("start_timeout", "Time limit for all pods to run. Default: 5m.", duration),
     )
 
 
-def _template(node: Node, label: str, faults: Faults) -> Any:
+def _template(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """``pod:`` of a job file."""
     from launcher.backends.kubernetes.template import template_faults
     from launcher.config.schema import plain
@@ -115,14 +115,14 @@ def _template(node: Node, label: str, faults: Faults) -> Any:
     return None if wrong else template
 
 
-def _templates(node: Node, label: str, faults: Faults) -> Any:
+def _templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """``pods:`` of a job file."""
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping of roles to templates")
     return {role: _template(written, f"{label} of {role}", faults) for role, written in node.value.items()}
 
 
-def read_section(node: Node, roles: Sequence[str], faults: Faults) -> KubernetesOptions:
+def read_section(node: ConfigNode, roles: Sequence[str], faults: FaultList) -> KubernetesOptions:
     """``kubernetes:`` of a job file, an image or a mapping; without an image each role must have one."""
     found = read_engine(node, "kubernetes", keys(), faults)
     for role in found.get("pods", ()):

@@ -11,7 +11,7 @@ from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need
 from launcher.config.table import any_text
 
 if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import Faults, Node
+    from launcher.config.schema import ConfigNode, FaultList
 
 PODS = Need("Kubernetes", "expected --kubernetes IMAGE, too")
 
@@ -20,13 +20,13 @@ _namespace = values.matching(
 )
 
 
-def _read_template(node: Node, label: str, faults: Faults) -> Any:
+def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
     from launcher.backends.kubernetes.options import _template
 
     return _template(node, label, faults)
 
 
-def _read_templates(node: Node, label: str, faults: Faults) -> Any:
+def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     from launcher.backends.kubernetes.options import _templates
 
     found = _templates(node, label, faults)

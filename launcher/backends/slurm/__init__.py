@@ -175,17 +175,17 @@ class SlurmTransport(Transport):
 
     def sections(self) -> Mapping[str, Section]:
         """See `Transport.sections`."""
-        from launcher.config.schema import Key, Section, read_mapping, single, table
+        from launcher.config.schema import KeySpec, Section, read_mapping, single, table
 
         line = single(values.one_line)
         keys = table(
-            Key("nodes", "The number of nodes.", single(values.whole(1, MOST_NODES))),
-            Key("partition", "The partition.", line),
-            Key("time", "The time limit at Slurm: minutes, 36h, or 1-12:00:00.", single(time_limit)),
-            Key("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
-            Key("account", "The account.", line),
-            Key("options", "More options, as salloc has them.", single(_options)),
-            Key("notice", "Time from the stop of the tasks to the time limit.", single(values.duration)),
+            KeySpec("nodes", "The number of nodes.", single(values.whole(1, MOST_NODES))),
+            KeySpec("partition", "The partition.", line),
+            KeySpec("time", "The time limit at Slurm: minutes, 36h, or 1-12:00:00.", single(time_limit)),
+            KeySpec("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
+            KeySpec("account", "The account.", line),
+            KeySpec("options", "More options, as salloc has them.", single(_options)),
+            KeySpec("notice", "Time from the stop of the tasks to the time limit.", single(values.duration)),
         )
 
         def read(node: Any, roles: Sequence[str], faults: Any) -> SlurmOptions | None:

@@ -17,10 +17,10 @@ from launcher.common.errors import JobError
 from launcher.config.hostfile import HOST
 from launcher.config.jobfile import JOB, ROLE
 from launcher.config.schema import (
-    MOST_FAULTS,
-    Faults,
-    Key,
-    Node,
+    MAX_FAULTS,
+    ConfigNode,
+    FaultList,
+    KeySpec,
     by_role,
     named,
     parse_yaml,
@@ -32,16 +32,16 @@ from launcher.config.schema import (
 )
 
 KEYS = table(
-    Key("one", "", single(str)),
-    Key("list", "", several(str, str.split)),
-    Key("pairs", "", named(str)),
-    Key("limit", "", by_role(single(int))),
+    KeySpec("one", "", single(str)),
+    KeySpec("list", "", several(str, str.split)),
+    KeySpec("pairs", "", named(str)),
+    KeySpec("limit", "", by_role(single(int))),
 )
 
 
 def read(text: str) -> tuple[dict[str, Any], list[str]]:
-    faults = Faults("f")
-    (node, *_) = parse_yaml(text, faults) or [Node(None)]
+    faults = FaultList("f")
+    (node, *_) = parse_yaml(text, faults) or [ConfigNode(None)]
     given = {} if not isinstance(node.value, dict) else read_mapping(node, KEYS, faults)
     return given, [str(fault) for fault in faults.all()]
 
@@ -102,7 +102,7 @@ def test_yaml_that_is_refused(text: str, fault: str):
 
 
 def test_faults_come_by_line_each_once_and_not_by_the_thousand():
-    faults = Faults("f")
+    faults = FaultList("f")
     for line in (3, 1, 3, 0):
         faults.add(line, "x")
     assert [str(fault) for fault in faults.all()] == ["f: x", "f:1: x", "f:3: x"]
@@ -110,7 +110,7 @@ def test_faults_come_by_line_each_once_and_not_by_the_thousand():
         faults.add(line, "y")
     with pytest.raises(JobError) as caught:
         faults.raise_any(JobError)
-    assert len(caught.value.faults) == MOST_FAULTS + 1
+    assert len(caught.value.faults) == MAX_FAULTS + 1
     assert str(caught.value).endswith("f: and 903 more faults")
     assert quoted("a\nb\x1b\udcff ü") == '"a\\nb\\x1b\\udcff ü"'
     assert quoted("x" * 10_000) == '"' + "x" * 77 + '..."'

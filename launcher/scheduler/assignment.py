@@ -43,7 +43,7 @@ class HostCapacity:
         self.tasks = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether its limit is reached."""
         return self.limit is not None and self.tasks >= self.limit
 
@@ -53,7 +53,7 @@ class HostCapacity:
 
     def fits(self, role: Role) -> bool:
         """Whether there is a slot and enough GPUs for one more task of ``role``."""
-        return not self.full and self.gpus_left >= (role.gpus or 0)
+        return not self.is_full and self.gpus_left >= (role.gpus or 0)
 
     def rank(self, role: Role) -> Rank:
         """How well this host suits the next task of ``role``.

@@ -13,7 +13,7 @@ from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpu
 from launcher.scheduler.plan import oversized
 
 
-def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
+def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     """Give every task of a job a host, and its GPUs.
 
     The same job and hosts always give the same placement. Hosts are filled up to their slots in the order
@@ -21,7 +21,7 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     slot: they run on the host of the first task.
 
     Args:
-        job: roles of different names.
+        spec: roles of different names.
         hosts: the inventory, in the order written; names differ.
 
     Returns:
@@ -35,13 +35,13 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     if not usable:
         problem = "every host is a spare" if hosts else "there is no host to run on"
         raise PlacementError([Fault("", problem, f"write at least one{' that is not' if hosts else ''}")])
-    unknown = {role.name: list(_unknown_selectors(role, hosts)) for role in job.roles}
-    known = [role for role in _in_table_order(job) if not unknown[role.name]]
+    unknown = {role.name: list(_unknown_selectors(role, hosts)) for role in spec.roles}
+    known = [role for role in _in_table_order(spec) if not unknown[role.name]]
     sidecars = [role for role in known if role.sidecar]
     assignment = assign([role for role in known if not role.sidecar], usable)
     faults = [fault for of_role in unknown.values() for fault in of_role]
     faults += dict.fromkeys(
-        _unassigned_faults(assignment, sum(role.count for role in job.roles if not role.sidecar))
+        _unassigned_faults(assignment, sum(role.count for role in spec.roles if not role.sidecar))
     )
     without_host = [role for role in sidecars if not selected(role, assignment.hosts)]
     faults += [_not_admitted(role, assignment.hosts) for role in without_host]
@@ -55,37 +55,37 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     ]
     beside = [placed for role in sidecars for placed in _sidecar_tasks(role, tasks, assignment)]
     placement = allocate_gpus(tasks + beside)
-    faults += oversized(job, placement)
+    faults += oversized(spec, placement)
     if faults:
         raise PlacementError(faults)
-    notes = (*_notes(job, hosts), *_unreachable(job, placement, hosts), *placement.notes)
-    return placement._replace(notes=notes, standby=_standby(job, placement, hosts))
+    notes = (*_notes(spec, hosts), *_unreachable(spec, placement, hosts), *placement.notes)
+    return placement._replace(notes=notes, standby=_standby(spec, placement, hosts))
 
 
-def _standby(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
+def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
     """The hosts without a task that may be needed: all spares, then others.
 
     Each restart replaces one host as a rule, whose tasks need at most as many of the others. If it replaces
     several, tasks may need free slots of hosts in use.
     """
-    if not job.policy.restarts:
+    if not spec.policy.restarts:
         return ()
     used = Counter(placed.host.name for placed in placement.tasks)
-    idle = [host for host in hosts if host.name not in used and _reachable(host, placement)]
-    most = job.policy.restarts * max(used.values())
+    idle = [host for host in hosts if host.name not in used and _is_reachable(host, placement)]
+    most = spec.policy.restarts * max(used.values())
     others = [host for host in idle if not host.spare]
     return (*(host for host in idle if host.spare), *others[:most])
 
 
-def _reachable(host: Host, placement: Placement) -> bool:
+def _is_reachable(host: Host, placement: Placement) -> bool:
     """Whether tasks on the hosts in use can connect to this one by its address."""
     return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
 
 
-def _unreachable(job: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
+def _unreachable(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
     """Notes on spare hosts that can't take the tasks of a lost host."""
-    for host in hosts if job.policy.restarts else ():
-        if host.spare and not _reachable(host, placement):
+    for host in hosts if spec.policy.restarts else ():
+        if host.spare and not _is_reachable(host, placement):
             why = "the addresses of the other hosts are loopback addresses"
             if is_loopback(host.shown_address):
                 why = f"tasks on other hosts can't reach it by {host.shown_address!r}; set address:"
@@ -126,21 +126,21 @@ def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
     return allocate_gpus(tasks)._replace(standby=standby)
 
 
-def _notes(job: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
+def _notes(spec: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
     """Notes on a job that has only services, and on options that have no effect."""
-    if all(role.service for role in job.roles):
-        names = " and ".join(role.name for role in job.roles if not role.sidecar)
+    if all(role.service for role in spec.roles):
+        names = " and ".join(role.name for role in spec.roles if not role.sidecar)
         yield f"only {names} tasks: the job runs until Ctrl-C or --timeout. Did you forget --workers?"
-    if job.preload and all(role.program.kind is ProgramKind.EXECUTABLE for role in job.roles):
+    if spec.preload and all(role.program.kind is ProgramKind.EXECUTABLE for role in spec.roles):
         yield "--preload has no effect: it is for Python programs, and no task runs one"
-    if not job.policy.restarts and any(host.spare for host in hosts):
+    if not spec.policy.restarts and any(host.spare for host in hosts):
         yield "spare hosts have no effect without --restarts N"
 
 
-def _in_table_order(job: JobSpec) -> list[Role]:
+def _in_table_order(spec: JobSpec) -> list[Role]:
     """TensorFlow's roles in its order, then the user's as written."""
     order = {name: number for number, name in enumerate(TENSORFLOW_ROLES)}
-    return sorted(job.roles, key=lambda role: order.get(role.name, len(order)))
+    return sorted(spec.roles, key=lambda role: order.get(role.name, len(order)))
 
 
 def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) -> list[PlacedTask]:
@@ -182,7 +182,7 @@ def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
         assigned, allowed = len(assignment.chosen[role.name]), assignment.allowed[role.name]
         if assigned == role.count:
             continue
-        open_hosts = [capacity for capacity in allowed if not capacity.full]
+        open_hosts = [capacity for capacity in allowed if not capacity.is_full]
         if not allowed:
             yield _not_admitted(role, assignment.hosts)
         elif open_hosts:

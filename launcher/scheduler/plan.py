@@ -14,22 +14,22 @@ from launcher.job import Host, JobSpec, PlacedTask, Placement, Plan, Program, Pr
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
 #: The path of an open descriptor, perhaps after an option: ``--config=/dev/fd/63``.
-_DESCRIPTOR = r"(?:\S*[=,:@])?(?:/dev|/proc/self)/fd/([0-9]{1,9})"
+_DESCRIPTOR_PATTERN = r"(?:\S*[=,:@])?(?:/dev|/proc/self)/fd/([0-9]{1,9})"
 #: The Python of environments.
 VENV_PYTHON = "python"
 
 #: Beginnings of variables that Python, libraries and TensorFlow read while they are loaded.
-_READ_EARLY = (
+_EARLY_VARIABLE_PREFIXES = (
     "PYTHON", "LC_", "LANG", "PATH", "HOME", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_",
     "OPENBLAS_", "TF_CPP_", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "ONEDNN_", "KERAS_",
 )  # fmt: skip
 
 #: Size of the longest argument or variable of a program, with its NUL (``MAX_ARG_STRLEN``, execve(2)).
-MOST_BYTES = 128 * 1024
+MAX_ARGUMENT_BYTES = 128 * 1024
 #: Variables with the addresses of all tasks.
-_OF_ALL = ("TF_CONFIG", "CLUSTER_SPEC")
+_CLUSTER_VARIABLES = ("TF_CONFIG", "CLUSTER_SPEC")
 #: A port with the most digits.
-_LONG_PORT = 65535
+_LONGEST_PORT = 65535
 
 
 def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec:
@@ -46,11 +46,11 @@ def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec
     return ClusterSpec(addresses, [role for role, sidecar in sidecars.items() if sidecar])
 
 
-def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
+def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
     """Make the plan.
 
     Args:
-        job: checked by `check_placeholders`.
+        spec: checked by `check_placeholders`.
         placement: of the same job, by `launcher.scheduler.placement.place`.
         ports: the port that each task's host holds for it.
 
@@ -58,31 +58,33 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
         KeyError: a task has no port.
     """
     cluster = cluster_of(placement, ports)
-    tasks = (_task_plan(job, placed, ports[placed.task]) for placed in placement.tasks)
+    tasks = (_task_plan(spec, placed, ports[placed.task]) for placed in placement.tasks)
     sidecars = tuple(dict.fromkeys(placed.task.role for placed in placement.tasks if placed.role.sidecar))
     return Plan(tuple(tasks), cluster.addresses, sidecars)
 
 
-def preloads(job: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
+def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
     """The processes of a host that import the modules of ``--preload``.
 
-    The tasks of one have the same Python and venv, and the same values of `_READ_EARLY`; the process has the
-    variables that all of them have.
+    The tasks of one have the same Python and venv, and the same values of `_EARLY_VARIABLE_PREFIXES`; the
+    process has the variables that all of them have.
 
     Args:
-        job: of the tasks.
+        spec: of the tasks.
         on_host: all tasks of the host.
     """
     groups: dict[tuple[object, ...], list[TaskPlan]] = {}
-    for placed in on_host if job.preload else ():
-        task = _task_plan(job, placed, _LONG_PORT)
+    for placed in on_host if spec.preload else ():
+        task = _task_plan(spec, placed, _LONGEST_PORT)
         if len(task.argv) > 1:  # else its program is not Python
-            early = ((name, value) for name, value in task.env.items() if name.startswith(_READ_EARLY))
+            early = (
+                (name, value) for name, value in task.env.items() if name.startswith(_EARLY_VARIABLE_PREFIXES)
+            )
             groups.setdefault((task.argv[0], task.venv, frozenset(early)), []).append(task)
     for tasks in groups.values():
         env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
         names = tuple(task.task for task in tasks)
-        yield Preload(tasks[0].host, names, tasks[0].argv[0], tasks[0].venv, job.preload, env)
+        yield Preload(tasks[0].host, names, tasks[0].argv[0], tasks[0].venv, spec.preload, env)
 
 
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
@@ -91,12 +93,12 @@ def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
     return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
 
-def _task_plan(job: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
+def _task_plan(spec: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
     program, host, task = placed.role.program, placed.host, placed.task
-    python = VENV_PYTHON if host.venv else host.python or job.python or DEFAULT_PYTHON
+    python = VENV_PYTHON if host.venv else host.python or spec.python or DEFAULT_PYTHON
     # A sidecar (TensorBoard) rarely takes the classic flags, so it gets them only by its own ``flags: true``.
-    flags = (job.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
-    env, templates = _environment(job, placed)
+    flags = (spec.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
+    env, templates = _environment(spec, placed)
     return TaskPlan(
         task=task,
         host=host.name,
@@ -104,7 +106,7 @@ def _task_plan(job: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
         port=port,
         argv=_command(program, python),
         env=env,
-        workdir=placed.role.workdir or host.workdir or job.workdir,
+        workdir=placed.role.workdir or host.workdir or spec.workdir,
         gpus=placed.gpus,
         venv=host.venv,
         script=program.name if program.kind is ProgramKind.SCRIPT else None,
@@ -126,7 +128,7 @@ def _command(program: Program, python: str) -> tuple[str, ...]:
     return words[program.kind]
 
 
-def _environment(job: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dict[str, str]]:
+def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of a task, without those of its agent's environment and of the ClusterSpec.
 
     The order of precedence, the strongest last: job, host, role, command line. Users may override
@@ -136,27 +138,27 @@ def _environment(job: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dict
         Those with a fixed value, and those whose value may have placeholders.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
-    users = dict(job.env + placed.host.env + placed.role.env + job.option_env)
+    users = dict(spec.env + placed.host.env + placed.role.env + spec.option_env)
     own = dict(placed.env)
-    fixed = job.copied | own.keys()
+    fixed = spec.copied | own.keys()
     templates = {name: value for name, value in users.items() if "{" in value and name not in fixed}
     every = {**gpus, **users, **own}
     return {name: value for name, value in every.items() if name not in templates}, templates
 
 
-def check_placeholders(job: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
+def check_placeholders(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
     """Find misspelt placeholders before anything is started.
 
     Args:
-        job: its roles' arguments, and the variables that the user wrote.
+        spec: its roles' arguments, and the variables that the user wrote.
         hosts: of the launch.
-        env_source: where ``job.env`` is written.
+        env_source: where ``spec.env`` is written.
 
     Returns:
         A fault for each name in braces that is similar to a placeholder.
     """
-    roles, found = [role.name for role in job.roles], set()
-    for where, label, text in _written(job, hosts, env_source):
+    roles, found = [role.name for role in spec.roles], set()
+    for where, label, text in _written(spec, hosts, env_source):
         for name, meant in misspelt_placeholders(text, roles) if "{" in text else ():
             problem = f"{label}: there is no placeholder {{{name}}}"
             if (where, problem) not in found:
@@ -165,11 +167,11 @@ def check_placeholders(job: JobSpec, hosts: Iterable[Host], env_source: str) -> 
                 yield Fault(where, problem, expected)
 
 
-def check_descriptors(job: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
+def check_descriptors(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
     """Check that no word of a task is ``<(...)`` of the shell that launch was typed in.
 
     Args:
-        job: of the user; its program may have been typed, too.
+        spec: of the user; its program may have been typed, too.
         hosts, env_source: see `check_placeholders`.
 
     Returns:
@@ -177,50 +179,56 @@ def check_descriptors(job: JobSpec, hosts: Iterable[Host], env_source: str) -> I
     """
     programs = [
         (role.program_source or role.source, f"program {role.program.name!r}", role.program.name)
-        for role in job.roles
+        for role in spec.roles
     ]
-    for where, label, text in dict.fromkeys([*programs, *_written(job, hosts, env_source)]):
-        descriptor = re.fullmatch(_DESCRIPTOR, text) if "/fd/" in text else None
+    for where, label, text in dict.fromkeys([*programs, *_written(spec, hosts, env_source)]):
+        descriptor = re.fullmatch(_DESCRIPTOR_PATTERN, text) if "/fd/" in text else None
         if descriptor and int(descriptor[1]) > 2:
             problem = f"{label} is a descriptor of this shell, as of <(...), which tasks do not have"
             yield Fault(where, problem, "expected the path of a file")
 
 
-def _written(job: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
+def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tuple[str, str, str]]:
     """Return where each argument and variable of tasks is written, its name for messages, and its text."""
     written = [
         (role.program_source or role.source, f"argument {argument!r}", argument)
-        for role in job.roles
+        for role in spec.roles
         for argument in role.program.args
     ]
-    carried = tuple((name, value) for name, value in job.option_env if name not in job.copied)
-    variables = [(env_source, job.env), ("-x", carried)]
-    variables += [(role.source, role.env) for role in job.roles]
+    carried = tuple((name, value) for name, value in spec.option_env if name not in spec.copied)
+    variables = [(env_source, spec.env), ("-x", carried)]
+    variables += [(role.source, role.env) for role in spec.roles]
     variables += [(host.source, host.env) for host in hosts]
     # Values may be secret: messages do not have them.
     written += [(where, f"variable {name}", value) for where, env in variables for name, value in env]
     return written
 
 
-def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
+def oversized(spec: JobSpec, placement: Placement) -> Iterator[Fault]:
     """Faults of variables and arguments that are too long for the kernel.
 
     Only the first task of each role is checked. A ClusterSpec of about 6,200 tasks is too long.
     """
-    cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONG_PORT))
+    cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONGEST_PORT))
     tasks = plural(len(placement.tasks), "task")
     found = set()
     for placed in placement.tasks:
         if placed.task.index:
             continue
-        plan = completed(_task_plan(job, placed, _LONG_PORT), cluster)
+        plan = completed(_task_plan(spec, placed, _LONGEST_PORT), cluster)
         strings = {name: f"{name}={value}" for name, value in plan.env.items()}
         words = enumerate(plan.argv)
         strings.update((f"argument {number} of {placed.task.role}", word) for number, word in words)
         for label, text in strings.items():
             size = len(text.encode("utf-8", "surrogateescape")) + 1
-            if size > MOST_BYTES and label not in found:
+            if size > MAX_ARGUMENT_BYTES and label not in found:
                 found.add(label)
                 problem = f"{label} takes {size:,} bytes in a job of {tasks}"
-                advice = "; short `address:` entries of the hosts make it shorter" if label in _OF_ALL else ""
-                yield Fault("", problem, f"expected at most {MOST_BYTES:,}, the limit of Linux{advice}")
+                advice = (
+                    "; short `address:` entries of the hosts make it shorter"
+                    if label in _CLUSTER_VARIABLES
+                    else ""
+                )
+                yield Fault(
+                    "", problem, f"expected at most {MAX_ARGUMENT_BYTES:,}, the limit of Linux{advice}"
+                )

@@ -306,8 +306,8 @@ def test_gpus_are_assigned_anew():
 
 def test_hosts_on_standby():
     def standby(restarts: int, inventory: tuple[Host, ...]) -> str:
-        job = JobSpec((role("worker", 2),), policy=Policy(restarts=restarts))
-        return " ".join(host.name for host in place(job, inventory).standby)
+        spec = JobSpec((role("worker", 2),), policy=Policy(restarts=restarts))
+        return " ".join(host.name for host in place(spec, inventory).standby)
 
     spare = Host("s1", spare=True)
     known = hosts("n1:2 n2 n3 n4 n5")

@@ -60,9 +60,9 @@ def jobs(draw, *, gpus: bool = True, bounds: bool = True) -> JobSpec:
     )
 
 
-def attempt(job: JobSpec, hosts: tuple[Host, ...]) -> Placement | str:
+def attempt(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement | str:
     try:
-        return place(job, hosts)
+        return place(spec, hosts)
     except PlacementError as error:
         assert error.faults
         return str(error)

@@ -15,15 +15,21 @@ from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders
 from launcher.common.errors import PlacementError
 from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler.placement import place
-from launcher.scheduler.plan import MOST_BYTES, check_descriptors, check_placeholders, completed, make_plan
+from launcher.scheduler.plan import (
+    MAX_ARGUMENT_BYTES,
+    check_descriptors,
+    check_placeholders,
+    completed,
+    make_plan,
+)
 
 PROGRAM = Program.of(["train.py"])
 
 
-def plan(job: JobSpec, *hosts: Host) -> Plan:
+def plan(spec: JobSpec, *hosts: Host) -> Plan:
     """The plan with ports 5000, 5001, ... in the order of the table."""
-    placement = place(job, hosts)
-    made = make_plan(job, placement, {placed.task: 5000 + n for n, placed in enumerate(placement.tasks)})
+    placement = place(spec, hosts)
+    made = make_plan(spec, placement, {placed.task: 5000 + n for n, placed in enumerate(placement.tasks)})
     cluster = ClusterSpec(made.cluster, made.sidecars)
     return made._replace(tasks=tuple(completed(task, cluster) for task in made.tasks))
 
@@ -35,8 +41,8 @@ def roles(**counts: int) -> tuple[Role, ...]:
 HOST = Host("n1")
 
 
-def only(job: JobSpec, host: Host = HOST) -> TaskPlan:
-    (task,) = plan(job, host).tasks
+def only(spec: JobSpec, host: Host = HOST) -> TaskPlan:
+    (task,) = plan(spec, host).tasks
     return task
 
 
@@ -234,7 +240,7 @@ def test_variables_that_are_too_long_for_the_kernel():
     assert [fault.problem.split()[0] for fault in caught.value.faults] == ["TF_CONFIG", "CLUSTER_SPEC"]
     assert "in a job of 6,010 tasks; expected at most 131,072" in str(caught.value)
     assert str(caught.value).count("short `address:` entries") == 2
-    for size, fits in ((MOST_BYTES - 3, True), (MOST_BYTES - 2, False)):
+    for size, fits in ((MAX_ARGUMENT_BYTES - 3, True), (MAX_ARGUMENT_BYTES - 2, False)):
         spec = JobSpec(roles(worker=1), env=(("A", "x" * size),))
         if fits:
             only(spec)

@@ -15,36 +15,36 @@ from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from launcher.agent import environments, host, listening, ports, processes
-from launcher.agent.connection import Connection
-from launcher.agent.fork_servers import Templates
+from launcher.agent.connection import LauncherConnection
+from launcher.agent.fork_servers import ForkServers
 from launcher.agent.output import Outputs
 from launcher.agent.remote_programs import Children
 from launcher.agent.spawn import Spawner, Started
-from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
-from launcher.agent.watchdog import ENDING, Deadline
+from launcher.agent.stopping import SIGKILL, RunningTask, Stopping, TaskProcesses
+from launcher.agent.watchdog import END_TIMEOUT_SECONDS, Deadline
 from launcher.common import events, protocol
 from launcher.common.cluster import TF_CONFIG_ROLES, ClusterSpec, TaskId, complete
 from launcher.common.errors import LaunchError, NotRunnableError
 from launcher.common.text import why_not_started
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
-ABANDONED: events.StopSequence = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
+ABANDONED_STOP_SEQUENCE: events.StopSequence = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
-FAREWELL = 5.0
+FAREWELL_SECONDS = 5.0
 #: Seconds for which the report of a task that SIGTERM ended is held back. A shutdown of this machine, or
 #: scancel of a step, may signal the tasks first. If the agent is signalled in this time, it reports only its
 #: own end.
-_SIGTERM_DELAY = 0.5
+_SIGTERM_REPORT_DELAY_SECONDS = 0.5
 #: Seconds in which a connected launcher may stop the tasks after this agent was sent SIGTERM. systemd, Slurm
 #: and ``kill 0`` signal launcher and agent in the same moment: then the tasks have the grace of the launcher.
-_SIGTERM_PATIENCE = 0.3
+_SIGTERM_PATIENCE_SECONDS = 0.3
 
 
 class Agent:
     """The agent of a host.
 
     Args:
-        number: distinguishes its process tags from those of other agents.
+        agent_id: distinguishes its process tags from those of other agents.
         connection: to the launcher.
         selector: that the connection uses.
         watchdog: a descriptor that reaches end-of-file when the watchdog exits.
@@ -54,8 +54,8 @@ class Agent:
 
     def __init__(
         self,
-        number: int,
-        connection: Connection,
+        agent_id: int,
+        connection: LauncherConnection,
         selector: selectors.BaseSelector,
         watchdog: int,
         deadline: Optional[Deadline] = None,
@@ -64,29 +64,34 @@ class Agent:
         processes.become_subreaper("launch-agent")
         self._connection = connection
         self._send = connection.send
-        connection.take, connection.gone = self._take, self._launcher_gone
+        connection.take, connection.gone = self._handle_message, self._launcher_gone
         self._selector = selector
         self._watchdog = watchdog
         self._deadline = deadline
-        self._steps_of_sigterm = ABANDONED if grace is None else ((signal.SIGTERM, grace), ABANDONED[-1])
+        self._steps_of_sigterm = (
+            ABANDONED_STOP_SEQUENCE
+            if grace is None
+            else ((signal.SIGTERM, grace), ABANDONED_STOP_SEQUENCE[-1])
+        )
         self._outputs = Outputs(selector, connection, self._gone_if_done)
-        self._ports = ports.PortKeeper()
-        self._families = Families()
-        self._stopping = Stopping(self._families, self._report_signal)
-        self._children = Children(selector, connection, self._families.own.add)
-        self._tasks: Dict[TaskId, Task] = {}
-        self._by_pid: Dict[int, Task] = {}
-        #: The end of a task and what follows it, held back until a time (monotonic): see `_SIGTERM_DELAY`.
-        self._delayed: Dict[Task, Tuple[float, List[events.AgentEvent]]] = {}
+        self._ports = ports.PortReservations()
+        self._task_processes = TaskProcesses()
+        self._stopping = Stopping(self._task_processes, self._report_signal)
+        self._children = Children(selector, connection, self._task_processes.own.add)
+        self._tasks: Dict[TaskId, RunningTask] = {}
+        self._by_pid: Dict[int, RunningTask] = {}
+        #: The end of a task and what follows it, held back until a time (monotonic): see
+        #: `_SIGTERM_REPORT_DELAY_SECONDS`.
+        self._delayed: Dict[RunningTask, Tuple[float, List[events.AgentEvent]]] = {}
         self._oom = host.OomWatch()
         self._exits = processes.Exits()
-        self._spawner = Spawner(number)
-        self._templates = Templates(
-            selector, self._spawner, self._families, self._begin, self._start_cold, self._tell
+        self._spawner = Spawner(agent_id)
+        self._fork_servers = ForkServers(
+            selector, self._spawner, self._task_processes, self._begin, self._start_cold, self._tell
         )
         self._cluster: Optional[ClusterSpec] = None
         #: When to look whether the tasks listen on their ports (monotonic); ``None``: no task has started.
-        self._look_at: Optional[float] = None
+        self._servers_due: Optional[float] = None
         self._closing = self._stays = False
         self._cut_short = False
         #: Whether the launcher has stopped every task of this agent.
@@ -96,7 +101,7 @@ class Agent:
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._try_environment,
-            events.Preload: self._templates.start,
+            events.Preload: self._fork_servers.start,
             events.TryPeers: self._try_peers,
             events.SetCluster: self._set_cluster,
             events.StartTask: self._start,
@@ -106,8 +111,8 @@ class Agent:
             events.HoldOutput: lambda command: connection.hold(command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
-            protocol.CommandData: self._children.take_input,
-            protocol.CommandCredit: self._children.take_credit,
+            protocol.CommandData: self._children.handle_input,
+            protocol.CommandCredit: self._children.handle_credit,
             protocol.CloseCommand: self._children.close,
         }
 
@@ -126,7 +131,7 @@ class Agent:
                 self._turn()
             self._ports.release_all()
             # Processes of no task: they left their sessions and removed their process tags.
-            processes.kill_descendants(ABANDONED[-1][1], self._reap)
+            processes.kill_descendants(ABANDONED_STOP_SEQUENCE[-1][1], self._reap)
             if self._cut_short:
                 return 1
             self._connection.hold(False)
@@ -134,8 +139,8 @@ class Agent:
             if not self._stays:
                 break
             self._closing, self._ending_until = False, None
-        until = time.monotonic() + FAREWELL
-        while not self._connection.done and not (self._connection.is_pipe and time.monotonic() >= until):
+        until = time.monotonic() + FAREWELL_SECONDS
+        while not self._connection.is_done and not (self._connection.is_pipe and time.monotonic() >= until):
             self._turn(0.05)
         return 0
 
@@ -148,23 +153,23 @@ class Agent:
         now = time.monotonic()
         due = self._stopping.next_due()
         if due is not None and due <= now:
-            self._look_at_stopping()
-        for part in (self._children, self._templates, self._outputs, self._connection):
+            self._poll_stopping()
+        for part in (self._children, self._fork_servers, self._outputs, self._connection):
             part.on_time(now)
         if self._sigterm_due is not None and self._sigterm_due <= now:
             self._act_on_sigterm()
         self._report_delayed(now)
-        if self._look_at is not None and self._look_at <= now:
-            self._look_at = math.inf
-            self._look_for_servers()
+        if self._servers_due is not None and self._servers_due <= now:
+            self._servers_due = math.inf
+            self._check_servers()
         self._outputs.pause_or_go_on()
         if self._deadline is not None:
             self._deadline.renew(max(self._connection.until, self._ending_until or 0.0))
 
     def _seconds_to_wait(self, longest: float) -> float:
-        parts = (self._stopping, self._outputs, self._children, self._templates, self._connection)
+        parts = (self._stopping, self._outputs, self._children, self._fork_servers, self._connection)
         times = [due for part in parts if (due := part.next_due()) is not None]
-        times += [] if self._look_at is None else [self._look_at]
+        times += [] if self._servers_due is None else [self._servers_due]
         if self._sigterm_due is not None:
             times.append(self._sigterm_due)
         else:
@@ -175,17 +180,17 @@ class Agent:
         """Listen to ended children, to SIGTERM and to the watchdog."""
         self._wake = processes.wake_on(signal.SIGCHLD, signal.SIGTERM)
         for fd, callback in (
-            (self._wake, self._look_at_ended),
-            (self._exits.fileno(), self._look_at_ended),
+            (self._wake, self._poll_ended),
+            (self._exits.fileno(), self._poll_ended),
             (self._watchdog, self._on_watchdog),
         ):
             self._selector.register(fd, selectors.EVENT_READ, callback)
         if host.has_nvidia_smi():
-            self._children.ask(host.ask_for_gpus, host.GPU_SECONDS, self._report_gpus)
+            self._children.ask(host.ask_for_gpus, host.GPU_TIMEOUT_SECONDS, self._report_gpus)
 
     # ------------------------------------------------------------------ the launcher
 
-    def _take(self, message: protocol.Message) -> None:
+    def _handle_message(self, message: protocol.Message) -> None:
         self._commands[type(message)](message)
 
     def _close(self, command: events.CloseAgent) -> None:
@@ -196,17 +201,17 @@ class Agent:
         self._stays = False
         self._connection.hold(False)
         self._end_all()
-        self._ending_until = max(self._ending_until or 0.0, time.monotonic() + ENDING)
+        self._ending_until = max(self._ending_until or 0.0, time.monotonic() + END_TIMEOUT_SECONDS)
 
-    def _end_all(self, steps: events.StopSequence = ABANDONED) -> None:
+    def _end_all(self, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
         """End all tasks, then the agent."""
         if not self._closing:
             self._closing = True
-            self._ending_until = time.monotonic() + ENDING + steps[0][1]
-            self._templates.close()
+            self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + steps[0][1]
+            self._fork_servers.close()
             self._end(list(self._tasks.values()), steps)
 
-    def _cut(self, why: str, steps: events.StopSequence = ABANDONED) -> None:
+    def _cut(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
         """End the agent early: the launcher gets the reason, and no events of tasks after that."""
         if not self._cut_short:
             self._cut_short, self._stays, self._sigterm_due = True, False, None
@@ -218,7 +223,7 @@ class Agent:
         if not self._connection.is_open:
             self._act_on_sigterm()
         elif self._sigterm_due is None:
-            self._sigterm_due = time.monotonic() + _SIGTERM_PATIENCE
+            self._sigterm_due = time.monotonic() + _SIGTERM_PATIENCE_SECONDS
 
     def _act_on_sigterm(self) -> None:
         """End this agent, unless the launcher ends it or has stopped its tasks."""
@@ -250,7 +255,9 @@ class Agent:
                 self._refuse_ports(why, NotRunnableError.exit_code)
 
         try:
-            self._children.ask(lambda: environments.try_python(folder), environments.SECONDS, report)
+            self._children.ask(
+                lambda: environments.try_python(folder), environments.START_TIMEOUT_SECONDS, report
+            )
         except OSError as error:
             why = f"the Python of the environment {command.venv!r} can't be tried: {why_not_started(error)}"
             self._refuse_ports(why, LaunchError.exit_code)
@@ -282,7 +289,7 @@ class Agent:
             argv += arguments
             env.update(variables)
         start = command._replace(argv=argv, env=env)
-        if not self._templates.fork(start):
+        if not self._fork_servers.fork(start):
             self._start_cold(start)
 
     def _start_cold(self, start: events.StartTask) -> None:
@@ -296,36 +303,36 @@ class Agent:
 
     def _begin(self, start: events.StartTask, started: Started) -> None:
         """The process of a task exists."""
-        task = Task(start.task, start.attempt, started.pid, started.output, start.steps)
+        task = RunningTask(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._is_stopped = False
-        self._look_at = self._look_at or time.monotonic() + listening.AFTER
-        self._families.add(task.id, task.pid, started.tag)
+        self._servers_due = self._servers_due or time.monotonic() + listening.CHECK_AFTER_SECONDS
+        self._task_processes.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
         self._outputs.add(task)
         self._send(events.TaskStarted("", events.now(), task.id, task.attempt, task.pid))
         if self._closing:
-            self._end([task], ABANDONED)
+            self._end([task], ABANDONED_STOP_SEQUENCE)
 
     # ------------------------------------------------------------------ ended processes
 
-    def _look_at_ended(self) -> None:
+    def _poll_ended(self) -> None:
         with suppress(BlockingIOError):  # no signal has arrived
             if signal.SIGTERM in os.read(self._wake, 65536):
                 self._on_sigterm()
         exited = self._reap()
         if not (exited or self._stopping):
             return
-        orphans = self._families.orphans()
-        unsure = self._families.may_be_more()
+        orphans = self._task_processes.orphans()
+        unsure = self._task_processes.may_be_more()
         for task in exited:
             if task.stop is None and (unsure or orphans.get(task.id)):
                 self._stopping.begin(task, task.steps, time.monotonic())
-        self._look_at_stopping(exited)
+        self._poll_stopping(exited)
 
-    def _reap(self) -> List[Task]:
+    def _reap(self) -> List[RunningTask]:
         """Take the status of every ended child; the tasks whose main process it was."""
-        exited: List[Task] = []
+        exited: List[RunningTask] = []
         while True:
             ended, tasks = processes.ended_child(), self._exits.in_order()
             if not (ended or tasks):
@@ -333,20 +340,20 @@ class Agent:
             for pid in tasks or [ended or 0]:
                 self._reap_one(pid, exited)
 
-    def _reap_one(self, pid: int, exited: List[Task]) -> None:
+    def _reap_one(self, pid: int, exited: List[RunningTask]) -> None:
         self._exits.forget(pid)
         got, status, usage = os.wait4(pid, os.WNOHANG)
         if not got:  # a debugger has it: SIGCHLD comes when it lets go
             return
-        self._families.own.discard(pid)
+        self._task_processes.own.discard(pid)
         self._children.reaped(pid, status)
-        self._templates.reaped(pid, status)
+        self._fork_servers.reaped(pid, status)
         task = self._by_pid.pop(pid, None)
         if task is not None and not task.exited:
             self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
             exited.append(task)
 
-    def _on_exit(self, task: Task, status: int, peak: int, cpu: float) -> None:
+    def _on_exit(self, task: RunningTask, status: int, peak: int, cpu: float) -> None:
         task.exited = True
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -355,7 +362,7 @@ class Agent:
         now, peak = events.now(), max(peak, task.peak)
         exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
         if number == signal.SIGTERM and not (task.signalled or self._cut_short):
-            self._delayed[task] = time.monotonic() + _SIGTERM_DELAY, [exited]
+            self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
         else:
             self._send(exited)
 
@@ -369,21 +376,21 @@ class Agent:
                     self._send(event)
                 self._gone_if_done(task)
 
-    def _look_at_stopping(self, exited: Sequence[Task] = ()) -> None:
-        done = self._stopping.look(time.monotonic())
+    def _poll_stopping(self, exited: Sequence[RunningTask] = ()) -> None:
+        done = self._stopping.poll(time.monotonic())
         for task in {id(task): task for task in (*exited, *done)}.values():
             if task.exited and task.stop is None:
                 task.empty = True
                 self._outputs.read_rest(task)
                 self._gone_if_done(task)
 
-    def _gone_if_done(self, task: Task) -> None:
+    def _gone_if_done(self, task: RunningTask) -> None:
         if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
             return
         if task in self._delayed:
             return
         del self._tasks[task.id]
-        self._families.forget(task.id)
+        self._task_processes.forget(task.id)
         left = len(task.leftovers)
         gone = events.TaskGone("", events.now(), task.id, task.attempt, left, task.unkillable)
         self._send(gone, bulk=True)
@@ -391,24 +398,24 @@ class Agent:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, command: events.StopTasks) -> None:
-        for start in self._templates.cancel(command.tasks):
+        for start in self._fork_servers.cancel(command.tasks):
             self._start_cold(start)  # so that it ends as every other task
         self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
         self._is_stopped = all(
             task.stop is not None or task.id in command.tasks for task in self._tasks.values()
         )
 
-    def _end(self, tasks: List[Task], steps: events.StopSequence) -> None:
-        self._look_at_ended()  # so that no signal is reported as the end of a process that had ended
+    def _end(self, tasks: List[RunningTask], steps: events.StopSequence) -> None:
+        self._poll_ended()  # so that no signal is reported as the end of a process that had ended
         now = time.monotonic()
         for task in tasks:
             if not task.empty:
                 self._stopping.begin(task, steps, now)
             elif steps[0][0] == SIGKILL:
                 self._outputs.let_go(task)
-        self._look_at_stopping()
+        self._poll_stopping()
 
-    def _report_signal(self, task: Task, number: int, count: int) -> None:
+    def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
         signalled = events.TaskSignalled("", events.now(), task.id, task.attempt, number, count)
         if task in self._delayed:  # it is sent to what the task left behind, so its end is reported first
             self._delayed[task][1].append(signalled)
@@ -419,7 +426,7 @@ class Agent:
 
     def _signal(self, command: events.SignalTask) -> None:
         """Send one signal; the stop sequence does not count it."""
-        self._look_at_ended()
+        self._poll_ended()
         task = self._tasks.get(command.task)
         if task is None:
             return
@@ -431,16 +438,16 @@ class Agent:
         states = "".join(process.state for process in self._members(task))
         self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
 
-    def _members(self, task: Task) -> List[processes.Process]:
-        return self._families.members(task.main, self._families.orphans().get(task.id, []))
+    def _members(self, task: RunningTask) -> List[processes.Process]:
+        return self._task_processes.members(task.main, self._task_processes.orphans().get(task.id, []))
 
     # ------------------------------------------------------------------ questions
 
     def _measure(self, _: events.Measure) -> None:
-        orphans = self._families.orphans()
+        orphans = self._task_processes.orphans()
         memory = {}
         for task in self._tasks.values():
-            members = self._families.members(task.main, orphans.get(task.id, []))
+            members = self._task_processes.members(task.main, orphans.get(task.id, []))
             memory[task.id] = sum(processes.resident(process.pid) for process in members)
         self._send(events.Measured("", events.now(), memory))
 
@@ -449,7 +456,7 @@ class Agent:
         if gpus:
             self._send(events.HostGpus("", events.now(), gpus))
 
-    def _look_for_servers(self) -> None:
+    def _check_servers(self) -> None:
         """Ask which tasks of TensorFlow's roles serve on other ports than their own."""
         addresses = {} if self._cluster is None else self._cluster.addresses
         roles = [role for role in TF_CONFIG_ROLES if role in addresses]
@@ -463,7 +470,9 @@ class Agent:
                 self._tell(text)
 
         with suppress(OSError):  # no process is left: it is only advice
-            self._children.ask(lambda: listening.print_elsewhere(tasks), listening.SECONDS, report)
+            self._children.ask(
+                lambda: listening.print_elsewhere(tasks), listening.CHECK_TIMEOUT_SECONDS, report
+            )
 
     def _tell(self, text: str) -> None:
         self._send(events.HostNotice("", events.now(), text))
@@ -474,7 +483,9 @@ class Agent:
             self._send(events.PeersTried("", events.now(), unreachable))
 
         try:
-            self._children.ask(lambda: ports.print_unreachable(command.addresses), ports.SECONDS, report)
+            self._children.ask(
+                lambda: ports.print_unreachable(command.addresses), ports.CHECK_TIMEOUT_SECONDS, report
+            )
         except OSError as error:
             unknown = dict.fromkeys(command.addresses, why_not_started(error))
             self._send(events.PeersTried("", events.now(), unknown))

@@ -30,20 +30,20 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent.environments import entered
 from launcher.agent.host import NVIDIA_SMI, host_facts
-from launcher.agent.ports import PortKeeper, dual_stack_socket
+from launcher.agent.ports import PortReservations, dual_stack_socket
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProgramError
 
 Json = Dict[str, Any]
 
 #: Distributions that hold the package ``tensorflow``.
-_TENSORFLOWS = (
+_TENSORFLOW_DISTRIBUTIONS = (
     "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos",
     "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu",
 )  # fmt: skip
 _MARK = "launch-check "
 #: Runs in any Python 3. It imports nothing that takes long: ``import tensorflow`` costs four seconds.
-_QUESTION = f"""
+_PYTHON_QUESTION = f"""
 import sys
 sys.path[:] = [path for path in sys.path if path]
 import json
@@ -55,26 +55,27 @@ def version(*names):
         except Exception:
             pass
 found = {{"version": ".".join(map(str, sys.version_info[:3])), "path": sys.executable}}
-found.update(tensorflow=version(*{_TENSORFLOWS!r}), keras=version("keras"), tf_keras=version("tf-keras"))
+tensorflow = version(*{_TENSORFLOW_DISTRIBUTIONS!r})
+found.update(tensorflow=tensorflow, keras=version("keras"), tf_keras=version("tf-keras"))
 print("\\n{_MARK}" + json.dumps(found))
 """
 #: Connections at a time.
-_AT_ONCE = 16
+_MAX_CONNECTIONS = 16
 #: Seconds to wait when no descriptor is left for a connection.
-_NO_DESCRIPTOR = 0.05
+_NO_DESCRIPTOR_PAUSE_SECONDS = 0.05
 #: Most bytes of a token.
-_LINE = 256
+_MAX_TOKEN_BYTES = 256
 #: Bytes of the file that is written to see whether a disk is full.
-_WRITTEN = 64 * 1024
+_DISK_TEST_BYTES = 64 * 1024
 #: Results of connections that fail, and their exceptions; the first match counts.
-_RESULTS: Dict[str, Tuple[Type[Exception], ...]] = {
+_ERRORS_BY_RESULT: Dict[str, Tuple[Type[Exception], ...]] = {
     "unknown name": (socket.gaierror, UnicodeError),
     "timed out": (socket.timeout, TimeoutError),
     "refused": (ConnectionRefusedError,),
     "cut off": (ConnectionError,),
 }
 #: Errors of routing tables; a blackhole route gives EINVAL.
-_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
+_NO_ROUTE_ERRORS = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
 
 
 def main(_: object) -> None:
@@ -106,7 +107,7 @@ def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence
 
     A thread that waits for a name service or a file server can't be interrupted: it stays behind.
     """
-    pool = ThreadPoolExecutor(_AT_ONCE)
+    pool = ThreadPoolExecutor(_MAX_CONNECTIONS)
     futures: List["Future[Json]"] = [Future() for _ in jobs]
     for job, future in zip(jobs, futures):
         with suppress(RuntimeError):  # no further thread is left, but the pool has taken the job
@@ -189,7 +190,7 @@ def _folder(path: str) -> Json:
         found = os.statvfs(path)
         free = found.f_bavail * found.f_frsize
         with tempfile.TemporaryFile(dir=path, prefix=".launch-check-", buffering=0) as file:
-            file.write(bytes(_WRITTEN))
+            file.write(bytes(_DISK_TEST_BYTES))
             os.fsync(file.fileno())
     except OSError as error:
         why = error.strerror or str(error)
@@ -216,7 +217,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
     try:
         env = env if venv is None else {**env, **entered(env, venv)}
-        state, output = _run([path, "-B", "-c", _QUESTION], request["seconds"], env)
+        state, output = _run([path, "-B", "-c", _PYTHON_QUESTION], request["seconds"], env)
     except ProgramError:
         state, output = "missing", f"the environment {venv!r} does not exist"
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
@@ -231,7 +232,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
 
 def _listen(request: Json) -> Json:
     """Hold a port as a task's, and serve it beside the holder as TensorFlow does, until the process ends."""
-    keeper = PortKeeper()
+    keeper = PortReservations()
     try:
         port = keeper.hold(TaskId("check/0"))
         server = dual_stack_socket(port, reuse=True)
@@ -252,7 +253,7 @@ def _serve(server: socket.socket, token: bytes) -> None:
         try:
             peer, _ = server.accept()
         except OSError:  # no descriptor is left
-            time.sleep(_NO_DESCRIPTOR)
+            time.sleep(_NO_DESCRIPTOR_PAUSE_SECONDS)
             continue
         with suppress(OSError), peer:  # the peer reports what became of it
             peer.sendall(token + b"\n")
@@ -261,7 +262,7 @@ def _serve(server: socket.socket, token: bytes) -> None:
 def _connect(request: Json) -> Json:
     """Connect to each of the ``peers`` (``address``, ``port``, ``token``)."""
     jobs = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
-    rounds = -(-len(jobs) // _AT_ONCE)
+    rounds = -(-len(jobs) // _MAX_CONNECTIONS)
     late = [{"result": "timed out", "why": "", "address": ""}] * len(jobs)
     return {"pairs": _together(jobs, request["seconds"] * rounds + 1.0, late)}
 
@@ -277,10 +278,12 @@ def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
     try:
         address = str(socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0][4][0])
         with socket.create_connection(where, seconds) as connection, connection.makefile("rb") as file:
-            line = file.readline(_LINE)
+            line = file.readline(_MAX_TOKEN_BYTES)
     except (OSError, UnicodeError) as error:
-        result = next((name for name, kinds in _RESULTS.items() if isinstance(error, kinds)), "failed")
-        if result == "failed" and getattr(error, "errno", None) in _NO_ROUTE:
+        result = next(
+            (name for name, kinds in _ERRORS_BY_RESULT.items() if isinstance(error, kinds)), "failed"
+        )
+        if result == "failed" and getattr(error, "errno", None) in _NO_ROUTE_ERRORS:
             result = "no route"
         return {"result": result, "why": getattr(error, "strerror", None) or str(error), "address": address}
     result = "ok" if line == peer["token"].encode("ascii") + b"\n" else "another program"

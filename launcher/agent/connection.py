@@ -26,33 +26,33 @@ from launcher.common.trusted_io import SOCKET_BACKLOG, accept_own, connect_unix,
 
 #: Seconds to wait, at least, for a new connection after one has closed; the load average per processor above
 #: which they grow in proportion, as a login takes longer there.
-OUTAGE = 1.5
-_BUSY = 2.0
+MIN_OUTAGE_SECONDS = 1.5
+_BUSY_LOAD_PER_PROCESSOR = 2.0
 #: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
-_LATE = 0.5
+_SUSPENDED_SECONDS = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
 #: silent connection comes from the network, not from the launcher.
-ALIVE = 4.5
-_READ = 128 * 1024
+LIVE_SECONDS = 4.5
+_READ_BYTES = 128 * 1024
 #: The size of a pipe to the launcher, in bytes: a large one takes more output in one write. The command of
 #: fcntl that sets this size; Python 3.8 does not define its name.
-_PIPE_SIZE = 1024 * 1024
+_PIPE_BYTES = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 #: srun gives us a pseudo terminal, which takes 8 KiB at once. After a write of a part only, the agent
 #: tries so many more writes before it does something else, and waits so many milliseconds before each.
-_WRITES = 16
-_ROOM = 1
+_MAX_WRITES = 16
+_ROOM_MILLISECONDS = 1
 #: The byte that a program sends with its stdin and stdout: what the agent writes passes `swap`,
 #: or does not.
-_AS_SWAPPED = b"s"
-_PLAIN = b"."
+_SWAPPED_MARK = b"s"
+_PLAIN_MARK = b"."
 #: The address of the socket that an agent listens on: its user, and `public_part` of its token.
-ADDRESS = "\0tf-launcher-%d-%s"
+ADDRESS_FORMAT = "\0tf-launcher-%d-%s"
 #: The size of two descriptors, in bytes.
-_BOTH = 2 * array("i").itemsize
+_TWO_DESCRIPTORS_BYTES = 2 * array("i").itemsize
 
 
-class Connection:
+class LauncherConnection:
     """Reads and writes messages without blocking: over our stdin and stdout, or those of one peer at a time.
 
     Args:
@@ -73,7 +73,7 @@ class Connection:
         token: str = "",
         lease: float = float("inf"),
         first: float = 0.0,
-        outage: float = OUTAGE,
+        outage: float = MIN_OUTAGE_SECONDS,
     ) -> None:
         self._selector = selector
         self._listener, self._token, self._lease, self._outage = listener, token, lease, outage
@@ -143,7 +143,7 @@ class Connection:
         return 0 if self.broken else self.channel.pending
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the launcher has all messages, or can't get them any more."""
         return self.broken or self.channel.is_idle
 
@@ -161,7 +161,7 @@ class Connection:
             return
         if now < self.until:
             self._flush()
-        elif self._reading < 0 and self._until + _LATE <= now < self._received_at + self._lease:
+        elif self._reading < 0 and self._until + _SUSPENDED_SECONDS <= now < self._received_at + self._lease:
             self._until = now + self._grace()
         else:
             self._give_up()
@@ -173,7 +173,7 @@ class Connection:
         for fd in (reading, writing):
             os.set_blocking(fd, False)
         with suppress(OSError):  # above this user's limit, or not a pipe: less works too
-            fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_SIZE)
+            fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
         self._reading, self._writing = reading, writing
         self._selector.register(reading, selectors.EVENT_READ, self._read)
 
@@ -196,14 +196,14 @@ class Connection:
         now = time.monotonic()
         if self.is_pipe:
             self._until = now
-        elif now - self._received_at < ALIVE:
+        elif now - self._received_at < LIVE_SECONDS:
             self._until = now + min(self._grace(), self._lease)
         else:
             self._until = self._received_at + self._lease
 
     def _grace(self) -> float:
         """Seconds to wait for a new connection after one has closed."""
-        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY)
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _BUSY_LOAD_PER_PROCESSOR)
         return max(self._outage * busy, self.channel.grace)
 
     def _give_up(self) -> None:
@@ -221,8 +221,8 @@ class Connection:
             return
         try:
             written = self.channel.write(self._writing, time.monotonic())
-            for _ in range(_WRITES):
-                if written or not _takes(self._writing):
+            for _ in range(_MAX_WRITES):
+                if written or not _takes_bytes_soon(self._writing):
                     break
                 written = self.channel.write(self._writing, time.monotonic())
             self._wait_to_write(not written)
@@ -238,7 +238,7 @@ class Connection:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._reading, _READ)
+            data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -271,7 +271,7 @@ class Connection:
         self._peer = None
         said, streams = _receive_streams(peer)
         if len(streams) == 2:
-            self.take_peer(peer, streams, said == _AS_SWAPPED)
+            self.take_peer(peer, streams, said == _SWAPPED_MARK)
         else:
             peer.close()
             for fd in streams:
@@ -292,7 +292,7 @@ class Connection:
 
     def _greet(self, peer: socket.socket) -> None:
         try:
-            data = os.read(self._streams[0], _READ)
+            data = os.read(self._streams[0], _READ_BYTES)
             hellos: List[Hello] = self._greeting.feed(data)
         except (OSError, ProtocolError):
             data, hellos = b"", []
@@ -331,11 +331,11 @@ class Connection:
             self._streams = ()
 
 
-def _takes(fd: int) -> bool:
-    """Whether a descriptor takes bytes within `_ROOM`."""
+def _takes_bytes_soon(fd: int) -> bool:
+    """Whether a descriptor takes bytes within `_ROOM_MILLISECONDS`."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(_ROOM))
+    return bool(poll.poll(_ROOM_MILLISECONDS))
 
 
 def listen(token: str) -> socket.socket:
@@ -385,21 +385,21 @@ def pass_streams(agent: socket.socket, swapped: bool) -> None:
         OSError: the agent has exited.
     """
     streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (0, 1)))
-    agent.sendmsg([_AS_SWAPPED if swapped else _PLAIN], [streams])
+    agent.sendmsg([_SWAPPED_MARK if swapped else _PLAIN_MARK], [streams])
 
 
 def _receive_streams(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
     """Receive the byte and the descriptors that a peer sends: none if it has exited."""
     try:
-        size, for_us_only = socket.CMSG_SPACE(_BOTH), socket.MSG_CMSG_CLOEXEC
-        said, passed, _, _ = peer.recvmsg(len(_PLAIN), size, for_us_only)
+        size, for_us_only = socket.CMSG_SPACE(_TWO_DESCRIPTORS_BYTES), socket.MSG_CMSG_CLOEXEC
+        said, passed, _, _ = peer.recvmsg(len(_PLAIN_MARK), size, for_us_only)
     except OSError:
         return b"", ()
     return said, array("i", b"".join(data for *_, data in passed))
 
 
 def _address(token: str) -> str:
-    return ADDRESS % (os.getuid(), public_part(token))
+    return ADDRESS_FORMAT % (os.getuid(), public_part(token))
 
 
 def public_part(token: str) -> str:

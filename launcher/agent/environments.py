@@ -14,9 +14,9 @@ from launcher.common.errors import ProgramError
 from launcher.common.trusted_io import read_regular
 
 #: Seconds that the Python of an environment may take to start: a file server may be slow.
-SECONDS = 30.0
+START_TIMEOUT_SECONDS = 30.0
 #: A pattern for names of environments.
-NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 #: Where conda keeps a list of all its environments, a folder a line (conda's own, since 4.4).
 _CONDA_LIST = "~/.conda/environments.txt"
 #: Installations of conda whose ``envs`` are searched without such a list.

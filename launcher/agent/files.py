@@ -33,10 +33,10 @@ from launcher.agent.identity import Fate, fate_of, owner_text, read_owner, this_
 from launcher.agent.processes import write_all
 from launcher.agent.transfer import (
     FOLDER,
-    OUTPUTS,
+    OUTPUTS_FOLDER,
     SYNC_MARK,
-    FileStream,
-    Landing,
+    DestinationTree,
+    TransferStream,
     digest,
     entry_of,
     list_of,
@@ -50,14 +50,14 @@ from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFail
 from launcher.common.trusted_io import open_regular, read_most
 
 #: Bytes of the trees of earlier runs, at most.
-_MOST_KEPT = 2 * 1024**3
+_MAX_KEPT_BYTES = 2 * 1024**3
 #: Seconds for which the folder of a run that did not end stays after its last use.
-_UNUSED = 3600.0
+_MIN_UNUSED_SECONDS = 3600.0
 #: The beginning of the names of marks in the folder of a run.
-_USED = ".used-"
+_USE_MARK_PREFIX = ".used-"
 
 
-class _Pipe(FileStream):
+class _Pipe(TransferStream):
     """The launcher, at standard input and output."""
 
     def _write(self, data: bytes) -> None:
@@ -147,10 +147,10 @@ def _make_cache() -> None:
     )
 
 
-def _run_folder(job: str) -> str:
-    if not job or "/" in job or job.startswith(".") or "\0" in job:
-        raise ProtocolError(f"{job!r} is not the name of a run")
-    return f"{_cache_path()}/work/{job}"
+def _run_folder(run_name: str) -> str:
+    if not run_name or "/" in run_name or run_name.startswith(".") or "\0" in run_name:
+        raise ProtocolError(f"{run_name!r} is not the name of a run")
+    return f"{_cache_path()}/work/{run_name}"
 
 
 @contextlib.contextmanager
@@ -208,7 +208,7 @@ def _remove(path: str) -> None:
     shutil.rmtree(path)
 
 
-def _user_of(folder: str, job: str = "") -> str:
+def _user_of(folder: str, run_name: str = "") -> str:
     """Describe a process of a task that runs in a folder or belongs to a job; empty: there is none."""
     mark = f"{TASK_MARK}=".encode()
     for process in filter(str.isdigit, os.listdir("/proc")):
@@ -217,7 +217,7 @@ def _user_of(folder: str, job: str = "") -> str:
                 marks = [variable for variable in file.read().split(b"\0") if variable.startswith(mark)]
             task = os.fsdecode(marks[-1][len(mark) :]) if marks else ""
             inside = f"{os.readlink(f'/proc/{process}/cwd')}/".startswith(f"{folder}/")
-            if (job and task.startswith(f"{job}:")) or (inside and (task or job)):
+            if (run_name and task.startswith(f"{run_name}:")) or (inside and (task or run_name)):
                 return f"the task {task} (process {process})"
     return ""
 
@@ -225,13 +225,13 @@ def _user_of(folder: str, job: str = "") -> str:
 # ---------------------------------------------------------------------- the end of a run
 
 
-def discard(job: str) -> None:
+def discard(run_name: str) -> None:
     """Remove the folder of a run that is over; its trees are kept for the next run from the same folder.
 
     Raises:
         OSError, LaunchError: it can't be removed.
     """
-    run = _run_folder(job)
+    run = _run_folder(run_name)
     with contextlib.suppress(FileNotFoundError):  # another host with the same home folder removes it
         for name in os.listdir(run):
             key, entries = _read_list(f"{run}/{name}")
@@ -247,7 +247,7 @@ def discard(job: str) -> None:
         for path in sorted(marks, key=os.path.getmtime, reverse=True):
             tree = os.path.dirname(path)
             total += sum(entry.size for entry in _read_list(tree)[1].values())
-            if total > _MOST_KEPT:
+            if total > _MAX_KEPT_BYTES:
                 with _locked(tree):
                     _remove(tree)
 
@@ -269,7 +269,7 @@ def _sweep() -> None:
     """Remove the folders of runs whose users have all provably ended; see `_use`."""
     for run in glob.glob(f"{glob.escape(_cache_path())}/work/*"):
         with contextlib.suppress(OSError):
-            marks = [f"{run}/{name}" for name in os.listdir(run) if name.startswith(_USED)]
+            marks = [f"{run}/{name}" for name in os.listdir(run) if name.startswith(_USE_MARK_PREFIX)]
             if marks and all(map(_is_over, marks)) and not _user_of(run, os.path.basename(run)):
                 _remove(run)
 
@@ -281,7 +281,7 @@ def _is_over(mark: str) -> bool:
     never counts as over.
     """
     with open_regular(mark, links=False) as file:
-        old = time.time() - os.fstat(file.fileno()).st_mtime > _UNUSED
+        old = time.time() - os.fstat(file.fileno()).st_mtime > _MIN_UNUSED_SECONDS
         found = read_owner(read_most(file).decode("utf-8", "replace"))
     return old and found is not None and fate_of(found[0]) is Fate.DEAD
 
@@ -331,9 +331,9 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
         paths.append(path)
     for name in arguments["outputs"]:
         _use(run)
-        os.makedirs(f"{run}/{OUTPUTS}/{name}", exist_ok=True)
-        os.chmod(f"{run}/{OUTPUTS}/{name}", int(arguments["mode"]) & 0o777)
-    return [*paths, f"{run}/{OUTPUTS}"]
+        os.makedirs(f"{run}/{OUTPUTS_FOLDER}/{name}", exist_ok=True)
+        os.chmod(f"{run}/{OUTPUTS_FOLDER}/{name}", int(arguments["mode"]) & 0o777)
+    return [*paths, f"{run}/{OUTPUTS_FOLDER}"]
 
 
 def _use(run: str) -> None:
@@ -351,7 +351,7 @@ def _use(run: str) -> None:
     os.makedirs(run, mode=0o700, exist_ok=True)
     me = this_process()
     where = digest(f"{me.boot_id} {me.pid_namespace} {me.machine_id}")
-    with open(f"{run}/{_USED}{where}", "w", encoding="utf-8") as mark:
+    with open(f"{run}/{_USE_MARK_PREFIX}{where}", "w", encoding="utf-8") as mark:
         mark.write(owner_text(me))
 
 
@@ -381,26 +381,28 @@ def _update(pipe: _Pipe, root: str) -> None:
         LaunchError: a task runs there.
     """
     stage = f"{os.path.dirname(root)}/.tf-launcher-new-{digest(root)}"
-    landing = Landing(pipe, stage)
-    key, entries = parse_list(zlib.decompress(b"".join(landing.pieces(pipe.get(FileEntry)))).decode("ascii"))
+    destination = DestinationTree(pipe, stage)
+    key, entries = parse_list(
+        zlib.decompress(b"".join(destination.pieces(pipe.get(FileEntry)))).decode("ascii")
+    )
     old_key, old_entries = _read_list(root)
     had = _unchanged(root, old_entries)
     same = {path: entry for path, entry in entries.items() if had.get(path) == entry}
     try:
         _remove(stage)
-        landing.expect(sum(entry.size for path, entry in entries.items() if path not in same))
+        destination.expect(sum(entry.size for path, entry in entries.items() if path not in same))
         pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
         while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
-            landing.land(message)
+            destination.land(message)
         gone = had.keys() - same.keys()
-        if old_key and not (landing.entries or gone):
+        if old_key and not (destination.entries or gone):
             return
         user = _user_of(root)
         if user:
             raise LaunchError(f"{root} is in use by {user}; wait until it is over, or give another place")
-        _merge(root, gone, stage, landing.entries)
+        _merge(root, gone, stage, destination.entries)
         with open(f"{root}/{SYNC_MARK}.new", "w", encoding="ascii") as file:
-            file.write(list_of(key, {**same, **landing.entries}.values()))
+            file.write(list_of(key, {**same, **destination.entries}.values()))
         os.replace(file.name, f"{root}/{SYNC_MARK}")
     except OSError as error:
         if not os.path.isabs(error.filename or ""):

@@ -38,9 +38,9 @@ LOADER = (
 #: command line there, which may be as long as this.
 PADDING = " " * 2000
 #: Largest packet, in bytes.
-_PACKET = 1 << 20
+_MAX_PACKET_BYTES = 1 << 20
 #: Threads that a process may have when it forks: the main one, and one of a numerical library.
-_MOST_THREADS = 2
+_MAX_THREADS = 2
 
 Request = Dict[str, Any]
 
@@ -52,7 +52,7 @@ def run() -> None:
     _replace(os.open(os.devnull, os.O_RDONLY), 0)
     _replace(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    _import(link, json.loads(link.recv(_PACKET)))
+    _import(link, json.loads(link.recv(_MAX_PACKET_BYTES)))
     importlib.invalidate_caches()  # a task finds files that are made later
     gc.collect()
     gc.freeze()
@@ -98,7 +98,7 @@ def _continue_in_fork(link: socket.socket) -> None:
 def _check_threads(link: socket.socket) -> None:
     """If other threads run in this process, tell the agent and exit: a fork would lack them, and hang."""
     threads = len(os.listdir("/proc/self/task"))
-    if threads > _MOST_THREADS:
+    if threads > _MAX_THREADS:
         link.send(f"{threads} threads run after the import, and a fork has none of them".encode())
         os._exit(1)
 
@@ -106,7 +106,7 @@ def _check_threads(link: socket.socket) -> None:
 def _serve(link: socket.socket) -> Request:
     """Fork a task for each request; returns in each task. Ends the process when the agent is gone."""
     while True:
-        data, ancillary, _, _ = link.recvmsg(_PACKET, socket.CMSG_SPACE(8))
+        data, ancillary, _, _ = link.recvmsg(_MAX_PACKET_BYTES, socket.CMSG_SPACE(8))
         if not data:
             os._exit(0)
         fds = array.array("i", ancillary[0][2])

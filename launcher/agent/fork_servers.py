@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from launcher.agent import processes
 from launcher.agent.spawn import Spawner, Started
-from launcher.agent.stopping import Families
+from launcher.agent.stopping import TaskProcesses
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.events import Preload, StartTask
@@ -26,10 +26,10 @@ from launcher.common.record import Record
 from launcher.common.text import signal_name
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
-_IMPORTING = 50.0
-_FORKING = 10.0
+_IMPORT_TIMEOUT_SECONDS = 50.0
+_FORK_TIMEOUT_SECONDS = 10.0
 #: Largest answer of a template, in bytes.
-_PACKET = 4096
+_MAX_ANSWER_BYTES = 4096
 
 
 class _Fork(Record):
@@ -41,7 +41,7 @@ class _Fork(Record):
     tag: int
 
 
-class _Template:
+class _ForkServer:
     """One template process.
 
     Args:
@@ -73,13 +73,13 @@ class _Template:
         return [fork.start]
 
 
-class Templates:
+class ForkServers:
     """The templates of an agent.
 
     Args:
         selector: wakes the agent.
         spawner: starts processes.
-        families: know which processes belong to tasks.
+        task_processes: know which processes belong to tasks.
         begin: called with a task that was forked.
         start_cold: called with a task whose template was given up.
         tell: shows the user a line.
@@ -89,30 +89,30 @@ class Templates:
         self,
         selector: selectors.BaseSelector,
         spawner: Spawner,
-        families: Families,
+        task_processes: TaskProcesses,
         begin: Callable[[StartTask, Started], None],
         start_cold: Callable[[StartTask], None],
         tell: Callable[[str], None],
     ) -> None:
         self._selector = selector
         self._spawner = spawner
-        self._families = families
+        self._task_processes = task_processes
         self._begin = begin
         self._start_cold = start_cold
         self._tell = tell
-        self._templates: List[_Template] = []
-        self._by_task: Dict[TaskId, _Template] = {}
+        self._fork_servers: List[_ForkServer] = []
+        self._by_task: Dict[TaskId, _ForkServer] = {}
 
     def start(self, command: Preload) -> None:
         """Start a template, unless there is one with the same modules and environment."""
         without_tasks = command._replace(tasks=())
-        same = [found for found in self._templates if found.command == without_tasks]
+        same = [found for found in self._fork_servers if found.command == without_tasks]
         if not same:
             same = [self._started(without_tasks)]
-            self._templates += same
+            self._fork_servers += same
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
-    def _started(self, command: Preload) -> _Template:
+    def _started(self, command: Preload) -> _ForkServer:
         from launcher.agent import fork_server  # with runpy and ctypes, which few agents need
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,11 +122,11 @@ class Templates:
             pid = self._spawner.spawn_with_stdin(prepared, theirs.fileno())
         except LaunchError:  # the tasks can't be started either, and report it
             ours.close()
-            return _Template(command, 0, None)
+            return _ForkServer(command, 0, None)
         finally:
             theirs.close()
-        self._families.own.add(pid)
-        started = _Template(command, pid, ours)
+        self._task_processes.own.add(pid)
+        started = _ForkServer(command, pid, ours)
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._read(started, ours))
         with suppress(OSError):  # its end is reported where it is read
@@ -143,31 +143,31 @@ class Templates:
             return False
         found.waiting.append(start)
         if found.due is None:
-            found.due = time.monotonic() + _IMPORTING
+            found.due = time.monotonic() + _IMPORT_TIMEOUT_SECONDS
         self._ask(found)
         return True
 
     def cancel(self, tasks: Sequence[TaskId]) -> List[StartTask]:
         """Do not fork those of these tasks that have no process yet. Returns them."""
         cancelled: List[StartTask] = []
-        for found in self._templates:
+        for found in self._fork_servers:
             cancelled += [start for start in found.waiting if start.task in tasks]
             found.waiting = [start for start in found.waiting if start.task not in tasks]
             if found.fork is not None and found.fork.start.task in tasks:
                 cancelled += found.cancel_fork()
         return cancelled
 
-    def _ask(self, found: _Template) -> None:
+    def _ask(self, found: _ForkServer) -> None:
         """Let a template fork the next task that can be started, if it can."""
         while found.idle and found.waiting and found.link:
             self._ask_for(found, found.waiting[0], found.link)
 
-    def _ask_for(self, found: _Template, start: StartTask, link: socket.socket) -> None:
+    def _ask_for(self, found: _ForkServer, start: StartTask, link: socket.socket) -> None:
         tag = self._spawner.new_tag()
         fds: List[int] = []
         try:
             command = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
-            self._families.expect(start.task, tag)
+            self._task_processes.expect(start.task, tag)
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
             fds += os.pipe()
             fds += os.pipe()
@@ -187,13 +187,13 @@ class Templates:
         os.close(reading)
         os.set_blocking(output, False)
         found.idle, found.fork = False, _Fork(found.waiting.pop(0), output, go, tag)
-        found.due = time.monotonic() + _FORKING
+        found.due = time.monotonic() + _FORK_TIMEOUT_SECONDS
 
     # ------------------------------------------------------------------ what templates send
 
-    def _read(self, found: _Template, link: socket.socket) -> None:
+    def _read(self, found: _ForkServer, link: socket.socket) -> None:
         try:
-            answer = link.recv(_PACKET)
+            answer = link.recv(_MAX_ANSWER_BYTES)
         except OSError:
             answer = b""
         if not answer:  # `reaped` tells how it ended
@@ -209,27 +209,27 @@ class Templates:
             why = "its process has gone" if answer.isdigit() else answer.decode("utf-8", "replace")
             self._give_up(found, why)
 
-    def _imported(self, found: _Template, pid: int) -> bool:
+    def _imported(self, found: _ForkServer, pid: int) -> bool:
         """Handle the end of the imports: a fork of the template takes all later requests.
 
         Returns:
             Whether the process with this pid exists and is that fork.
         """
-        process = processes.look_at(pid)
+        process = processes.read_process(pid)
         if process is None or process.parent != found.pid:
             return False
-        self._families.own.add(pid)
+        self._task_processes.own.add(pid)
         os.kill(found.pid, signal.SIGKILL)  # it has a child, so it was not reaped
         found.pid = pid
         return True
 
-    def _forked(self, found: _Template, pid: int) -> bool:
+    def _forked(self, found: _ForkServer, pid: int) -> bool:
         """Handle the pid of a forked task: let the task run.
 
         Returns:
             Whether the process with this pid exists and is that task.
         """
-        fork, process = found.fork, processes.look_at(pid)
+        fork, process = found.fork, processes.read_process(pid)
         if fork is None or process is None or process.parent != os.getpid():
             return False
         if processes.tag_of(pid) != fork.tag:
@@ -245,7 +245,7 @@ class Templates:
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the agent has ended: if it is a template, give it up."""
-        for found in self._templates:
+        for found in self._fork_servers:
             while found.pid == pid and found.link is not None:
                 if found.silent:
                     code = os.WEXITSTATUS(status)
@@ -256,33 +256,33 @@ class Templates:
 
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
-        return min((found.due for found in self._templates if found.due is not None), default=None)
+        return min((found.due for found in self._fork_servers if found.due is not None), default=None)
 
     def on_time(self, now: float) -> None:
         """Give up templates that take too long."""
-        for found in self._templates:
+        for found in self._fork_servers:
             if found.due is not None and found.due <= now:
                 self._give_up(found, "its process takes too long")
 
     def close(self) -> None:
         """End all templates; tasks that wait for one are not started."""
-        for found in self._templates:
+        for found in self._fork_servers:
             self._end(found)
 
-    def _give_up(self, found: _Template, why: str) -> None:
+    def _give_up(self, found: _ForkServer, why: str) -> None:
         """Tell the user why a template can't serve; its tasks start cold."""
         waiting = self._end(found)
         self._tell(f"--preload {','.join(found.command.modules)} has no effect: {why}")
         for start in waiting:
             self._start_cold(start)
 
-    def _end(self, found: _Template) -> List[StartTask]:
+    def _end(self, found: _ForkServer) -> List[StartTask]:
         """End a template. Returns the tasks that waited for it."""
         if found.link is not None:
             if not found.silent:
                 self._selector.unregister(found.link)
             found.link.close()
-        if found.pid in self._families.own:  # not reaped: the pid is still the template's
+        if found.pid in self._task_processes.own:  # not reaped: the pid is still the template's
             os.kill(found.pid, signal.SIGKILL)
         waiting = [*found.cancel_fork(), *found.waiting]
         found.link, found.due, found.waiting = None, None, []

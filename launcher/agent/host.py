@@ -21,24 +21,24 @@ from launcher.common.events import HostFacts
 #: A command that prints a line for each GPU; needs ``--query-gpu=``.
 NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
 #: Seconds ``nvidia-smi`` may take: it loads the driver if nothing else has.
-GPU_SECONDS = 15.0
+GPU_TIMEOUT_SECONDS = 15.0
 #: Addresses that are reported.
-_MOST_ADDRESSES = 1000
+_MAX_ADDRESSES = 1000
 # See netdevice(7). A struct ifreq has a name, then a union. We use its socket address and its flags. A struct
 # ifmap is its largest member.
 _SIOCGIFCONF = 0x8912
 _SIOCGIFFLAGS = 0x8913
 _IFF_UP = 1
-_UNION = struct.calcsize("P") * 2 + 8
-_IFREQ = struct.Struct(f"16s4x4s{_UNION - 8}x")
-_IFFLAGS = struct.Struct(f"16sH{_UNION - 2}x")
+_IFREQ_UNION_BYTES = struct.calcsize("P") * 2 + 8
+_IFREQ = struct.Struct(f"16s4x4s{_IFREQ_UNION_BYTES - 8}x")
+_IFFLAGS = struct.Struct(f"16sH{_IFREQ_UNION_BYTES - 2}x")
 
 
 def host_facts() -> HostFacts:
     """See `HostFacts`."""
     return HostFacts(
         hostname=os.uname().nodename,
-        addresses=tuple(_addresses()[:_MOST_ADDRESSES]),
+        addresses=tuple(_addresses()[:_MAX_ADDRESSES]),
         cpus=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         python=".".join(map(str, sys.version_info[:3])),
@@ -64,7 +64,7 @@ def _ipv4_addresses() -> List[str]:
     """
     found: List[str] = []
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        answer = array("B", bytes(_MOST_ADDRESSES * _IFREQ.size))
+        answer = array("B", bytes(_MAX_ADDRESSES * _IFREQ.size))
         where, size = answer.buffer_info()
         size, _ = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, where)))
         for name, address in _IFREQ.iter_unpack(answer.tobytes()[:size]):
@@ -105,11 +105,11 @@ def read_gpus(answer: bytes) -> Tuple[str, ...]:
 
 # The kernel counts such a kill before it sends the signal, and logs the pid right after. So a machine
 # whose count has not moved needs no further look.
-_MACHINE = "/proc/vmstat"
+_MACHINE_COUNTERS = "/proc/vmstat"
 #: Bytes from which a limit of cgroup version 1 means "no limit".
-_NO_LIMIT = 1 << 60
+_NO_LIMIT_BYTES = 1 << 60
 #: Seconds in which the kernel's log follows its count.
-_LOG_DELAY = 0.02
+_LOG_DELAY_SECONDS = 0.02
 
 
 def _count(path: str) -> Optional[int]:
@@ -139,7 +139,7 @@ def _limit(path: str) -> str:
     """The memory limit of the group whose kills ``path`` counts, for messages; empty: no limit."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         limit = "".join(_lines(os.path.join(os.path.dirname(path), name)))
-        if limit.isdigit() and int(limit) < _NO_LIMIT:
+        if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
             return f", its limit is {int(limit) >> 20} MiB"
     return ""
 
@@ -150,11 +150,11 @@ class OomWatch:
     def __init__(self) -> None:
         self._log = KernelLog()
         self._groups = {path: _count(path) for path in _cgroup_files()}
-        self._machine = _count(_MACHINE)
+        self._machine = _count(_MACHINE_COUNTERS)
 
     def evidence(self, pid: int) -> str:
         """Evidence that the OOM killer ended a process that the agent did not kill; empty: no evidence."""
-        machine = _count(_MACHINE)
+        machine = _count(_MACHINE_COUNTERS)
         if machine is not None and machine == self._machine:
             return ""
         return self._log.record_of(pid) or self._counted_here() or self._counted_anywhere(machine)
@@ -180,7 +180,7 @@ class OomWatch:
 
 
 #: The machine's own PID namespace (PROC_PID_INIT_INO of the kernel).
-_OWN_PIDS = "pid:[4026531836]"
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 class KernelLog:
@@ -190,14 +190,14 @@ class KernelLog:
         self._killed: Dict[int, str] = {}
         self._fd = -1
         with suppress(OSError):
-            if os.readlink("/proc/self/ns/pid") == _OWN_PIDS:
+            if os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE:
                 self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
                 os.lseek(self._fd, 0, os.SEEK_END)
         self.readable = self._fd >= 0
 
     def record_of(self, pid: int) -> str:
         """The record of the kill of ``pid``; waits a short time for it."""
-        until = time.monotonic() + _LOG_DELAY
+        until = time.monotonic() + _LOG_DELAY_SECONDS
         while self.readable:
             self._read()
             if pid in self._killed or time.monotonic() > until:

@@ -17,14 +17,16 @@ import stat
 from contextlib import suppress
 from typing import Optional, Tuple
 
-from launcher.agent.processes import all_pids, is_nested, look_at
+from launcher.agent.processes import all_pids, is_nested, read_process
 from launcher.common.record import Record
 from launcher.common.trusted_io import open_regular, read_most
 
 #: The folder of a user, on a disk of this machine that survives a reboot, for the boots that it has seen.
-_FOLDER = "/var/tmp/tf-launcher-%d"
+_BOOTS_FOLDER_FORMAT = "/var/tmp/tf-launcher-%d"
 #: File systems that one machine uses at a time. On others the boots of several machines would mix.
-_LOCAL = frozenset(["btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"])
+_LOCAL_FILE_SYSTEMS = frozenset(
+    ["btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"]
+)
 #: A larger file of boots is not read.
 _MAX_BYTES = 256 * 1024
 #: How many of the newest boots stay in the file.
@@ -32,11 +34,11 @@ _MAX_BOOTS = 1000
 #: The first pid namespace of a kernel (``PROC_PID_INIT_INO``).
 _FIRST_NAMESPACE = "pid:[4026531836]"
 #: The number of checksums of machine ids, a prime.
-_CHECKSUMS = 2**32 - 5
+_CHECKSUM_MODULUS = 2**32 - 5
 #: The machine id of a machine that has none.
 _NO_ID = "-"
 #: The form of an `owner_text`. An earlier version wrote no machine id.
-_TEXT = r"(\d{1,10}):(\d{1,20}):([^:]*):(\d{1,10}):([^:]*):(pid:\[\d+\])(?::([^:]*))?"
+_IDENTITY_PATTERN = r"(\d{1,10}):(\d{1,20}):([^:]*):(\d{1,10}):([^:]*):(pid:\[\d+\])(?::([^:]*))?"
 
 
 class Fate(enum.Enum):
@@ -47,7 +49,7 @@ class Fate(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Owner(Record):
+class ProcessIdentity(Record):
     """Identifies one process, uniquely across machines and reboots."""
 
     pid: int
@@ -61,7 +63,7 @@ class Owner(Record):
     machine_id: str = ""
 
 
-def this_process() -> Owner:
+def this_process() -> ProcessIdentity:
     """Identify this process, and remember this boot of the machine.
 
     Raises:
@@ -70,12 +72,14 @@ def this_process() -> Owner:
     ticks = start_ticks(os.getpid())
     if ticks is None:
         raise FileNotFoundError(2, "no such file", "/proc/self/stat")
-    owner = Owner(os.getpid(), ticks, _boot_id(), os.uname().nodename, _pid_namespace(), machine_id())
+    owner = ProcessIdentity(
+        os.getpid(), ticks, _boot_id(), os.uname().nodename, _pid_namespace(), machine_id()
+    )
     _remember_boot(owner)
     return owner
 
 
-def fate_of(owner: Owner) -> Fate:
+def fate_of(owner: ProcessIdentity) -> Fate:
     """Tell whether a process is alive. Only a proof makes it dead."""
     if is_alive(owner):
         return Fate.ALIVE
@@ -88,7 +92,7 @@ def fate_of(owner: Owner) -> Fate:
     return Fate.DEAD if is_dead else Fate.UNKNOWN
 
 
-def is_alive(owner: Owner) -> bool:
+def is_alive(owner: ProcessIdentity) -> bool:
     """Tell whether a process is alive here; another process with the same pid does not count."""
     if (owner.boot_id, owner.pid_namespace) != (_boot_id(), _pid_namespace()):
         return False
@@ -101,8 +105,8 @@ def start_ticks(pid: int) -> Optional[int]:
     Returns:
         None if it has ended. Then it may still be a zombie.
     """
-    process = look_at(pid)
-    return None if process is None or process.ended else process.start
+    process = read_process(pid)
+    return None if process is None or process.has_ended else process.start
 
 
 def machine_id() -> str:
@@ -113,30 +117,30 @@ def machine_id() -> str:
     """
     with suppress(OSError), open("/etc/machine-id", "rb") as file:
         if found := file.read(64).strip():
-            return f"{int.from_bytes(found, 'big') % _CHECKSUMS:08x}"
+            return f"{int.from_bytes(found, 'big') % _CHECKSUM_MODULUS:08x}"
     return _NO_ID
 
 
-def owner_text(owner: Owner) -> str:
+def owner_text(owner: ProcessIdentity) -> str:
     """Write a process of this user as a label: ``pid:start:boot:uid:machine:namespace:machine id``."""
     where = f"{owner.machine}:{owner.pid_namespace}:{owner.machine_id}"
     return f"{owner.pid}:{owner.start_ticks}:{owner.boot_id}:{os.getuid()}:{where}"
 
 
-def read_owner(text: str) -> Optional[Tuple[Owner, int]]:
+def read_owner(text: str) -> Optional[Tuple[ProcessIdentity, int]]:
     """Read a process and the id of its user from an `owner_text`, also from one of an earlier version.
 
     Returns:
         None if it is no such text.
     """
-    found = re.fullmatch(_TEXT, text)
+    found = re.fullmatch(_IDENTITY_PATTERN, text)
     if found is None:
         return None
     pid, start, boot, user, machine, namespace, its_id = found.groups("")
-    return Owner(int(pid), int(start), boot, machine, namespace, its_id), int(user)
+    return ProcessIdentity(int(pid), int(start), boot, machine, namespace, its_id), int(user)
 
 
-def _is_of_this_machine(owner: Owner) -> bool:
+def _is_of_this_machine(owner: ProcessIdentity) -> bool:
     """Tell whether no name of the machine differs. That alone is no proof: cloned machines share all names.
 
     Within a boot the machine id counts, because a host name may change. An earlier version did not record it.
@@ -178,7 +182,7 @@ def _pid_namespace() -> str:
 # ---------------------------------------------------------------------- the boots that this machine has seen
 
 
-def _line(owner: Owner) -> bytes:
+def _line(owner: ProcessIdentity) -> bytes:
     """Return the line for a boot. It has the namespace, because a container has its boot from its host."""
     return f"{owner.boot_id} {owner.pid_namespace}\n".encode()
 
@@ -198,14 +202,14 @@ def _boots() -> bytes:
 
 
 def _folder() -> str:
-    return _FOLDER % os.geteuid()
+    return _BOOTS_FOLDER_FORMAT % os.geteuid()
 
 
-def _is_remembered(owner: Owner) -> bool:
+def _is_remembered(owner: ProcessIdentity) -> bool:
     return _line(owner) in _boots().splitlines(keepends=True)
 
 
-def _remember_boot(owner: Owner) -> None:
+def _remember_boot(owner: ProcessIdentity) -> None:
     """Add the boot of a process to the file of boots. Without that no reboot can be proven."""
     lines = _boots().splitlines(keepends=True)
     if _line(owner) in lines:
@@ -236,4 +240,4 @@ def _boots_are_local() -> bool:
         place = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/") + "/"
         if folder.startswith(place) and len(place) >= longest:  # a later mount hides an earlier one
             longest, kind = len(place), fields[fields.index("-") + 1]
-    return kind in _LOCAL
+    return kind in _LOCAL_FILE_SYSTEMS

@@ -15,10 +15,10 @@ from launcher.agent import processes
 from launcher.common.text import join_names
 
 #: Seconds from the first start to the look; for the look, at most.
-AFTER = 60.0
-SECONDS = 8.0
+CHECK_AFTER_SECONDS = 60.0
+CHECK_TIMEOUT_SECONDS = 8.0
 #: The state of a socket that listens, in ``/proc/net/tcp``.
-_LISTENS = b"0A"
+_LISTEN_STATE = b"0A"
 
 
 def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
@@ -55,7 +55,7 @@ def _listening() -> Iterator[Tuple[bytes, int]]:
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), open(name, "rb") as lines:  # no IPv6 here
             for fields in map(bytes.split, lines):
-                if fields[3] == _LISTENS:
+                if fields[3] == _LISTEN_STATE:
                     yield fields[9], int(fields[1].rpartition(b":")[2], 16)
 
 

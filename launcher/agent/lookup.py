@@ -8,7 +8,7 @@ import os
 from launcher.common.errors import NotRunnableError, ProgramError
 from launcher.common.trusted_io import similar_file
 
-_QUOTED = " (remove the quotes around the program and its arguments)"
+_QUOTES_ADVICE = " (remove the quotes around the program and its arguments)"
 
 
 def find_executable(name: str, folder: str, path: str) -> str:
@@ -43,7 +43,7 @@ def find_executable(name: str, folder: str, path: str) -> str:
     if os.path.isfile(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
     elif any(os.path.exists(os.path.join(folder, file.split(" ")[0])) for file in (name, *files)):
-        hint = _QUOTED
+        hint = _QUOTES_ADVICE
     elif name == "=":
         hint = "; -x NAME=VALUE has no blanks around the ="
     elif name.isdigit():
@@ -79,7 +79,7 @@ def _not_there(name: str, folder: str) -> ProgramError:
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"
     first = path.split(" ")[0]
     if first != path and (os.path.exists(os.path.join(folder, first)) or shutil.which(first)):
-        return ProgramError(f"program not found: {name!r}{_QUOTED}")
+        return ProgramError(f"program not found: {name!r}{_QUOTES_ADVICE}")
     guess = os.path.basename(similar_file(os.path.join(folder, path)))
     meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""
     return ProgramError(f"program not found: {name!r}{looked}{meant}")

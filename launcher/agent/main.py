@@ -13,7 +13,7 @@
 Each takes a mapping with ``host`` (its name in the plan) and ``agent`` (its number, for process tags). All
 but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these
 files are removed if the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks
-get if the agent is sent SIGTERM; and ``outage``, see `launcher.agent.connection.Connection`.
+get if the agent is sent SIGTERM; and ``outage``, see `launcher.agent.connection.LauncherConnection`.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from contextlib import suppress
 from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import OUTAGE, Connection, connect_to, listen, pass_streams
-from launcher.agent.processes import PASSED, write_all
+from launcher.agent.connection import MIN_OUTAGE_SECONDS, LauncherConnection, connect_to, listen, pass_streams
+from launcher.agent.processes import PASSED_STDIN, write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.common.errors import LaunchError
 from launcher.common.protocol import Refused, encode, swap
 
 #: Seconds to kill processes that earlier runs left; those of an agent that was killed with its watchdog.
-_SWEEPING = 2.0
-_KILLING = 5.0
+_SWEEP_TIMEOUT_SECONDS = 2.0
+_KILL_TIMEOUT_SECONDS = 5.0
 #: Seconds for the first greeting of a launcher: this machine or that of the launcher may be busy.
-_FIRST = 30.0
+_FIRST_GREETING_TIMEOUT_SECONDS = 30.0
 #: Seconds for an agent to accept a connection.
-_ACCEPTING = 10.0
+_ACCEPT_TIMEOUT_SECONDS = 10.0
 #: Seconds until the second look whether an agent has ended; each pause is twice the one before.
-_LOOK = 0.002
+_FIRST_POLL_SECONDS = 0.002
 
 
 def run(
@@ -57,12 +57,12 @@ def run(
 
     Args:
         arguments: see above.
-        listener: see `launcher.agent.connection.Connection`; ``None``: the agent has a pipe.
+        listener: see `launcher.agent.connection.LauncherConnection`; ``None``: the agent has a pipe.
         peer: a socket to the program that passed us its stdin and stdout, which are the first connection.
     """
-    host, number = str(arguments["host"]), int(arguments["agent"])
+    host, agent_id = str(arguments["host"]), int(arguments["agent"])
     token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
-    processes.carry_tag(number)
+    processes.carry_tag(agent_id)
     processes.show_as(f"tf-agent {host}")
     deadline = None if listener is None else Deadline()
 
@@ -71,21 +71,23 @@ def run(
 
         gc.freeze()
         selector = selectors.DefaultSelector()
-        outage = float(arguments.get("outage", OUTAGE))
-        connection = Connection(selector, host, listener, token, lease, _FIRST, outage)
+        outage = float(arguments.get("outage", MIN_OUTAGE_SECONDS))
+        connection = LauncherConnection(
+            selector, host, listener, token, lease, _FIRST_GREETING_TIMEOUT_SECONDS, outage
+        )
         if peer is not None:
             connection.take_peer(peer, (os.dup(0), os.dup(1)))
             processes.nothing_on(0, 1)
         try:
             grace = arguments.get("grace")
-            code = Agent(number, connection, selector, watchdog, deadline, grace).run()
+            code = Agent(agent_id, connection, selector, watchdog, deadline, grace).run()
         except Exception as error:
             connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
             raise
         if listener is not None:
             if connection.broken:
                 _remove_files(arguments)
-            sweep.kill_all(sweep.lost, _SWEEPING)
+            sweep.kill_all(sweep.lost, _SWEEP_TIMEOUT_SECONDS)
         return code
 
     watch(agent, deadline, peer)
@@ -139,7 +141,7 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
     See `launcher.backends.bootstrap.waiting`.
     """
     listener, passer = listen(str(arguments["token"])), socket.socket(fileno=os.dup(0))
-    os.dup2(PASSED, 0)
+    os.dup2(PASSED_STDIN, 0)
     processes.close_inherited(listener.fileno(), passer.fileno())
     run(arguments, listener, passer)
 
@@ -167,24 +169,24 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     Returns:
         1, if the agent can't be reached. Otherwise it does not return: this process exits with 0.
     """
-    number, swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
+    agent_id, swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
     try:
-        agent = connect_to(str(arguments["token"]), _ACCEPTING)
+        agent = connect_to(str(arguments["token"]), _ACCEPT_TIMEOUT_SECONDS)
     except TimeoutError as error:  # the launcher tries again
         sys.stderr.write(f"its agent can't be reached: {error}\n")
         return 1
     except ConnectionRefusedError:
-        if _await_end(number, watchdog) is None:
+        if _await_end(agent_id, watchdog) is None:
             sys.stderr.write("its agent runs, and does not listen\n")
             return 1
-        sweep.sweep(number, _KILLING)
+        sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         _refuse("its agent exited while the connection was down", swapped)
         return 1
     with suppress(OSError):  # a reset: it has exited, or has taken a newer connection
         pass_streams(agent, swapped)
         _await_close(agent)
-    if _await_end(number, watchdog):  # else nothing is left, or the agent runs on
-        sweep.sweep(number, _KILLING)
+    if _await_end(agent_id, watchdog):  # else nothing is left, or the agent runs on
+        sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         with suppress(OSError):  # the launcher is gone, too
             _refuse("the agent was killed", swapped)
     os._exit(0)  # the launcher may wait for this: Python's own exit takes some milliseconds
@@ -196,17 +198,17 @@ def _await_close(agent: socket.socket) -> None:
     waiting.register(agent, select.POLLIN)
     waiting.register(0, select.POLLRDHUP)
     waiting.poll()
-    agent.settimeout(2 * _ACCEPTING)
+    agent.settimeout(2 * _ACCEPT_TIMEOUT_SECONDS)
     agent.recv(1)
 
 
-def _await_end(number: int, watchdog: int) -> Optional[int]:
+def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
     """Wait for the end of agent and watchdog.
 
     Returns:
         0: the watchdog has reported that no process of the agent is left; ``None``: they run on.
     """
-    until, pause = time.monotonic() + _ACCEPTING, _LOOK
+    until, pause = time.monotonic() + _ACCEPT_TIMEOUT_SECONDS, _FIRST_POLL_SECONDS
     while time.monotonic() < until:
         if watchdog:
             pid, status = os.waitpid(watchdog, os.WNOHANG)
@@ -214,7 +216,7 @@ def _await_end(number: int, watchdog: int) -> Optional[int]:
                 return 0
             if pid:  # it was killed: the agent may be ending its tasks
                 watchdog = 0
-        if not watchdog and not sweep.is_looked_after(sweep.tagged().get(number, [])):
+        if not watchdog and not sweep.is_looked_after(sweep.tagged().get(agent_id, [])):
             return 1
         time.sleep(pause)
         pause *= 2

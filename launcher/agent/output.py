@@ -7,19 +7,19 @@ import selectors
 import time
 from typing import Callable, Dict, Optional
 
-from launcher.agent.connection import Connection
-from launcher.agent.stopping import Task
+from launcher.agent.connection import LauncherConnection
+from launcher.agent.stopping import RunningTask
 from launcher.common.events import TaskOutput
 from launcher.common.protocol import WINDOW_BYTES
 
 #: Seconds that an output may stay open after the last process of its task has ended: a process of another
 #: task may hold it.
-DRAIN = 1.0
+DRAIN_SECONDS = 1.0
 #: Bytes that wait to be sent; from there on output is read again.
-_LOW_WATER = WINDOW_BYTES // 2
-_CHUNK = 64 * 1024
+_LOW_WATER_BYTES = WINDOW_BYTES // 2
+_READ_BYTES = 64 * 1024
 #: Reads that empty a pipe (64 KiB) and see its end at once.
-_LAST_READS = 3
+_MAX_LAST_READS = 3
 
 
 class Outputs:
@@ -32,20 +32,23 @@ class Outputs:
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, connection: Connection, closed: Callable[[Task], None]
+        self,
+        selector: selectors.BaseSelector,
+        connection: LauncherConnection,
+        closed: Callable[[RunningTask], None],
     ) -> None:
         self._selector = selector
         self._connection = connection
         self._closed = closed
         self._paused = False
-        self._open: Dict[int, Task] = {}
+        self._open: Dict[int, RunningTask] = {}
         #: When to close the output of a task whose processes have all ended (monotonic).
         self._last: Dict[int, float] = {}
 
     def __contains__(self, fd: object) -> bool:
         return fd in self._open
 
-    def add(self, task: Task) -> None:
+    def add(self, task: RunningTask) -> None:
         """Read the output of ``task`` from now on."""
         if task.output is not None:
             self._open[task.output] = task
@@ -54,26 +57,26 @@ class Outputs:
 
     def pause_or_go_on(self) -> None:
         """Leave everything in the tasks' pipes while too much waits to be sent, or go on."""
-        paused = self._connection.pending > (_LOW_WATER if self._paused else WINDOW_BYTES)
+        paused = self._connection.pending > (_LOW_WATER_BYTES if self._paused else WINDOW_BYTES)
         if paused == self._paused:
             return
         self._paused = paused
         now = time.monotonic()
-        self._last = dict.fromkeys(self._last, now + DRAIN)
+        self._last = dict.fromkeys(self._last, now + DRAIN_SECONDS)
         for output in self._open:
             if paused:
                 self._selector.unregister(output)
             else:
                 self._listen(output)
 
-    def read_rest(self, task: Task) -> None:
+    def read_rest(self, task: RunningTask) -> None:
         """All processes of ``task`` have ended: read the rest, and close the pipe if it stays open."""
-        for _ in range(_LAST_READS):
+        for _ in range(_MAX_LAST_READS):
             self._read(task)
         if task.output is not None:
-            self._last[task.output] = time.monotonic() + DRAIN
+            self._last[task.output] = time.monotonic() + DRAIN_SECONDS
 
-    def let_go(self, task: Task) -> None:
+    def let_go(self, task: RunningTask) -> None:
         """Do not wait for other processes that hold the output of a task that has ended."""
         if task.output is not None and not self._paused:
             self._close(task, task.output)
@@ -86,7 +89,7 @@ class Outputs:
         """Close outputs that stayed open for too long, after reading them."""
         for output in [output for output, until in self._last.items() if until <= now]:
             if self._paused:
-                self._last[output] = now + DRAIN
+                self._last[output] = now + DRAIN_SECONDS
             else:
                 self._close(self._open[output], output)
 
@@ -94,12 +97,12 @@ class Outputs:
         task = self._open[output]
         self._selector.register(output, selectors.EVENT_READ, lambda: self._read(task))
 
-    def _read(self, task: Task) -> None:
+    def _read(self, task: RunningTask) -> None:
         output = task.output
         if output is None or self._paused:
             return
         try:
-            data = os.read(output, _CHUNK)
+            data = os.read(output, _READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -110,7 +113,7 @@ class Outputs:
         else:
             self._close(task, output)
 
-    def _close(self, task: Task, output: int) -> None:
+    def _close(self, task: RunningTask, output: int) -> None:
         if not self._paused:
             self._selector.unregister(output)
         del self._open[output]

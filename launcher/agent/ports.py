@@ -21,13 +21,13 @@ from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence
 
 from launcher.common.cluster import TaskId
 
-_ADVICE = {
+_PORT_ADVICE = {
     errno.EMFILE: "`ulimit -n` there says how many there may be",
     errno.EADDRINUSE: "none is free: `sysctl net.ipv4.ip_local_port_range` there says which there are",
 }
 
 
-class PortKeeper:
+class PortReservations:
     """The ports of the tasks of this host."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class PortKeeper:
 def explain_refusal(error: OSError) -> str:
     """Why no port can be had, and what the user can do."""
     why = error.strerror or str(error)
-    advice = _ADVICE.get(error.errno or 0)
+    advice = _PORT_ADVICE.get(error.errno or 0)
     return f"{why} ({advice})" if advice else why
 
 
@@ -121,11 +121,11 @@ def _bound(family: int, address: str, port: int, reuse: bool = False) -> socket.
 
 #: Seconds for one connection, the number of connections, and seconds for the child. The kernel resends a lost
 #: first packet after 1 s, and reports "no route to host" when ARP gets no answer within 3 s.
-CONNECT = 2.0
-ATTEMPTS = 3
-SECONDS = 8.0
+CONNECT_TIMEOUT_SECONDS = 2.0
+MAX_CONNECT_ATTEMPTS = 3
+CHECK_TIMEOUT_SECONDS = 8.0
 _NO_ANSWER = "no answer: a firewall may be dropping packets"
-_REASONS = {
+_UNREACHABLE_REASONS = {
     errno.ENETUNREACH: "no route from this host",
     errno.EHOSTUNREACH: "no route from this host",
 }
@@ -162,10 +162,10 @@ def _why_unreachable(address: str) -> str:
     except (socket.gaierror, UnicodeError):
         return "its name is unknown here"
     why = ""
-    for family, kind, _, _, where in found * ATTEMPTS:
+    for family, kind, _, _, where in found * MAX_CONNECT_ATTEMPTS:
         try:
             with socket.socket(family, kind) as made:
-                made.settimeout(CONNECT / len(found))
+                made.settimeout(CONNECT_TIMEOUT_SECONDS / len(found))
                 made.connect(where)
             return ""
         except ConnectionRefusedError:
@@ -173,7 +173,7 @@ def _why_unreachable(address: str) -> str:
         except socket.timeout:
             why = _NO_ANSWER
         except OSError as error:
-            why = _REASONS.get(error.errno or 0) or error.strerror or str(error)
+            why = _UNREACHABLE_REASONS.get(error.errno or 0) or error.strerror or str(error)
     return why
 
 
@@ -182,5 +182,5 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     try:
         found = json.loads(answer)
     except ValueError:  # it was killed: its time was up
-        return dict.fromkeys(addresses, f"no answer in {SECONDS:.0f}s")
+        return dict.fromkeys(addresses, f"no answer in {CHECK_TIMEOUT_SECONDS:.0f}s")
     return {str(address): str(why) for address, why in found.items()}

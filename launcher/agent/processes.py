@@ -24,12 +24,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
 #: In the main process of a pod, the descriptor of the stdin that another process has passed to it. Its own
 #: stdin is the socket to that process.
-PASSED = 3
+PASSED_STDIN = 3
 #: Bytes of a read of a small file.
-_SMALL = 8192
+_SMALL_FILE_BYTES = 8192
 #: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.
-_LOOK = 0.002
-_QUIET_LOOKS = 100
+_POLL_SECONDS = 0.002
+_MIN_QUIET_POLLS = 100
 
 
 def become_subreaper(name: str) -> None:
@@ -123,7 +123,7 @@ def _read(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = b""
-        while piece := os.read(fd, _SMALL):
+        while piece := os.read(fd, _SMALL_FILE_BYTES):
             content += piece
         return content
     finally:
@@ -142,7 +142,7 @@ class Process(Record):
     threads: int = 1
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is a zombie: it has ended, and its parent has not reaped it.
 
         One whose main thread has left shows as a zombie too, while its other threads run.
@@ -150,7 +150,7 @@ class Process(Record):
         return self.state in "ZX" and self.threads <= 1
 
 
-def look_at(pid: int) -> Optional[Process]:
+def read_process(pid: int) -> Optional[Process]:
     """The process with this pid, or ``None``."""
     text = _of_process(_read, f"/proc/{pid}/stat")
     if text is None:
@@ -162,13 +162,13 @@ def look_at(pid: int) -> Optional[Process]:
 
 
 #: The kernel has ``/proc/PID/task/TID/children`` (an option of its build).
-_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
+_KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 
 def children_of(pid: int) -> List[int]:
     """Pids of the children of all threads of ``pid``; empty if it is gone."""
-    if not _LISTS_CHILDREN:
-        found = map(look_at, all_pids())
+    if not _KERNEL_LISTS_CHILDREN:
+        found = map(read_process, all_pids())
         return [process.pid for process in found if process is not None and process.parent == pid]
     threads = _of_process(os.listdir, f"/proc/{pid}/task") or ()
     listed = [_of_process(_read, f"/proc/{pid}/task/{thread}/children") or b"" for thread in threads]
@@ -186,7 +186,7 @@ def descendants_of(pid: int) -> List[Process]:
     ahead = children_of(pid)
     while ahead:
         child = ahead.pop(0)
-        process = None if child in found else look_at(child)
+        process = None if child in found else read_process(child)
         if process is not None:
             found[child] = process
             ahead.extend(children_of(child))
@@ -228,7 +228,7 @@ def send(process: Process, number: int) -> bool:
 
 def _is_still(process: Process, group: Optional[int] = None) -> bool:
     """Whether the process exists, and belongs to this group if one is given."""
-    now = look_at(process.pid)
+    now = read_process(process.pid)
     return now is not None and now.start == process.start and group in (None, now.group)
 
 
@@ -264,14 +264,14 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     """
     until, quiet, late = time.monotonic() + seconds, 0, False
     reap()
-    while ended_child() is not None and quiet < _QUIET_LOOKS and not late:
+    while ended_child() is not None and quiet < _MIN_QUIET_POLLS and not late:
         late = time.monotonic() >= until  # a last look: this process may have been suspended
-        alive = [process for process in descendants_of(os.getpid()) if not process.ended]
+        alive = [process for process in descendants_of(os.getpid()) if not process.has_ended]
         kill_groups(alive)
         for process in alive:
             send(process, signal.SIGKILL)
         quiet = 0 if alive else quiet + 1
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
         reap()
     return ended_child() is not None
 
@@ -342,7 +342,7 @@ _TASK_BITS = 24
 _AGENT_BITS = 36
 
 
-def new_agent_number() -> int:
+def new_agent_id() -> int:
     """A random number for an agent, for the tags of what it starts."""
     return int.from_bytes(os.urandom(8), "little") % (1 << _AGENT_BITS)
 

@@ -17,7 +17,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
-from launcher.agent.connection import Connection
+from launcher.agent.connection import LauncherConnection
 from launcher.agent.processes import become_function
 from launcher.common.protocol import (
     CREDIT_BYTES,
@@ -30,15 +30,15 @@ from launcher.common.protocol import (
 from launcher.common.text import why_not_started
 
 #: Bytes kept of the stderr of a child.
-_LIMIT = 64 * 1024
-_READ = 64 * 1024
+_STDERR_LIMIT_BYTES = 64 * 1024
+_READ_BYTES = 64 * 1024
 #: Seconds for a remote command to end after it was closed.
-_CLOSING = 5.0
+_CLOSE_TIMEOUT_SECONDS = 5.0
 #: Exit status of a command that took too long, and of a missing one, as shells and ``timeout`` have it.
-LATE = 124
-NOT_FOUND = 127
+TIMED_OUT_STATUS = 124
+NOT_FOUND_STATUS = 127
 #: Seconds between two looks whether a command line has ended.
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 
 
 class _Child:
@@ -99,7 +99,7 @@ class Children:
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, connection: Connection, ignore: Callable[[int], None]
+        self, selector: selectors.BaseSelector, connection: LauncherConnection, ignore: Callable[[int], None]
     ) -> None:
         self._selector = selector
         self._connection = connection
@@ -147,7 +147,7 @@ class Children:
             child.number = number
             self._commands[number] = self._started(child)
 
-    def take_input(self, message: CommandData) -> None:
+    def handle_input(self, message: CommandData) -> None:
         """Bytes for the stdin of a remote command, or its end."""
         child = self._commands.get(message.command)
         if child is not None and not child.input_ended:
@@ -155,7 +155,7 @@ class Children:
             child.input_ended = not message.data
             self._write(child)
 
-    def take_credit(self, message: CommandCredit) -> None:
+    def handle_credit(self, message: CommandCredit) -> None:
         """The launcher took bytes of a remote command."""
         child = self._commands.get(message.command)
         if child is not None:
@@ -168,7 +168,7 @@ class Children:
         if child is not None:
             for fd in list(child.open):
                 self._close(child, fd)
-            child.kill_at = time.monotonic() + _CLOSING
+            child.kill_at = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
             self._end_if_over(child)
 
     # ------------------------------------------------------------------ their streams
@@ -189,11 +189,11 @@ class Children:
 
     def _read(self, child: _Child, fd: int) -> None:
         try:
-            data = os.read(fd, min(_READ, child.credit) if fd == child.stdout else _READ)
+            data = os.read(fd, min(_READ_BYTES, child.credit) if fd == child.stdout else _READ_BYTES)
         except BlockingIOError:
             return
         if fd == child.stderr:
-            child.errors = (child.errors + data)[-_LIMIT:]
+            child.errors = (child.errors + data)[-_STDERR_LIMIT_BYTES:]
         else:
             child.credit -= len(data)
             child.output(data)
@@ -254,7 +254,7 @@ class Children:
         for child in [c for c in self._children if c.kill_at is not None and c.kill_at <= now]:
             if child.status is None:
                 os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
-                child.kill_at = now + _CLOSING
+                child.kill_at = now + _CLOSE_TIMEOUT_SECONDS
             self._end_if_over(child)
 
 
@@ -283,11 +283,11 @@ def execute(arguments: Mapping[str, Any]) -> int:
         return _not_found(error, arguments["argv"], env)
     until = time.monotonic() + float(arguments["seconds"])
     while process.poll() is None:
-        ended = bool(select.select([0], [], [], _LOOK)[0]) and not os.read(0, 4096)
+        ended = bool(select.select([0], [], [], _POLL_SECONDS)[0]) and not os.read(0, 4096)
         if ended or time.monotonic() > until:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return LATE
+            return TIMED_OUT_STATUS
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -310,4 +310,4 @@ def become(arguments: Mapping[str, Any]) -> int:
 
 def _not_found(error: OSError, argv: Sequence[str], env: Mapping[str, str]) -> int:
     sys.stderr.write(f"{argv[0]}: {why_not_started(error)}; PATH is {env.get('PATH', '')}\n")
-    return NOT_FOUND
+    return NOT_FOUND_STATUS

@@ -11,12 +11,12 @@ from launcher.agent import main
 from launcher.agent.processes import write_all
 
 #: Beginnings of variables that Slurm sets.
-_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_", "PALS_")
+_SLURM_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_", "PALS_")
 #: Those that a task keeps of its step: the name of the node, and where Slurm's commands find the cluster.
-_OF_NODE = ("SLURMD_NODENAME", "SLURM_CONF")
+_NODE_VARIABLES = ("SLURMD_NODENAME", "SLURM_CONF")
 #: Those that describe the job. All others describe a step of one task: with them, a library that looks for
 #: Slurm takes each task for a job of its own, and an srun of the user's binds its tasks to one core.
-_OF_JOB = (
+_JOB_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES",
     "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS",
     "SLURM_JOB_RESERVATION", "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_GID", "SLURM_JOB_START_TIME",
@@ -25,14 +25,14 @@ _OF_JOB = (
     "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX",
 )  # fmt: skip
 #: Seconds from the look at the node to the start of its agent: tasks are placed meanwhile.
-_WAITING = 600
+_ARGUMENTS_TIMEOUT_SECONDS = 600
 #: Bytes of a file that are compared.
-_COMPARED = 1 << 20
+_COMPARED_BYTES = 1 << 20
 
 
 def job_variables(environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables that describe the job."""
-    return {name: environ[name] for name in _OF_JOB if name in environ}
+    return {name: environ[name] for name in _JOB_VARIABLES if name in environ}
 
 
 def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str, str]:
@@ -42,8 +42,8 @@ def without_step(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
         environ: of the step.
         job: variables that describe the job; the step has others of the same names.
     """
-    kept = {name: value for name, value in environ.items() if not name.startswith(_SLURM)}
-    kept.update((name, environ[name]) for name in _OF_NODE if name in environ)
+    kept = {name: value for name, value in environ.items() if not name.startswith(_SLURM_PREFIXES)}
+    kept.update((name, environ[name]) for name in _NODE_VARIABLES if name in environ)
     kept.update(job)
     return kept
 
@@ -64,7 +64,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": all(told is not None and fingerprint(path) == told for path, told in files.items()),
     }
-    signal.alarm(_WAITING)  # if srun is killed, stdin does not end
+    signal.alarm(_ARGUMENTS_TIMEOUT_SECONDS)  # if srun is killed, stdin does not end
     write_all(1, json.dumps(found).encode("ascii") + b"\n")
     _import_the_agent()
     line = b""
@@ -98,6 +98,6 @@ def fingerprint(path: str) -> Optional[Sequence[Any]]:
         if os.path.isdir(path):
             return [inode]
         with open(path, "rb") as file:
-            return [inode, zlib.crc32(file.read(_COMPARED))]
+            return [inode, zlib.crc32(file.read(_COMPARED_BYTES))]
     except OSError:
         return None

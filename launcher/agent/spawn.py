@@ -17,23 +17,25 @@ from launcher.common.trusted_io import open_regular
 
 #: Variables of every task unless the user sets them: output without delay; stack traces in the log when a
 #: hung Python program gets SIGABRT.
-DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+DEFAULT_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 #: Where gRPC looks for a proxy, unless ``grpc_proxy`` is set: the tasks could not connect to each other.
-_PROXIES = ("http_proxy", "https_proxy")
+_PROXY_VARIABLES = ("http_proxy", "https_proxy")
 
 #: Tasks start with the kernel's defaults, also for signals that nohup, the user's shell or Python ignores.
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-_NO_LOADER = "can't be run: the loader that it was built for is missing: was it built for another system?"
+_MISSING_LOADER = (
+    "can't be run: the loader that it was built for is missing: was it built for another system?"
+)
 #: Bytes of a script in which the kernel looks for its interpreter.
-_FIRST_LINE = 256
+_SHEBANG_BYTES = 256
 #: Editors on Windows begin files with it.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Why a program can't be run, by the error of the kernel.
-_NOT_RUN: Dict[Optional[int], str] = {
-    errno.ENOENT: _NO_LOADER,
-    errno.ENOTDIR: _NO_LOADER,
+_NOT_RUNNABLE_REASONS: Dict[Optional[int], str] = {
+    errno.ENOENT: _MISSING_LOADER,
+    errno.ENOTDIR: _MISSING_LOADER,
     errno.EACCES: "is not executable: chmod +x would make it so",
     errno.ENOEXEC: "can't be run: not a program for this machine, or a script without a #! line",
     errno.E2BIG: "can't be run: arguments and environment are larger than the kernel allows",
@@ -57,8 +59,8 @@ class Started(Record):
 
 
 #: File descriptors that the agent needs for each task, and for itself.
-_PER_TASK = 4
-_OWN = 64
+_DESCRIPTORS_PER_TASK = 4
+_OWN_DESCRIPTORS = 64
 
 
 class Limits:
@@ -76,13 +78,13 @@ class Limits:
     def make_room(self, tasks: int) -> bool:
         """Raise our soft limit of open files for this number of tasks; whether the hard limit allows it."""
         _, hard = self._files
-        needed = tasks * _PER_TASK + _OWN
+        needed = tasks * _DESCRIPTORS_PER_TASK + _OWN_DESCRIPTORS
         if hard != resource.RLIM_INFINITY:
             needed = min(needed, hard)
         if needed > self._raised[0] != resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
             self._raised = (needed, hard)
-        return needed == tasks * _PER_TASK + _OWN
+        return needed == tasks * _DESCRIPTORS_PER_TASK + _OWN_DESCRIPTORS
 
     @contextmanager
     def of_task(self, tag: int) -> Iterator[bool]:
@@ -117,7 +119,7 @@ class Spawner:
         #: posix_spawn takes no descriptor above the tasks' limit of open files.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
         self._inherited = os.dup(self._nothing)
-        self._environment = {**DEFAULTS, **os.environ}
+        self._environment = {**DEFAULT_VARIABLES, **os.environ}
 
     def prepare(
         self,
@@ -141,7 +143,7 @@ class Spawner:
         """
         argv = [os.path.expanduser(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
         environment: Dict[str, str] = {**self._environment, **extra}
-        if any(environment.get(name) for name in _PROXIES):
+        if any(environment.get(name) for name in _PROXY_VARIABLES):
             environment.setdefault("grpc_proxy", "")
         if venv is not None:
             environment.update(entered(environment, venv))
@@ -257,8 +259,8 @@ def _explained(error: Exception, name: str, path: str) -> LaunchError:
         path: Its file.
     """
     code = error.errno if isinstance(error, OSError) else None
-    if code in _NOT_RUN:
-        return NotRunnableError(f"{name!r} {_about_first_line(code, path) or _NOT_RUN[code]}")
+    if code in _NOT_RUNNABLE_REASONS:
+        return NotRunnableError(f"{name!r} {_about_first_line(code, path) or _NOT_RUNNABLE_REASONS[code]}")
     return LaunchError(f"{name!r} can't be started: {_reason(error)}")
 
 
@@ -266,7 +268,7 @@ def _about_first_line(code: Optional[int], path: str) -> str:
     """Return what is wrong with the first line of a script; empty if nothing is, or if it is no script."""
     try:
         with open_regular(path) as file:
-            line = file.read(_FIRST_LINE).partition(b"\n")[0]
+            line = file.read(_SHEBANG_BYTES).partition(b"\n")[0]
     except OSError:
         return ""
     if code == errno.ENOEXEC and line.startswith(_BYTE_ORDER_MARK + b"#!"):

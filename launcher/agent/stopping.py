@@ -21,18 +21,18 @@ from launcher.common.events import StopSequence
 
 SIGKILL = 9
 #: Pids of unkillable processes that are reported.
-_MOST_NAMED = 1000
+_MAX_UNKILLABLE_REPORTED = 1000
 #: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
-LOOK = 0.01
+POLL_SECONDS = 0.01
 #: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
 #: orphan is a child of the agent; they find processes that stopped themselves.
-SLOW_LOOK = 0.25
+SLOW_POLL_SECONDS = 0.25
 
 #: Processes by task; ``None``: processes that belong to no task.
 Orphans = Dict[Optional[TaskId], List[Process]]
 
 
-class Families:
+class TaskProcesses:
     """Follows main processes, and finds the other processes of their tasks."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Families:
         """The living orphans that the agent inherited."""
         found: Orphans = {}
         for pid in processes.children_of(os.getpid()):
-            process = None if pid in self.own else processes.look_at(pid)
-            if process is not None and not process.ended:
+            process = None if pid in self.own else processes.read_process(pid)
+            if process is not None and not process.has_ended:
                 found.setdefault(self._owner(process), []).append(process)
         return found
 
@@ -78,11 +78,11 @@ class Families:
     def members(self, main: Optional[int], orphans: List[Process]) -> List[Process]:
         """Every live process of a task: its main process (unless reaped), its orphans, their descendants."""
         roots = list(orphans)
-        process = None if main is None else processes.look_at(main)
+        process = None if main is None else processes.read_process(main)
         if process is not None:
             roots.insert(0, process)
         below = [child for root in roots for child in processes.descendants_of(root.pid)]
-        return [process for process in (*roots, *below) if not process.ended]
+        return [process for process in (*roots, *below) if not process.has_ended]
 
     def _owner(self, process: Process) -> Optional[TaskId]:
         key = (process.pid, process.start)
@@ -124,13 +124,13 @@ class StopProgress:
             self._begin(self._ahead, now)
         return True
 
-    def next_look(self, now: float) -> float:
+    def next_poll(self, now: float) -> float:
         """When to look at the task again: soon, but not after the step's end."""
-        due = min(self._until, now + (LOOK if self.signal == SIGKILL else SLOW_LOOK))
-        return due if due > now else now + LOOK
+        due = min(self._until, now + (POLL_SECONDS if self.signal == SIGKILL else SLOW_POLL_SECONDS))
+        return due if due > now else now + POLL_SECONDS
 
 
-class Task:
+class RunningTask:
     """A task that was started and is not gone.
 
     Args:
@@ -165,7 +165,7 @@ class Task:
         return None if self.exited else self.pid
 
 
-_Found = Tuple[Task, StopProgress, List[Process]]
+_Found = Tuple[RunningTask, StopProgress, List[Process]]
 
 
 class Stopping:
@@ -175,30 +175,32 @@ class Stopping:
     checkpoint on SIGTERM, is left alone until the next step; SIGKILL goes to all.
 
     Args:
-        families: know the processes of a task.
+        task_processes: know the processes of a task.
         report: called once for each step and task with the task, the signal, and how many processes got it.
     """
 
-    def __init__(self, families: Families, report: Callable[[Task, int, int], None]) -> None:
-        self._families = families
+    def __init__(
+        self, task_processes: TaskProcesses, report: Callable[[RunningTask, int, int], None]
+    ) -> None:
+        self._task_processes = task_processes
         self._report = report
-        self._stops: Dict[TaskId, Tuple[Task, StopProgress]] = {}
+        self._stops: Dict[TaskId, Tuple[RunningTask, StopProgress]] = {}
         self._next = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._stops)
 
-    def begin(self, task: Task, steps: StopSequence, now: float) -> None:
+    def begin(self, task: RunningTask, steps: StopSequence, now: float) -> None:
         """Stop ``task`` by these steps, from the first one, in place of any other sequence."""
         task.stop = StopProgress(steps, now)
         self._stops[task.id] = (task, task.stop)
         self._next = now
 
     def next_due(self) -> Optional[float]:
-        """When `look` is due (monotonic); ``None``: nothing is being stopped."""
+        """When `poll` is due (monotonic); ``None``: nothing is being stopped."""
         return self._next if self._stops else None
 
-    def look(self, now: float) -> List[Task]:
+    def poll(self, now: float) -> List[RunningTask]:
         """Look at all of them: advance sequences, send due signals, finish tasks that have ended.
 
         Returns:
@@ -206,20 +208,22 @@ class Stopping:
         """
         if not self._stops:
             return []
-        done: List[Task] = []
+        done: List[RunningTask] = []
         exhausted = {task for task, stop in self._stops.values() if not stop.advance(now)}
-        orphans = self._families.orphans()
+        orphans = self._task_processes.orphans()
         found = [
-            (task, stop, self._families.members(task.main, orphans.get(task.id, [])))
+            (task, stop, self._task_processes.members(task.main, orphans.get(task.id, [])))
             for task, stop in self._stops.values()
         ]
-        unsure = self._families.may_be_more()
+        unsure = self._task_processes.may_be_more()
         _measure(found)
         self._signal_groups(found)
         for task, stop, members in found:
             if task in exhausted and (members or not task.exited):
                 # Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it.
-                task.unkillable = tuple(process.pid for process in members[:_MOST_NAMED]) or (task.pid,)
+                task.unkillable = tuple(process.pid for process in members[:_MAX_UNKILLABLE_REPORTED]) or (
+                    task.pid,
+                )
                 task.exited = True
                 done.append(task)
             elif members or not task.exited or unsure:
@@ -229,7 +233,7 @@ class Stopping:
         for task in done:
             task.stop = None
             del self._stops[task.id]
-        self._next = min((stop.next_look(now) for _, stop in self._stops.values()), default=now)
+        self._next = min((stop.next_poll(now) for _, stop in self._stops.values()), default=now)
         return done
 
     def _signal_groups(self, found: List[_Found]) -> None:
@@ -241,7 +245,7 @@ class Stopping:
                     os.killpg(task.main, stop.signal)
                     stop.group, task.signalled = task.main, True
 
-    def _send(self, task: Task, stop: StopProgress, members: List[Process]) -> None:
+    def _send(self, task: RunningTask, stop: StopProgress, members: List[Process]) -> None:
         due = [] if stop.sent and stop.signal != SIGKILL else members
         if stop.signal == SIGKILL:
             processes.kill_groups(due)
@@ -257,7 +261,7 @@ class Stopping:
             stop.sent = True
             self._report(task, stop.signal, len(members))
 
-    def _send_one(self, task: Task, process: Process, number: int) -> None:
+    def _send_one(self, task: RunningTask, process: Process, number: int) -> None:
         if number == signal.SIGABRT:
             _leave_no_core(process.pid)
         if processes.send(process, number) and process.pid == task.main:

@@ -16,9 +16,9 @@ from launcher.agent import processes
 from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
 
 #: Seconds between two looks at killed processes.
-_LOOK = 0.005
+_POLL_SECONDS = 0.005
 #: Seconds for `kill`.
-_KILL_SECONDS = 5.0
+_KILL_TIMEOUT_SECONDS = 5.0
 
 
 def kill(arguments: Mapping[str, Any]) -> int:
@@ -30,13 +30,13 @@ def kill(arguments: Mapping[str, Any]) -> int:
     Returns:
         Exit status: 0 if nothing of it is left.
     """
-    left = sweep(int(arguments["agent"]), _KILL_SECONDS)
+    left = kill_leftovers(int(arguments["agent"]), _KILL_TIMEOUT_SECONDS)
     if left:
         sys.stderr.write(f"processes that can't be killed: {left}\n")
     return 1 if left else 0
 
 
-def sweep(agent: int, seconds: float) -> List[int]:
+def kill_leftovers(agent: int, seconds: float) -> List[int]:
     """Kill every process with a tag of this agent, the agent itself too, until none is left.
 
     Returns:
@@ -60,7 +60,7 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
             processes.send(process, signal.SIGCONT if process.pid == 1 else signal.SIGKILL)
         if not found or late:  # after a last look: this process may have been suspended
             return [process.pid for process in found]
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
 
 
 def is_looked_after(group: List[Process]) -> bool:
@@ -74,9 +74,9 @@ def tagged() -> Dict[int, List[Process]]:
     for pid in processes.all_pids():
         agent = agent_of(tag_of(pid))
         if agent is not None:
-            process = processes.look_at(pid)
+            process = processes.read_process(pid)
             same = agent_of(tag_of(pid)) == agent  # else another process may have got the pid
-            if same and process is not None and not process.ended:
+            if same and process is not None and not process.has_ended:
                 found.setdefault(agent, []).append(process)
     return found
 
@@ -95,7 +95,7 @@ def lost() -> List[Process]:
 def _has_hidden_ancestor(process: Process) -> bool:
     """Whether an ancestor is hidden: it may be the agent, run by another user."""
     while process.parent > 1:
-        parent = processes.look_at(process.parent)
+        parent = processes.read_process(process.parent)
         if parent is None:
             return True
         process = parent

@@ -27,16 +27,16 @@ LINK = "l"
 MAX_ENTRIES = 500_000
 #: The file in a synced folder that lists what was copied there. It is never copied.
 SYNC_MARK = ".tf-launcher-sync"
-_NOTE = "This folder was copied here by launch --sync, which needs this file to do so again."
+_SYNC_NOTE = "This folder was copied here by launch --sync, which needs this file to do so again."
 #: The folder beside the trees of a run where its tasks have a folder each.
-OUTPUTS = ".tf-launcher-output"
+OUTPUTS_FOLDER = ".tf-launcher-output"
 #: Why a socket, pipe or device is not copied.
-SPECIAL = "neither file, folder nor link: left out"
+SPECIAL_FILE_REASON = "neither file, folder nor link: left out"
 #: Bytes that files may have grown since they were announced, all together.
-_MOST_GROWTH = 1024**3
+_MAX_GROWTH_BYTES = 1024**3
 #: Bytes of messages that are sent together, and of a file that are read at once.
-_BATCH = 256 * 1024
-_PIECE = 128 * 1024
+_BATCH_BYTES = 256 * 1024
+_READ_BYTES = 128 * 1024
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -48,7 +48,7 @@ def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
         status, source: of the file; where it is.
 
     Raises:
-        OSError: it is a socket, pipe or device (`SPECIAL`), or a link that can't be read.
+        OSError: it is a socket, pipe or device (`SPECIAL_FILE_REASON`), or a link that can't be read.
     """
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISREG(status.st_mode):
@@ -57,7 +57,7 @@ def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
         return FileEntry(path, FOLDER, mode | 0o700)
     if stat.S_ISLNK(status.st_mode):
         return FileEntry(path, LINK, target=os.readlink(source))
-    raise OSError(0, SPECIAL)
+    raise OSError(0, SPECIAL_FILE_REASON)
 
 
 def walk(
@@ -111,7 +111,7 @@ def list_of(key: str, entries: Iterable[FileEntry]) -> str:
         key: of the folder that the tree is a copy of.
         entries: of the tree.
     """
-    return json.dumps([_NOTE, key, [*entries]])
+    return json.dumps([_SYNC_NOTE, key, [*entries]])
 
 
 def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
@@ -127,7 +127,7 @@ def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
     return key, entries
 
 
-class FileStream:
+class TransferStream:
     """Sends and receives messages about files. A subclass has `_write` and `_read`.
 
     Args:
@@ -155,7 +155,7 @@ class FileStream:
         """Send a message, together with later ones; `flush` and `get` send it now."""
         for buffer in encode(message):
             self._out += buffer
-        if len(self._out) >= _BATCH:
+        if len(self._out) >= _BATCH_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -186,7 +186,7 @@ class FileStream:
 
 
 def send_entries(
-    stream: FileStream,
+    stream: TransferStream,
     entries: Iterable[Tuple[str, FileEntry]],
     problem: Callable[[str, str], None],
 ) -> None:
@@ -215,7 +215,7 @@ def send_entries(
                 changed.append((source, entry))
 
 
-def _send_file(stream: FileStream, source: str, path: str) -> bool:
+def _send_file(stream: TransferStream, source: str, path: str) -> bool:
     """Send exactly as many bytes as announced; zeros stand for what is missing.
 
     Returns:
@@ -228,15 +228,15 @@ def _send_file(stream: FileStream, source: str, path: str) -> bool:
         before = os.fstat(file.fileno())
         entry = entry_of(path, before, source)
         if entry.kind != FILE:
-            raise OSError(0, SPECIAL)
+            raise OSError(0, SPECIAL_FILE_REASON)
         stream.put(entry)
         left, torn = entry.size, False
         while left:
             data = b""
             with suppress(OSError):
-                data = b"" if torn else file.read(min(left, _PIECE))
+                data = b"" if torn else file.read(min(left, _READ_BYTES))
             torn = not data
-            data = data or bytes(min(left, _PIECE))
+            data = data or bytes(min(left, _READ_BYTES))
             stream.put(FileData(data))
             stream.moved(len(data))
             left -= len(data)
@@ -257,7 +257,7 @@ def check_entry(entry: FileEntry) -> None:
         raise ProtocolError(f"{entry.path[:200]!r} is neither file, folder nor link")
 
 
-class Landing:
+class DestinationTree:
     """A folder in which entries arrive: each complete or not at all, none outside it.
 
     Paths come from another machine. They are walked folder by folder without following links.
@@ -267,7 +267,7 @@ class Landing:
         top: the folder; made when the first entry arrives.
     """
 
-    def __init__(self, stream: FileStream, top: str) -> None:
+    def __init__(self, stream: TransferStream, top: str) -> None:
         self._stream, self.top = stream, top
         #: What has arrived, by path.
         self.entries: Dict[str, FileEntry] = {}
@@ -294,7 +294,7 @@ class Landing:
             if size > free:
                 text = f"disk full: {byte_size(size)} are needed, and {byte_size(free)} are free"
                 raise OSError(errno.ENOSPC, text, self.top)
-        self._size = 2 * size + _MOST_GROWTH
+        self._size = 2 * size + _MAX_GROWTH_BYTES
 
     def land(self, entry: FileEntry) -> None:
         """Make an entry; the bytes of a file are read from the stream.

@@ -22,21 +22,21 @@ from typing import Callable, Dict, Mapping, NoReturn, Optional
 from launcher.agent import processes
 
 #: Seconds after which the watchdog gives up on processes that can't be killed.
-KILLING = 5.0
+KILL_TIMEOUT_SECONDS = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
-ALONE = 1.5
+ALONE_TIMEOUT_SECONDS = 1.5
 #: Seconds that an agent with sockets has to end its tasks and itself.
-ENDING = 15.0
+END_TIMEOUT_SECONDS = 15.0
 #: Seconds between two looks whether an agent that was killed has ended.
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
-_LATE = 1.0
-_AGAIN = 1.0
+_MAX_LATE_SECONDS = 1.0
+_SECOND_CHANCE_SECONDS = 1.0
 #: Seconds for an agent to start, even on a busy machine. It runs no tasks until it has started.
-_STARTING = 60.0
+_START_TIMEOUT_SECONDS = 60.0
 #: Seconds from the deadline of an agent that does not answer until no process of its tasks is left.
-MISSED = _LATE + _AGAIN + KILLING
-_LONGEST = 5.0
+MISSED_DEADLINE_SECONDS = _MAX_LATE_SECONDS + _SECOND_CHANCE_SECONDS + KILL_TIMEOUT_SECONDS
+_MAX_POLL_SECONDS = 5.0
 _MOMENT = struct.Struct("d")
 
 
@@ -47,25 +47,32 @@ class Deadline:
         self._memory = mmap.mmap(-1, _MOMENT.size)
         #: The time that was over at the first look, and when that look was.
         self._seen, self._seen_at = -1.0, 0.0
-        self.renew(time.monotonic() + _STARTING)
+        self.renew(time.monotonic() + _START_TIMEOUT_SECONDS)
 
     def renew(self, until: float) -> None:
         """Set the time (monotonic); called by the agent."""
         _MOMENT.pack_into(self._memory, 0, until)
 
     def is_over(self, now: float) -> bool:
-        """Whether the agent is late, in two looks `_AGAIN` apart (monotonic); called by the watchdog."""
+        """Return whether the agent is late, in two looks `_SECOND_CHANCE_SECONDS` apart (monotonic).
+
+        The watchdog calls it.
+        """
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
-        if now < until + _LATE:
+        if now < until + _MAX_LATE_SECONDS:
             return False
         if self._seen != until:
             self._seen, self._seen_at = until, now
-        return now >= self._seen_at + _AGAIN
+        return now >= self._seen_at + _SECOND_CHANCE_SECONDS
 
-    def next_look(self, now: float) -> float:
+    def next_poll(self, now: float) -> float:
         """When to look again (monotonic)."""
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
-        return now + _AGAIN if now >= until + _LATE else min(until + _LATE, now + _LONGEST)
+        return (
+            now + _SECOND_CHANCE_SECONDS
+            if now >= until + _MAX_LATE_SECONDS
+            else min(until + _MAX_LATE_SECONDS, now + _MAX_POLL_SECONDS)
+        )
 
 
 def watch(
@@ -82,7 +89,7 @@ def watch(
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is an agent, and it listens
     processes.become_subreaper("launch-watchdog")  # before the fork, so that ctypes is imported once
     reading, writing = os.pipe()
-    watchdog = processes.look_at(os.getpid())
+    watchdog = processes.read_process(os.getpid())
     pid = processes.fork()
     if pid == 0:
         os.close(writing)
@@ -98,7 +105,7 @@ def watch(
         peer.close()
     _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
-    left = processes.kill_descendants(KILLING, _reap)
+    left = processes.kill_descendants(KILL_TIMEOUT_SECONDS, _reap)
     os._exit(0 if status == 0 and not left else 1)
 
 
@@ -152,22 +159,22 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
             if give_up is not None and (_has_ended(agent) or now >= give_up):
                 return signal.SIGKILL  # a debugger keeps it from us; it is among those to be killed
             os.kill(agent, signal.SIGKILL)  # not reaped: the pid is still the agent's
-            give_up = give_up or now + KILLING
-            kill_at = now + _LOOK
-        due = kill_at if kill_at is not None else deadline.next_look(now) if deadline else None
+            give_up = give_up or now + KILL_TIMEOUT_SECONDS
+            kill_at = now + _POLL_SECONDS
+        due = kill_at if kill_at is not None else deadline.next_poll(now) if deadline else None
         came = [fd for fd, _ in poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1)]
         if kill_at is None and any(fd in came for fd in launcher):
             for fd in launcher:
                 poll.unregister(fd)
-            kill_at = time.monotonic() + ALONE
+            kill_at = time.monotonic() + ALONE_TIMEOUT_SECONDS
         if waking in came:
             os.read(waking, 4096)
     return status
 
 
 def _has_ended(agent: int) -> bool:
-    found = processes.look_at(agent)
-    return found is None or found.ended
+    found = processes.read_process(agent)
+    return found is None or found.has_ended
 
 
 def _reap(agent: int = 0) -> Optional[int]:

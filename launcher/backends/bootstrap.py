@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 
-from launcher.agent.connection import ADDRESS, public_part
-from launcher.agent.processes import PASSED
+from launcher.agent.connection import ADDRESS_FORMAT, public_part
+from launcher.agent.processes import PASSED_STDIN
 from launcher.common.errors import TransportError
 from launcher.common.text import sanitize_host_text
 
@@ -107,7 +107,7 @@ os.dup2(peer.fileno(), 0)
 os.dup2(streams[1], 1)
 peer.close()
 listener.close()
-os.dup2(streams[0], {PASSED}, False)
+os.dup2(streams[0], {PASSED_STDIN}, False)
 for fd in streams:
     os.close(fd)
 {_REST}
@@ -143,7 +143,7 @@ for _ in range({_FRAMES}):
 until = time.monotonic() + {{seconds}}
 peer = socket.socket(socket.AF_UNIX)
 while time.monotonic() < until and peer.connect_ex("\\0{{name}}"):
-    if agent and not peer.connect_ex({ADDRESS!r} % (os.getuid(), agent)):
+    if agent and not peer.connect_ex({ADDRESS_FORMAT!r} % (os.getuid(), agent)):
         program = bytes()
         report(b"{READY}")
         break

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.host import GPU_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
+from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.backends.backend import Transport
 from launcher.backends.connections import Connections, Forwarding, Link, RemoteCommand
 from launcher.backends.here import is_here
@@ -68,7 +68,7 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
         except subprocess.TimeoutExpired:
             notice("waiting for nvidia-smi, which counts the GPUs")
             try:
-                output = process.communicate(timeout=GPU_SECONDS - _SILENT)[0]
+                output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT)[0]
             finally:
                 process.kill()
                 process.wait(_SILENT)  # limited: a driver that hangs keeps it in the kernel

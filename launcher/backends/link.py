@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.processes import new_agent_number
-from launcher.agent.watchdog import ENDING, MISSED
+from launcher.agent.processes import new_agent_id
+from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
 from launcher.backends.connections import Connections, RemoteCommand
 from launcher.backends.link_pipe import LinkCommand
 from launcher.common.errors import (
@@ -84,11 +84,12 @@ def tasks_end_after(lease: float) -> float:
     """Seconds from the loss of a host until none of its tasks is alive, whatever state its agent is in.
 
     When we give a host up, its agent may just have heard from us: a network may fail in one direction only.
-    Then the agent's own lease begins. At its end the agent has `ENDING` seconds to end the tasks; the
-    watchdog of an agent that is late by `MISSED` has killed the agent and its tasks. These times are of the
-    clock of the host: a host that was suspended meanwhile (a virtual machine) is late by that time.
+    Then the agent's own lease begins. At its end the agent has `END_TIMEOUT_SECONDS` seconds to end the
+    tasks; the watchdog of an agent that is late by `MISSED_DEADLINE_SECONDS` has killed the agent and its
+    tasks. These times are of the clock of the host: a host that was suspended meanwhile (a virtual machine)
+    is late by that time.
     """
-    return lease_there(lease) + ENDING + MISSED
+    return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
 
 
 class _Ended(Exception):
@@ -564,7 +565,7 @@ def open_link(
         lease: seconds that the tasks of the host outlive a lost connection.
         job: the run whose files are brought to the host; empty: none are.
     """
-    own = {"host": host, "agent": new_agent_number(), "token": os.urandom(16).hex(), "lease": lease}
+    own = {"host": host, "agent": new_agent_id(), "token": os.urandom(16).hex(), "lease": lease}
     return ReconnectingLink(
         loop, host, hosts, {**own, **({"job": job} if job else {})}, notify, stays, login_seconds
     )

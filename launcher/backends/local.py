@@ -141,7 +141,7 @@ class LocalLink(PipeLink):
             poll.register(self._stderr, select.POLLIN)
             poll.poll(1000 * min(left, 0.05))
         killed = os.WIFSIGNALED(self._status or 0)
-        if killed and sweep.sweep(self.number, deadline - time.monotonic()):
+        if killed and sweep.kill_leftovers(self.number, deadline - time.monotonic()):
             return None
         return self._describe(self._status or 0)
 
@@ -199,7 +199,7 @@ def fork_agent(host: str) -> LocalLink:
     Raises:
         TransportError: that is not possible.
     """
-    number = processes.new_agent_number()
+    number = processes.new_agent_id()
     fds: list[int] = []
     try:
         for _ in range(3):

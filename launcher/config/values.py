@@ -148,7 +148,7 @@ def program_path(text: str) -> str:
 
 
 _environment = matching(
-    environments.NAME,
+    environments.NAME_PATTERN,
     "expected the name of an environment (letters, digits and _.-, not beginning with . or -, at most 64), "
     "or its folder with a /",
 )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from launcher.agent.transfer import MAX_ENTRIES, Landing
+from launcher.agent.transfer import MAX_ENTRIES, DestinationTree
 from launcher.backends.connections import with_tilde
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
@@ -26,7 +26,7 @@ class Collected:
 
     #: The items that have begun; for each of them:
     items: list[Item] = field(default_factory=list)
-    landings: list[Landing] = field(default_factory=list)
+    landings: list[DestinationTree] = field(default_factory=list)
     #: Paths that do not exist or can't be read: not a failure of the job.
     notices: list[str] = field(default_factory=list)
     #: Why existing files could not be copied.
@@ -37,7 +37,7 @@ class Collected:
     @property
     def files(self) -> int:
         """Number of files that have arrived."""
-        return sum(len(landing.files) for landing in self.landings)
+        return sum(len(destination.files) for destination in self.landings)
 
 
 def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
@@ -55,7 +55,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
             with copying.command(host, "send", {"items": requested}) as stream:
                 for item in own:
                     result.items.append(item)
-                    result.landings.append(Landing(stream, item.into))
+                    result.landings.append(DestinationTree(stream, item.into))
                     _take(copying, stream, item, result)
         except TransportError as error:
             missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
@@ -66,9 +66,11 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     for host, text in failed.items():
         results[host].failures.append(text)
     _note_missing(results)
-    landings = [landing for result in results.values() for landing in result.landings if landing.files]
-    size = sum(entry.size for landing in landings for entry in landing.files)
-    folders = {landing.top for landing in landings}
+    landings = [
+        destination for result in results.values() for destination in result.landings if destination.files
+    ]
+    size = sum(entry.size for destination in landings for entry in destination.files)
+    folders = {destination.top for destination in landings}
     if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
         folders = {os.path.dirname(path) for path in folders}
     into = f" into {join_names(sorted(map(with_tilde, folders)))}" if folders else ""
@@ -105,7 +107,7 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
         TransportError: the host failed, or the disk here is full.
         ProtocolError: the host sent a wrong message.
     """
-    landing = result.landings[-1]
+    destination = result.landings[-1]
 
     for _ in range(_MOST_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
@@ -119,13 +121,13 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
                 _note(result.notices, item, text)
         elif isinstance(message, FilesFollow):
             try:
-                landing.expect(message.size)
+                destination.expect(message.size)
             except OSError as error:
                 raise TransportError(f"{item.host}: {item.into}: {error.strerror}") from error
             copying.add(message.size)
         else:
             try:
-                landing.land(message)
+                destination.land(message)
             except OSError as error:
                 text = f"{sanitize_host_text(message.path)!r} can't be put into {item.into}: {error.strerror}"
                 _note(result.failures, item, text)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from launcher.agent.transfer import FileStream
+from launcher.agent.transfer import TransferStream
 from launcher.backends.connections import Commands, RemoteCommand, for_each
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import byte_size, last_line
@@ -122,7 +122,7 @@ class Copying:
             raise TransportError(f"{host}: the copy was stopped by the time limit")
 
 
-class CommandStream(FileStream):
+class CommandStream(TransferStream):
     """Messages to and from one remote command.
 
     Raises, in each method:
@@ -140,7 +140,7 @@ class CommandStream(FileStream):
         self._moved_at = time.monotonic()
 
     def moved(self, size: int) -> None:
-        """See `FileStream.moved`."""
+        """See `TransferStream.moved`."""
         self._copying.add(moved=size)
 
     def _write(self, data: bytes) -> None:

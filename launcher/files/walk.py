@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.agent.transfer import FILE, FOLDER, SPECIAL, walk
+from launcher.agent.transfer import FILE, FOLDER, SPECIAL_FILE_REASON, walk
 from launcher.common.errors import Fault, JobError
 from launcher.common.protocol import FileEntry
 from launcher.common.record import Record
@@ -81,7 +81,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
     tree, rules, unreadable = Tree(request, {}, defaultdict(list)), _Rules(request.folder), []
 
     def problem(source: str, why: str) -> None:
-        if why == SPECIAL:
+        if why == SPECIAL_FILE_REASON:
             tree.left_out["as sockets, pipes or devices"].append(os.path.relpath(source, request.folder))
         else:
             unreadable.append(f"{source!r} ({why})")

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from launcher.agent.transfer import OUTPUTS
+from launcher.agent.transfer import OUTPUTS_FOLDER
 from launcher.backends.connections import Commands, with_tilde
 from launcher.backends.launch_request import Inventory
 from launcher.common.cluster import TaskId
@@ -264,7 +264,7 @@ class Staging:
             hosts = [host.name for host in self._placement.hosts()]
             outputs = {
                 **dict.fromkeys(hosts, f"{self._run_folder}/output"),
-                **dict.fromkeys(self._output_hosts, f"{_work_folder(_JOB)}/{OUTPUTS}"),
+                **dict.fromkeys(self._output_hosts, f"{_work_folder(_JOB)}/{OUTPUTS_FOLDER}"),
             }
         tops = dict.fromkeys(self._remote, self._place(0)) if self._trees else {}
         return self._settled(self._placement, tops, outputs)

@@ -3,11 +3,11 @@
 import os
 import signal
 
-from launcher.agent.identity import Owner, is_alive, start_ticks
+from launcher.agent.identity import ProcessIdentity, is_alive, start_ticks
 from launcher.common.errors import LaunchError
 
 
-def open_pidfd(owner: Owner) -> int | None:
+def open_pidfd(owner: ProcessIdentity) -> int | None:
     """A pidfd of the process, readable when the process has ended; ``None``: it has ended already.
 
     Raises:

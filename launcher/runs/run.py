@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.agent.identity import Fate, Owner, fate_of, is_alive
+from launcher.agent.identity import Fate, ProcessIdentity, fate_of, is_alive
 from launcher.agent.processes import user_of
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, InputError, LaunchError
@@ -61,7 +61,7 @@ class Run(Record):
 
     job: str
     paths: RunPaths
-    owner: Owner | None
+    owner: ProcessIdentity | None
     #: Seconds since the epoch; 0: unknown.
     started_at: float
     #: The numbers of its agents on this machine, which are in the process tags of all that they started.
@@ -337,10 +337,10 @@ def _batch(value: object) -> Batch | None:
     return Batch(*words[:4]) if words else None
 
 
-def _owner(record: Mapping[str, Any]) -> Owner | None:
+def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
     """The launcher that a ``launcher.json`` identifies; ``None``: its fields are wrong."""
-    fields = [record.get(name, Owner._field_defaults.get(name)) for name in Owner._fields]
+    fields = [record.get(name, ProcessIdentity._field_defaults.get(name)) for name in ProcessIdentity._fields]
     types = (int, int, str, str, str, str)
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
         return None
-    return Owner._make(fields)
+    return ProcessIdentity._make(fields)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import Connection, listen
+from launcher.agent.connection import LauncherConnection, listen
 from launcher.backends import link as links
 from launcher.backends.link import open_link
 from launcher.common import events
@@ -195,9 +195,9 @@ def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
 def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(nothing_left: str):
     """It reads a reset, no end of file."""
     token = os.urandom(16).hex()
-    arguments = {"token": token, "agent": processes.new_agent_number()}
+    arguments = {"token": token, "agent": processes.new_agent_id()}
     selector = selectors.DefaultSelector()
-    agent = Connection(selector, "node1", listen(token), token, lease=600, first=600)
+    agent = LauncherConnection(selector, "node1", listen(token), token, lease=600, first=600)
     channel = MessageChannel(lambda: Decoder(True, "node1"), token, greets=True)
     channel.connect(1, time.monotonic())
 
@@ -272,7 +272,7 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
         here.link.close()
         assert here.fleet.programs[0].wait(TIME_LIMIT) is not None
         _gone_by_itself(lambda: set(leaks(nothing_left).processes) <= before)
-        assert processes.look_at(os.getpid()) is not None
+        assert processes.read_process(os.getpid()) is not None
 
 
 def _gone_by_itself(gone: Callable[[], bool]) -> None:

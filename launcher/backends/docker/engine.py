@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.agent.remote_programs import LATE, NOT_FOUND
+from launcher.agent.remote_programs import NOT_FOUND_STATUS, TIMED_OUT_STATUS
 from launcher.backends.cleaning import is_dead
 from launcher.backends.connections import Commands, RemoteCommand
 from launcher.backends.docker.container import JOB, KEPT, OWNER, label_options
@@ -87,7 +87,7 @@ class Result(Record):
 
 def _late(seconds: float) -> Result:
     text = f"the Docker engine does not respond within {seconds:g}s: is it stuck? (try `docker info`)"
-    return Result(LATE, err=text)
+    return Result(TIMED_OUT_STATUS, err=text)
 
 
 class EngineObject(Record):
@@ -161,7 +161,7 @@ class Engine:
             if error := command.why_ended():
                 raise error
             code = command.wait(max(0.0, until - time.monotonic()))
-            if code is None or code == LATE:
+            if code is None or code == TIMED_OUT_STATUS:
                 return _late(seconds)
             return Result(code, out.decode(errors="replace"), command.stderr())
         finally:
@@ -178,7 +178,7 @@ class Engine:
             return Result(1, err=f"docker can't be started: {why_not_started(error)}")
         except OSError as error:
             path = os.environ.get("PATH", "")
-            return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
+            return Result(NOT_FOUND_STATUS, err=f"docker: {error.strerror}; PATH is {path}")
         with process:
             self._running.add(process)
             try:
@@ -201,7 +201,7 @@ class Engine:
 
     def is_installed(self) -> bool:
         """Return whether there is a ``docker`` command. Without one, launch has left nothing there."""
-        return self.docker("--version").code != NOT_FOUND
+        return self.docker("--version").code != NOT_FOUND_STATUS
 
     def is_rootless(self) -> bool:
         """Check that the engine can be used; whether it runs as its user, which is root in its containers.

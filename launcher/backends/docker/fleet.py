@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from launcher.agent.processes import new_agent_number
+from launcher.agent.processes import new_agent_id
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import Commands, Connections, Link, RemoteCommand, for_each, slow
@@ -240,7 +240,7 @@ class Containers:
         _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
 
     def _start(self, host: str) -> ContainerLink:
-        container, program = self._containers[host], {"host": host, "agent": new_agent_number()}
+        container, program = self._containers[host], {"host": host, "agent": new_agent_id()}
         argv = self._run_command(container, network_name(self._launch.name))
         return ContainerLink(
             container, self._name(host), argv, self._engines[_HERE], bootstrap.program(_RUN, program)
@@ -367,7 +367,7 @@ class _Elsewhere:
         lease: float,
     ) -> None:
         self._engine, self._programs, self._container, self._name = engine, programs, container, name
-        own = {"host": container.host, "agent": new_agent_number(), "token": os.urandom(16).hex()}
+        own = {"host": container.host, "agent": new_agent_id(), "token": os.urandom(16).hex()}
         #: Of the link to its agent.
         self.arguments: dict[str, Any] = {**own, "lease": lease}
         program = bootstrap.program(_SERVE, {**own, "lease": lease_there(lease)})

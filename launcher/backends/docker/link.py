@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from launcher.agent.remote_programs import LATE
+from launcher.agent.remote_programs import TIMED_OUT_STATUS
 from launcher.backends import bootstrap
 from launcher.backends.connections import RemoteCommand
 from launcher.backends.docker.container import Container
@@ -223,7 +223,7 @@ class ContainerLink(PipeLink):
     def kill(self, seconds: float) -> str | None:
         """See `launcher.backends.connections.Link.kill`: nothing in a container outlives it."""
         result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
-        if result.code == LATE:
+        if result.code == TIMED_OUT_STATUS:
             self._run.kill()
             return f"{result.fault}; its container may run on: `launch clean` removes it later"
         return self.wait(END)

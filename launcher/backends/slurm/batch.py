@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGUSR1
 
-from launcher.agent.processes import all_pids, look_at
+from launcher.agent.processes import all_pids, read_process
 from launcher.backends.batch_queue import (
     OVER,
     PENDING,
@@ -232,5 +232,5 @@ def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) ->
 
 def _lives(session: str) -> bool:
     """Whether a process of this session is there: the holder of a job, and what it has started."""
-    found = (look_at(pid) for pid in all_pids())
-    return any(process and str(process.session) == session and not process.ended for process in found)
+    found = (read_process(pid) for pid in all_pids())
+    return any(process and str(process.session) == session and not process.has_ended for process in found)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from launcher.agent.processes import children_of, look_at, send
+from launcher.agent.processes import children_of, read_process, send
 from launcher.agent.slurm_node import fingerprint
 from launcher.backends import bootstrap
 from launcher.backends.connections import Connected, for_each, slow
@@ -154,7 +154,7 @@ class Step(CommandPipe):
         if _program(parent) != "srun":  # a script in its place has the real one as its child
             return
         for pid in children_of(parent):
-            child = look_at(pid)
+            child = read_process(pid)
             if child is not None and child.parent == parent and _program(pid) == "srun":
                 send(child, signal.SIGKILL)
 

@@ -28,7 +28,7 @@ class Kernel:
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """A kernel whose log can't be read."""
     it = Kernel(tmp_path)
-    monkeypatch.setattr(oom, "_MACHINE", str(it.vmstat))
+    monkeypatch.setattr(oom, "_MACHINE_COUNTERS", str(it.vmstat))
     monkeypatch.setattr(oom, "_cgroup_files", lambda: [str(it.events)])
     monkeypatch.setattr(oom, "KernelLog", lambda: Log(""))
     return it
@@ -70,12 +70,12 @@ def test_the_machines_count_where_there_is_nothing_else(kernel: Kernel, monkeypa
 
 def test_the_real_files_are_found_and_read():
     for _ in range(100):
-        before = oom._count(oom._MACHINE)
+        before = oom._count(oom._MACHINE_COUNTERS)
         watch = oom.OomWatch()
         found = watch.evidence(2**22 + 1)
         if watch._log.readable:
             os.close(watch._log._fd)
-        if oom._count(oom._MACHINE) == before:  # else the kernel has just killed something somewhere
+        if oom._count(oom._MACHINE_COUNTERS) == before:  # else the kernel has just killed something somewhere
             break
     else:
         pytest.fail("whenever we look, the kernel has just killed something, or so it seems to us")

@@ -16,6 +16,6 @@ def test_a_pid_that_another_process_gets_between_two_looks(monkeypatch: pytest.M
         return Process(pid, "S", 1, pid, pid, start=100)
 
     monkeypatch.setattr(processes, "all_pids", lambda: [8, 7])
-    monkeypatch.setattr(processes, "look_at", look_at)
+    monkeypatch.setattr(processes, "read_process", look_at)
     monkeypatch.setattr(sweep, "tag_of", lambda pid: tags.get(pid, 0))
     assert [process.pid for process in sweep.tagged()[5]] == [7]

@@ -130,7 +130,7 @@ def test_the_trees_of_earlier_runs_are_bounded(
     bring: Sync, hosts: LocalHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(hosts.home("a") / ".cache"))
-    monkeypatch.setattr(files, "_MOST_KEPT", 25_000)
+    monkeypatch.setattr(files, "_MAX_KEPT_BYTES", 25_000)
     for number in range(4):
         (tmp_path / f"f{number}").mkdir()
         (tmp_path / f"f{number}/x").write_bytes(os.urandom(10_000))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.identity import Owner, start_ticks, this_process
+from launcher.agent.identity import ProcessIdentity, start_ticks, this_process
 from launcher.job import RunPaths
 from launcher.runs.folder import create
 
@@ -38,14 +38,16 @@ def sleeper() -> Iterator[Sleeper]:
         process.wait()
 
 
-def owner_of(process: subprocess.Popen[bytes]) -> Owner:
+def owner_of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
     """The process, named for ever."""
     ticks = start_ticks(process.pid)
     assert ticks is not None
     return this_process()._replace(pid=process.pid, start_ticks=ticks)
 
 
-def made(job: str, owner: Owner | None = None, exit_code: int | None = None, at: float = 0.0) -> RunPaths:
+def made(
+    job: str, owner: ProcessIdentity | None = None, exit_code: int | None = None, at: float = 0.0
+) -> RunPaths:
     """A run of another process (by default of one that is gone), ended or not."""
     paths = create(None, job)
     dead = this_process()._replace(start_ticks=1)

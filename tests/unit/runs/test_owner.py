@@ -13,7 +13,7 @@ import pytest
 from launcher.agent import identity
 from launcher.agent.identity import (
     Fate,
-    Owner,
+    ProcessIdentity,
     fate_of,
     is_alive,
     owner_text,
@@ -43,7 +43,7 @@ class Machine:
         functions = {"boot": "_boot_id", "namespace": "_pid_namespace", "id": "machine_id"}
         for name, value in names.items():
             if name == "folder":
-                self._monkeypatch.setattr(identity, "_FOLDER", f"{value}/tf-launcher-%d")
+                self._monkeypatch.setattr(identity, "_BOOTS_FOLDER_FORMAT", f"{value}/tf-launcher-%d")
             else:
                 self._monkeypatch.setattr(identity, functions[name], lambda value=value: value)
 
@@ -58,7 +58,7 @@ def _is_first() -> bool:
     return os.readlink("/proc/self/ns/pid") == identity._FIRST_NAMESPACE  # noqa: SLF001
 
 
-def gone() -> Owner:
+def gone() -> ProcessIdentity:
     """A process of this machine that has ended."""
     return this_process()._replace(pid=_GONE)
 
@@ -166,7 +166,7 @@ def test_boots_are_bounded(machine: Machine, tmp_path: Path):
 def test_a_file_system_of_several_machines_proves_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     before = gone()
     machine.is_like(boot="the next boot")
-    monkeypatch.setattr(identity, "_LOCAL", frozenset())
+    monkeypatch.setattr(identity, "_LOCAL_FILE_SYSTEMS", frozenset())
     assert fate_of(before) is Fate.UNKNOWN
 
 

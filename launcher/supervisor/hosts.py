@@ -35,7 +35,7 @@ class HostState(enum.Enum):
 
 _S = HostState
 #: States in which there is an agent, as far as the launcher knows.
-ACTIVE = (_S.STARTING, _S.HOLDING, _S.READY, _S.TRYING, _S.ENDING)
+ACTIVE_STATES = (_S.STARTING, _S.HOLDING, _S.READY, _S.TRYING, _S.ENDING)
 #: Every change of the state of a host; any other is a fault of the launcher.
 TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
     _S.STARTING: (_S.HOLDING, _S.READY, _S.LOST, _S.CLOSED),
@@ -74,25 +74,25 @@ class HostRecord(StateRecord):
         self.no_environment = ""
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it has an agent, as far as the launcher knows: events of other hosts are ignored."""
-        return self.state in ACTIVE
+        return self.state in ACTIVE_STATES
 
     @property
     def own(self) -> list[TaskRecord]:
         """Its tasks without sidecars."""
         return [task for task in self.tasks if not task.sidecar]
 
-    def move(self, state: HostState, cause: object) -> None:
+    def transition_to(self, state: HostState, cause: object) -> None:
         """Change to ``state``.
 
         Raises:
-            InvalidTransition: there is no such change.
+            InvalidTransitionError: there is no such change.
         """
         self._counts[self.state] -= 1
-        super().move(state, cause)
+        super().transition_to(state, cause)
         self._counts[state] += 1
-        if not self.active:
+        if not self.is_active:
             self.ready = self.unanswered = False
 
     def hold_ports(self) -> HoldPorts:
@@ -101,10 +101,10 @@ class HostRecord(StateRecord):
 
     def withdraw(self) -> None:
         """Do not wait for its answer any more."""
-        self.move(HostState.READY if self.ready else HostState.STARTING, "its answer is not needed")
+        self.transition_to(HostState.READY if self.ready else HostState.STARTING, "its answer is not needed")
 
 
-class Hosts(dict[str, HostRecord]):
+class HostTable(dict[str, HostRecord]):
     """All hosts by their names, in the order of the table; also lost ones.
 
     Args:
@@ -119,7 +119,7 @@ class Hosts(dict[str, HostRecord]):
         self.place(tasks)
         for host in self.values():
             if host.tasks:
-                host.move(HostState.HOLDING, "the launch")
+                host.transition_to(HostState.HOLDING, "the launch")
 
     def place(self, tasks: Iterable[TaskRecord]) -> None:
         """Record where these tasks, all of the job, run from their next start on."""

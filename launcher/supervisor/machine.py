@@ -34,7 +34,13 @@ from launcher.supervisor import (
     waiting,
 )
 from launcher.supervisor.hosts import HostState
-from launcher.supervisor.state import NOTICE_TIMER, READY_LIMIT, START_LIMIT, JobState, Phase
+from launcher.supervisor.state import (
+    NOTICE_TIMER,
+    READY_TIMEOUT_SECONDS,
+    START_TIMEOUT_SECONDS,
+    JobState,
+    Phase,
+)
 
 
 class Machine:
@@ -59,7 +65,7 @@ class Machine:
     def stranded(self, tasks: Iterable[TaskId]) -> list[TaskId]:
         """Those of these tasks that can't start again: their hosts are lost, and they do not move."""
         left = [task for task in tasks if task not in self.state.tasks.restarting]
-        return [task for task in left if not self.state.hosts[self.state.tasks[task].host].active]
+        return [task for task in left if not self.state.hosts[self.state.tasks[task].host].is_active]
 
     def busy_hosts(self) -> list[str]:
         """The hosts with tasks that are not over."""
@@ -72,24 +78,24 @@ class Machine:
             started_at, ended_at: of the job, seconds since the epoch.
             run_dir: the run's folder.
         """
-        job = self.state
-        tasks, failure = tuple(record.report() for record in job.tasks.values()), job.failure
+        state = self.state
+        tasks, failure = tuple(record.report() for record in state.tasks.values()), state.failure
         if failure is not None and not failure.hint:
-            failure = failure._replace(hint=task_events.peers_hint(job, failure))
-        fields = (self._name, job.exit_code, started_at, ended_at, tasks, failure, run_dir)
-        return Report(*fields, restarts=job.restarts_made)
+            failure = failure._replace(hint=task_events.peers_hint(state, failure))
+        fields = (self._name, state.exit_code, started_at, ended_at, tasks, failure, run_dir)
+        return Report(*fields, restarts=state.restarts_made)
 
     # ------------------------------------------------------------------ events
 
     def begin(self) -> list[Command]:
         """The first commands; the launcher starts the agents meanwhile."""
-        job = self.state
-        if job.hosts:
-            job.do(NOTICE_TIMER, events.SetTimer("ready", READY_LIMIT))
-            if job.policy.timeout is not None:
-                job.do(events.SetTimer("job", job.policy.timeout))
-        ending.finish_if_closed(job)
-        return job.take_commands()
+        state = self.state
+        if state.hosts:
+            state.emit(NOTICE_TIMER, events.SetTimer("ready", READY_TIMEOUT_SECONDS))
+            if state.policy.timeout is not None:
+                state.emit(events.SetTimer("job", state.policy.timeout))
+        ending.finish_if_closed(state)
+        return state.drain_commands()
 
     def verify(self, event: events.AgentEvent) -> None:
         """Check that a host may send this event now.
@@ -103,7 +109,7 @@ class Machine:
         """The commands that follow from this event.
 
         Raises:
-            InvalidTransition: a bug in launch; events of hosts must have passed `verify`.
+            InvalidTransitionError: a bug in launch; events of hosts must have passed `verify`.
         """
         host = self.state.hosts.get(getattr(event, "host", ""))
         if host is not None and not isinstance(event, events.TaskOutput):  # it may print and not have obeyed
@@ -111,49 +117,49 @@ class Machine:
         handler = _HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER:
             return []
-        if host is not None and not host.active:
+        if host is not None and not host.is_active:
             answers = isinstance(event, (events.AgentReady, events.AgentLost))
             if host.state is not HostState.RETURNING or not answers:
                 return []
         self.state.tasks.at = getattr(event, "at", self.state.tasks.at)
         handler(self.state, event)
-        return self.state.take_commands()
+        return self.state.drain_commands()
 
     def planned(self, plan: Plan) -> list[Command]:
         """The plan is made: start every task."""
-        job = self.state
-        if job.phase is not Phase.STARTUP and not job.placing:
+        state = self.state
+        if state.phase is not Phase.STARTUP and not state.is_placing:
             return []
-        job.do(events.CancelTimer("ready"))
+        state.emit(events.CancelTimer("ready"))
         for task in plan.tasks:
-            record = job.tasks[task.task]
+            record = state.tasks[task.task]
             record.address, record.port, record.node = task.address, task.port, task.node
-            job.plans[task.task] = task
-        if job.phase is Phase.STARTUP:
-            for record in job.tasks.start_order(job.tasks):
-                record.move(TaskState.STARTING, "the plan")
-                job.start(record)
-        if job.moving is not None:
-            restart, job.moving = job.moving, None
-            restarting.start_if_due(job, restart)
+            state.plans[task.task] = task
+        if state.phase is Phase.STARTUP:
+            for record in state.tasks.start_order(state.tasks):
+                record.transition_to(TaskState.STARTING, "the plan")
+                state.start(record)
+        if state.moving is not None:
+            restart, state.moving = state.moving, None
+            restarting.start_if_due(state, restart)
         else:
-            job.phase = Phase.RUNNING
-            job.do(events.SetTimer("start", START_LIMIT))
-            stalls.begin(job)
-        return job.take_commands()
+            state.phase = Phase.RUNNING
+            state.emit(events.SetTimer("start", START_TIMEOUT_SECONDS))
+            stalls.begin(state)
+        return state.drain_commands()
 
 
-def _time_up(job: JobState, event: events.TimeUp) -> None:
+def _time_up(state: JobState, event: events.TimeUp) -> None:
     """A timer has run out."""
     if handler := _TIMERS.get(event.timer):
-        handler(job, event)
+        handler(state, event)
     elif event.timer.startswith("restart"):
-        late = restarting.time_up(job, event)
-        host_events.lose_hosts(job, late, "its agent did not stop the tasks", event.at)
-    elif event.timer.startswith(moving.RETURN):
-        moving.reach(job, event.timer)
+        late = restarting.time_up(state, event)
+        host_events.lose_hosts(state, late, "its agent did not stop the tasks", event.at)
+    elif event.timer.startswith(moving.RETURN_TIMER_PREFIX):
+        moving.reach(state, event.timer)
     else:
-        host_events.lose_hosts(job, *waiting.late_hosts(job, event.timer), event.at)
+        host_events.lose_hosts(state, *waiting.late_hosts(state, event.timer), event.at)
 
 
 _TIMERS: dict[str, Callable[[JobState, events.TimeUp], None]] = {
@@ -161,8 +167,8 @@ _TIMERS: dict[str, Callable[[JobState, events.TimeUp], None]] = {
     "job": requests.took_too_long,
     "drain": ending.drain_time_up,
     "check": host_events.check_late,
-    stalls.TIMER: stalls.look,
-    moving.LOOK.timer: moving.look_for_room,
+    stalls.SILENCE_TIMER: stalls.tick,
+    moving.PLACE_TIMER.timer: moving.place_tick,
 }
 _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.AgentReady: host_events.agent_ready,

@@ -12,93 +12,93 @@ from launcher.job import Placement
 from launcher.scheduler.placement import replace
 from launcher.supervisor.ending import continue_or_stop
 from launcher.supervisor.hosts import HostRecord, HostState
-from launcher.supervisor.state import HOST_FAULT, READY_LIMIT, JobState, Phase
+from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, READY_TIMEOUT_SECONDS, JobState, Phase
 from launcher.supervisor.tasks import Restart
 
 #: Begins the name of the timer of each host that may come back.
-RETURN = "return of "
+RETURN_TIMER_PREFIX = "return of "
 #: Seconds between two attempts to reach a lost host.
-_PAUSE = 30.0
+_RECOVERY_PAUSE_SECONDS = 30.0
 #: Hosts that are lost by one cause are lost within about this time: then look once for hosts for all tasks.
-LOOK = events.SetTimer("place", 1.0)
+PLACE_TIMER = events.SetTimer("place", 1.0)
 
 
-def choose(job: JobState) -> Placement | None:
+def choose(state: JobState) -> Placement | None:
     """Where the tasks run without the lost hosts; ``None``: there is no room. New containers are made."""
-    if not job.tasks_end:
-        return job.placement
-    return replace(job.placement, {name for name, host in job.hosts.items() if not host.active})
+    if not state.tasks_end:
+        return state.placement
+    return replace(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
 
 
-def look_for_room(job: JobState, _: events.TimeUp) -> None:
+def place_tick(state: JobState, _: events.TimeUp) -> None:
     """End the job now if there is no room for its tasks."""
-    if job.moving is not None and not job.moving.placing and choose(job) is None:
-        _fail(job, job.moving)
+    if state.moving is not None and not state.moving.placing and choose(state) is None:
+        _fail(state, state.moving)
 
 
-def hold_ports(job: JobState, restart: Restart) -> None:
+def hold_ports(state: JobState, restart: Restart) -> None:
     """Let all hosts hold ports for the tasks that they have from now on; the plan follows."""
-    placement = choose(job)
+    placement = choose(state)
     if placement is None:
-        _fail(job, restart)
+        _fail(state, restart)
         return
-    job.placement, restart.placing = placement, True
+    state.placement, restart.placing = placement, True
     for placed in placement.tasks:
-        job.tasks[placed.task].place(placed)
-    job.hosts.place(job.tasks.values())
-    job.do(events.MoveTasks(placement), events.SetTimer("ready", READY_LIMIT))
-    for host in job.hosts.values():
-        if host.active and host.tasks:  # one without an agent is that of a lost sidecar
-            host.move(HostState.HOLDING, "tasks move")
+        state.tasks[placed.task].place(placed)
+    state.hosts.place(state.tasks.values())
+    state.emit(events.MoveTasks(placement), events.SetTimer("ready", READY_TIMEOUT_SECONDS))
+    for host in state.hosts.values():
+        if host.is_active and host.tasks:  # one without an agent is that of a lost sidecar
+            host.transition_to(HostState.HOLDING, "tasks move")
             if host.ready:
-                job.do(host.hold_ports())
+                state.emit(host.hold_ports())
 
 
-def _fail(job: JobState, restart: Restart) -> None:
+def _fail(state: JobState, restart: Restart) -> None:
     lost = [*restart.lost_hosts]
-    stranded = job.tasks.names([task.task for host in lost for task in job.hosts[host].own])
+    stranded = state.tasks.names([task.task for host in lost for task in state.hosts[host].own])
     hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {join_names(lost)} are"
     why = "; ".join(dict.fromkeys(restart.lost_hosts.values()))
     text = f"{hosts} lost: {why}; no other host has room for {stranded}"
-    job.forget_restarts(job.tasks)
-    job.notify(text, urgent=True)
-    job.fail(Failure(Reason.HOST_LOST, None, lost[0], restart.lost_at, text), HOST_FAULT)
-    continue_or_stop(job)
+    state.forget_restarts(state.tasks)
+    state.tell(text, urgent=True)
+    state.fail(Failure(Reason.HOST_LOST, None, lost[0], restart.lost_at, text), HOST_FAULT_EXIT_CODE)
+    continue_or_stop(state)
 
 
-def expect_back(job: JobState, host: str) -> None:
+def expect_back(state: JobState, host: str) -> None:
     """Try to reach a lost host later, when its tasks have ended for certain."""
-    if job.tasks_end and job.restarts.limit and _goes_on(job):
-        job.do(events.SetTimer(RETURN + host, max(job.tasks_end, _PAUSE)))
+    if state.tasks_end and state.restarts.limit and _goes_on(state):
+        state.emit(events.SetTimer(RETURN_TIMER_PREFIX + host, max(state.tasks_end, _RECOVERY_PAUSE_SECONDS)))
 
 
-def reach(job: JobState, timer: str) -> None:
+def reach(state: JobState, timer: str) -> None:
     """Try to reach a lost host; not before its tasks have moved to others, and not without a restart."""
-    if job.moving is not None or not job.restarts.left:
-        job.do(events.SetTimer(timer, _PAUSE))
-    elif _goes_on(job):
-        job.start_agent(job.hosts[timer.removeprefix(RETURN)])
+    if state.moving is not None or not state.restarts.has_restarts_left:
+        state.emit(events.SetTimer(timer, _RECOVERY_PAUSE_SECONDS))
+    elif _goes_on(state):
+        state.start_agent(state.hosts[timer.removeprefix(RETURN_TIMER_PREFIX)])
 
 
-def came_back(job: JobState, host: HostRecord, event: events.AgentReady) -> None:
+def came_back(state: JobState, host: HostRecord, event: events.AgentReady) -> None:
     """A new agent runs on a lost host."""
-    if not _goes_on(job):  # the link is closed with the others
-        host.move(HostState.LOST, event)
+    if not _goes_on(state):  # the link is closed with the others
+        host.transition_to(HostState.LOST, event)
         return
-    host.move(HostState.READY, event)
+    host.transition_to(HostState.READY, event)
     host.ready = True
-    if not host.tasks and host.host not in job.placement.standby:
-        job.placement = job.placement._replace(standby=(*job.placement.standby, host.host))
-    if job.tasks_end:
-        job.notify(f"host {host.name} is back: it can take the tasks of a host that is lost")
+    if not host.tasks and host.host not in state.placement.standby:
+        state.placement = state.placement._replace(standby=(*state.placement.standby, host.host))
+    if state.tasks_end:
+        state.tell(f"host {host.name} is back: it can take the tasks of a host that is lost")
 
 
-def stays_lost(job: JobState, host: HostRecord, event: events.AgentLost) -> None:
+def stays_lost(state: JobState, host: HostRecord, event: events.AgentLost) -> None:
     """No new agent could be started on a lost host: try it again."""
-    host.move(HostState.LOST, event)
-    if _goes_on(job):
-        job.do(events.SetTimer(RETURN + host.name, _PAUSE))
+    host.transition_to(HostState.LOST, event)
+    if _goes_on(state):
+        state.emit(events.SetTimer(RETURN_TIMER_PREFIX + host.name, _RECOVERY_PAUSE_SECONDS))
 
 
-def _goes_on(job: JobState) -> bool:
-    return job.phase in (Phase.STARTUP, Phase.RUNNING) and job.failure is None
+def _goes_on(state: JobState) -> bool:
+    return state.phase in (Phase.STARTUP, Phase.RUNNING) and state.failure is None

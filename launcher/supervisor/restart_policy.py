@@ -12,10 +12,10 @@ after a lost ps        every task that fails because of it; not counted
 after another task     a task that starts alone, and whose exception names the lost one; not counted
 =====================  ====================================================================================
 
-`ALIKE` failures in a row with one cause (task, exit code or signal, exception), without progress of the job
-between them, are the last. The job has made progress if the number of a step, an epoch or the like that a
-task printed last is larger than the one that it had printed last at the failure before. Only the last numbers
-are compared, because programs print their target (``epochs=100``) before they train.
+`MAX_ALIKE_FAILURES` failures in a row with one cause (task, exit code or signal, exception), without progress
+of the job between them, are the last. The job has made progress if the number of a step, an epoch or the like
+that a task printed last is larger than the one that it had printed last at the failure before. Only the last
+numbers are compared, because programs print their target (``epochs=100``) before they train.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
 from launcher.supervisor.tasks import Restart, TaskRecord
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
-PREEMPTED = 42
-#: An exit with `PREEMPTED` after fewer seconds counts as a failure. When a task has run for more seconds, its
-#: earlier restarts no longer count.
-_PREEMPTED_AFTER = 10.0
-_FORGIVEN_AFTER = 600.0
+PREEMPTED_EXIT_CODE = 42
+#: An exit with `PREEMPTED_EXIT_CODE` after fewer seconds counts as a failure. When a task has run for more
+#: seconds, its earlier restarts no longer count.
+_MIN_PREEMPTION_SECONDS = 10.0
+_FORGIVEN_AFTER_SECONDS = 600.0
 #: Seconds between two starts of a task that fails: the first time (each later time is twice as long), and at
 #: most; the part that is added at random, so that tasks do not start at the same moment.
-FIRST = 1.0
-_LONGEST = 30.0
-_JITTER = 0.25
+FIRST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 30.0
+_PAUSE_JITTER = 0.25
 #: Exit codes of a program that can't be run, or is not found.
-_NO_PROGRAM = (126, 127)
+_NO_PROGRAM_EXIT_CODES = (126, 127)
 #: Failures with one cause, without progress between them, after which a task does not start again.
-ALIKE = 3
+MAX_ALIKE_FAILURES = 3
 #: Signals that others send: the cause is not in the program, nor in what it waits for.
-OUTSIDE = (1, 2, 9, 15)
+OUTSIDE_SIGNALS = (1, 2, 9, 15)
 #: Words before the number of a step; bytes at the end of a piece of output that are searched for them.
-_WORDS = (b"step", b"epoch", b"round", b"iteration", b"batch")
-_SEARCHED = 200
-_STEPS = {word: word + rb"s?\W{1,4}(\d{1,18})" for word in _WORDS}
+_STEP_WORDS = (b"step", b"epoch", b"round", b"iteration", b"batch")
+_SEARCHED_BYTES = 200
+_STEP_PATTERNS = {word: word + rb"s?\W{1,4}(\d{1,18})" for word in _STEP_WORDS}
 #: The last line of a Python traceback, and the parts of it that vary.
 _EXCEPTION = rb"(?m)^[ \t].*\n([A-Za-z_][\w.]*(?::.*)?)$"
 _NUMBER = rb"0x[0-9a-f]+|\d+"
@@ -63,19 +63,19 @@ def _random() -> float:
     return random()
 
 
-class Restarts:
+class RestartPolicy:
     """The policy of one job, and what it has used of its restarts.
 
     Args:
-        job: roles and policy.
+        spec: roles and policy.
         placement: its tasks.
         jitter: gives random numbers from 0 to 1.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
-        self._policy = job.policy
+    def __init__(self, spec: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
+        self._policy = spec.policy
         self._jitter = jitter
-        self.limit = job.policy.restarts
+        self.limit = spec.policy.restarts
         self._roles = {placed.task: placed.role for placed in placement.tasks}
         self._names = {role.name for role in self._roles.values()}
         #: Restarts that count, and all, by the task that failed.
@@ -89,7 +89,7 @@ class Restarts:
         self._steps: dict[tuple[TaskId, bytes], int] = {}
 
     @property
-    def left(self) -> bool:
+    def has_restarts_left(self) -> bool:
         """Whether one more failure may lead to a restart."""
         return self._made < self.limit
 
@@ -107,22 +107,22 @@ class Restarts:
         """The reason for the user why `after` returned ``None``; empty if the user asked for no restart."""
         if not self.limit or self._roles[task].restart == "never":
             return ""
-        if status.code in _NO_PROGRAM:
+        if status.code in _NO_PROGRAM_EXIT_CODES:
             return "not started again: its program is missing or can't be run"
-        if not self.left:
+        if not self.has_restarts_left:
             return f"no restart is left of {self.limit}"
         code = f"exit code {status.shell}"
-        return f"not started again: {code} is not retryable" if self.permanent(task, status) else ""
+        return f"not started again: {code} is not retryable" if self.is_permanent(task, status) else ""
 
-    def permanent(self, task: TaskId, status: ExitStatus) -> bool:
+    def is_permanent(self, task: TaskId, status: ExitStatus) -> bool:
         """Whether ``retryable:`` of its role does not have this exit code."""
         codes = self._roles[task].retryable
         return codes is not None and not any(status.shell in some for some in codes)
 
     def printed(self, task: TaskId, data: bytes) -> None:
         """Look for the number of a step in the output of a task."""
-        end = data[-_SEARCHED:].lower()
-        for word, pattern in _STEPS.items():
+        end = data[-_SEARCHED_BYTES:].lower()
+        for word, pattern in _STEP_PATTERNS.items():
             if word in end and (numbers := re.findall(pattern, end)):
                 self._steps[task, word] = int(numbers[-1])
 
@@ -144,7 +144,7 @@ class Restarts:
         by_itself = not record.stalled and record.status.signal is None
         if record.attempt == 1 and by_itself and record.runs_python and cannot_import(record.tail):
             return "an import failed"
-        if not counts or record.reason is Reason.SIGNAL and record.status.signal in OUTSIDE:
+        if not counts or record.reason is Reason.SIGNAL and record.status.signal in OUTSIDE_SIGNALS:
             return ""
         found = re.findall(_EXCEPTION, record.tail)
         exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
@@ -154,8 +154,8 @@ class Restarts:
         before, times = self._alike.get(record.task, ("", 0))
         times = times + 1 if cause == before else 1
         self._alike[record.task] = cause, times
-        stuck = f"it failed {ALIKE} times in the same way without progress (docs/restarts.md)"
-        return stuck if times >= ALIKE else ""
+        stuck = f"it failed {MAX_ALIKE_FAILURES} times in the same way without progress (docs/restarts.md)"
+        return stuck if times >= MAX_ALIKE_FAILURES else ""
 
     def after(
         self,
@@ -175,14 +175,14 @@ class Restarts:
             counted: whether the failure is one of its own: not that of another task, or a preemption.
         """
         failed = {task, *others}
-        if not self.may_start(failed) or status.code in _NO_PROGRAM:
+        if not self.may_start(failed) or status.code in _NO_PROGRAM_EXIT_CODES:
             return None
-        if ran >= _FORGIVEN_AFTER:
+        if ran >= _FORGIVEN_AFTER_SECONDS:
             self._counted.pop(task, None)
             self._restarted.pop(task, None)
-        preempted = status.code == PREEMPTED and ran >= _PREEMPTED_AFTER
+        preempted = status.code == PREEMPTED_EXIT_CODE and ran >= _MIN_PREEMPTION_SECONDS
         counts = counted and not preempted
-        if counts and not self.left:
+        if counts and not self.has_restarts_left:
             return None
         self._restarted[task] = self._restarted.get(task, 0) + 1
         if counts:
@@ -199,13 +199,13 @@ class Restarts:
         self._counted[task] = self._counted.get(task, 0) + 1
         return self._made
 
-    def alone(self, task: TaskId) -> bool:
+    def restarts_alone(self, task: TaskId) -> bool:
         """Return whether the task starts again alone after a failure."""
         return not self._group(self._roles[task], False)[0]
 
     def _wait(self, restart: int, ran: float) -> float:
-        pause: float = FIRST * 2 ** min(restart - 1, 10) * (1 + _JITTER * self._jitter())
-        return max(0.0, min(_LONGEST, pause) - ran)
+        pause: float = FIRST_PAUSE_SECONDS * 2 ** min(restart - 1, 10) * (1 + _PAUSE_JITTER * self._jitter())
+        return max(0.0, min(_MAX_PAUSE_SECONDS, pause) - ran)
 
     def _group(self, role: Role, preempted: bool) -> tuple[frozenset[TaskId], bool]:
         """The tasks that start again with one of this role; whether those that ended well do, too."""

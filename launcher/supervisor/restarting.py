@@ -11,96 +11,110 @@ from launcher.common.report import ExitStatus, Failure, Reason, TaskState
 from launcher.common.text import duration, join_names
 from launcher.supervisor.ending import report_failure, stop_tasks
 from launcher.supervisor.hosts import HostRecord, HostState
-from launcher.supervisor.moving import LOOK, choose, hold_ports
-from launcher.supervisor.restart_policy import FIRST, OUTSIDE, PREEMPTED
-from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase
+from launcher.supervisor.moving import PLACE_TIMER, choose, hold_ports
+from launcher.supervisor.restart_policy import FIRST_PAUSE_SECONDS, OUTSIDE_SIGNALS, PREEMPTED_EXIT_CODE
+from launcher.supervisor.state import (
+    HOST_FAULT_EXIT_CODE,
+    NOTICE_TIMER,
+    START_TIMEOUT_SECONDS,
+    JobState,
+    Phase,
+)
 from launcher.supervisor.steps import longest, quick
 from launcher.supervisor.tasks import Restart, Stage, TaskRecord
 
 #: Seconds for all tasks of a preempted job to save a checkpoint and to exit.
-_SAVING = 30.0
+_SAVE_TIMEOUT_SECONDS = 30.0
 #: Seconds, at most, from the failure of a task to the failure of another one that needs it.
-_NEEDED = 60.0
+_NEEDED_TASK_SECONDS = 60.0
 #: Words of TensorFlow in an exception before the task that the error came from.
 _ERROR_FROM = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
 
 
-def after_failure(job: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()) -> bool:
+def after_failure(
+    state: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()
+) -> bool:
     """Let a task start again that has failed, if the policy allows it.
 
     Args:
-        job, record, failure: of the task.
+        state, record, failure: of the task.
         others: tasks that have failed together with it.
 
     Returns:
         Whether it starts again; the failure is then not that of the job.
     """
-    if job.phase is not Phase.RUNNING:
+    if state.phase is not Phase.RUNNING:
         return False
-    if record.task in job.tasks.restarting:  # it follows from the failure of another task
+    if record.task in state.tasks.restarting:  # it follows from the failure of another task
         return True
-    silence = (job.policy.stall or 0.0) if record.stalled else 0.0
+    silence = (state.policy.stall or 0.0) if record.stalled else 0.0
     ran = 0.0 if record.started_at is None else max(0.0, failure.at - record.started_at - silence)
-    lost = _lost_ps(job, record, failure.at)
-    suspects = set() if lost else _suspects(job, record, failure.at)
+    lost = _lost_ps(state, record, failure.at)
+    suspects = set() if lost else _suspects(state, record, failure.at)
     own = not (lost or suspects)
-    if own and not record.stalled and job.restarts.permanent(record.task, record.status):
+    if own and not record.stalled and state.restarts.is_permanent(record.task, record.status):
         return False
-    restart = job.restarts.after(record.task, record.status, ran, others, counted=own)
+    restart = state.restarts.after(record.task, record.status, ran, others, counted=own)
     if restart is None:
         return False
     restart.suspects, restart.follows = suspects, lost
     if own:
-        job.tasks.failed_at[record.task] = failure.at
+        state.tasks.failed_at[record.task] = failure.at
     restart.tasks = {
         task
-        for task in restart.tasks - job.tasks.failed
-        if restart.all or job.tasks[task].outcome is not TaskState.SUCCEEDED
-        if _has_host(job, task)
+        for task in restart.tasks - state.tasks.failed
+        if restart.all or state.tasks[task].outcome is not TaskState.SUCCEEDED
+        if _has_host(state, task)
     }
-    _begin(job, restart, failure)
-    restart.notice = _notice(job, restart, record, failure)
+    _begin(state, restart, failure)
+    restart.notice = _notice(state, restart, record, failure)
     if record.stalled:
-        _tell(job, restart)
+        _tell(state, restart)
     return True
 
 
-def _notice(job: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
+def _notice(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
     """Return the line that tells why and when tasks start again."""
-    of_limit = f"restart {restart.number} of {job.restarts.limit}" if restart.number else "not counted"
+    of_limit = f"restart {restart.number} of {state.restarts.limit}" if restart.number else "not counted"
     of_limit += f": {restart.follows} failed before" if restart.follows else ""
     when = f"in {duration(restart.wait)}" if restart.wait >= 0.1 else "at once"
-    again = f"starting {job.tasks.names(restart.tasks)} again {when}"
+    again = f"starting {state.tasks.names(restart.tasks)} again {when}"
     return f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
 
 
-def _lost_ps(job: JobState, record: TaskRecord, at: float) -> str:
+def _lost_ps(state: JobState, record: TaskRecord, at: float) -> str:
     """The ps that has failed so shortly before that a task failed because of it; empty: there is none."""
-    if record.task.role == "ps" or record.stalled or record.status.signal in OUTSIDE:
+    if record.task.role == "ps" or record.stalled or record.status.signal in OUTSIDE_SIGNALS:
         return ""
-    for peer in job.tasks.ps:
+    for peer in state.tasks.ps:
         ends = [(each.state, each.ended_at) for each in peer.earlier[-1:]] + [(peer.outcome, peer.ended_at)]
         failed = [end for state, end in ends if state is TaskState.FAILED and end is not None]
-        if any(0 <= at - end <= _NEEDED for end in failed):
+        if any(0 <= at - end <= _NEEDED_TASK_SECONDS for end in failed):
             return str(peer.task)
     return ""
 
 
-def _suspects(job: JobState, record: TaskRecord, at: float) -> set[TaskId]:
+def _suspects(state: JobState, record: TaskRecord, at: float) -> set[TaskId]:
     """Return the tasks whose failures may have led to that of another task, which starts again alone.
 
     Its output tells, all of which is here only when the task is gone. Only failures that count are causes, so
     two tasks that fail because of each other do not start again for ever.
     """
-    if record.stalled or record.status.signal in OUTSIDE or not job.restarts.alone(record.task):
+    if (
+        record.stalled
+        or record.status.signal in OUTSIDE_SIGNALS
+        or not state.restarts.restarts_alone(record.task)
+    ):
         return set()
-    if record.status.code == PREEMPTED:
+    if record.status.code == PREEMPTED_EXIT_CODE:
         return set()
-    failed_at = job.tasks.failed_at.items()
-    return {task for task, failed in failed_at if task != record.task and 0 <= at - failed <= _NEEDED}
+    failed_at = state.tasks.failed_at.items()
+    return {
+        task for task, failed in failed_at if task != record.task and 0 <= at - failed <= _NEEDED_TASK_SECONDS
+    }
 
 
-def _own_failure(job: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
+def _own_failure(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
     """Find out whether a failure follows from that of another task, now that all output of the task is here.
 
     Returns:
@@ -109,18 +123,18 @@ def _own_failure(job: JobState, restart: Restart, record: TaskRecord, failure: F
     suspects, restart.suspects = restart.suspects, set()
     named = {TaskId(b"/".join(found).decode()) for found in re.findall(_ERROR_FROM, record.tail)}
     if follows := named & suspects:
-        restart.follows = job.tasks.names(follows)
-    elif why := job.restarts.why_not(record.task, record.status):
+        restart.follows = state.tasks.names(follows)
+    elif why := state.restarts.why_not(record.task, record.status):
         return why
     else:
-        restart.number = job.restarts.count(record.task)
-        job.tasks.failed_at[record.task] = failure.at
-    restart.notice = _notice(job, restart, record, failure)
+        restart.number = state.restarts.count(record.task)
+        state.tasks.failed_at[record.task] = failure.at
+    restart.notice = _notice(state, restart, record, failure)
     return ""
 
 
 def after_loss(
-    job: JobState, host: HostRecord, moving: Restart | None, event: events.AgentLost, why: str
+    state: JobState, host: HostRecord, moving: Restart | None, event: events.AgentLost, why: str
 ) -> tuple[bool, str]:
     """Let the tasks of a lost host start again with all tasks of the job, if the policy allows it.
 
@@ -128,7 +142,7 @@ def after_loss(
     host have certainly ended. A lost container is removed, which kills its tasks; a new one takes its place.
 
     Args:
-        job: the host and its tasks are dropped.
+        state: the host and its tasks are dropped.
         host: that is lost.
         moving: the restart in which tasks of other hosts moved when it was lost, to which its loss belongs.
         event: the loss.
@@ -139,200 +153,206 @@ def after_loss(
     """
     own = host.own
     if moving is not None and not own:  # tasks may have been to move there
-        job.do(LOOK)
-    if job.phase is not Phase.RUNNING or job.failure is not None or not own:
+        state.emit(PLACE_TIMER)
+    if state.phase is not Phase.RUNNING or state.failure is not None or not own:
         return False, ""
-    if job.tasks_end is None or not job.restarts.may_start([record.task for record in own]):
+    if state.tasks_end is None or not state.restarts.may_start([record.task for record in own]):
         return False, ""
-    names = job.tasks.names([record.task for record in own])
+    names = state.tasks.names([record.task for record in own])
     if moving is not None and host.name not in moving.lost_hosts:
         restart, where = moving, ", too"
-        job.withdraw()
-        _add(job, restart, {record.task for record in host.tasks if _moves(record)})
-        _wait(job, restart)
-        job.do(LOOK)
+        state.withdraw()
+        _add(state, restart, {record.task for record in host.tasks if _moves(record)})
+        _wait(state, restart)
+        state.emit(PLACE_TIMER)
     else:
-        placement = choose(job)
+        placement = choose(state)
         if placement is None:
             return False, f"; no other host has room for {names}"
-        new = _after_loss(job, own, event)
+        new = _after_loss(state, own, event)
         if new is None:
-            return False, f"; {job.restarts.why_not(own[0].task, ExitStatus())}"
+            return False, f"; {state.restarts.why_not(own[0].task, ExitStatus())}"
         restart = new
-        job.withdraw()
-        _begin(job, restart)
-        there = dict.fromkeys(placed.host.name for placed in placement.tasks if job.tasks[placed.task] in own)
+        state.withdraw()
+        _begin(state, restart)
+        there = dict.fromkeys(
+            placed.host.name for placed in placement.tasks if state.tasks[placed.task] in own
+        )
         where = f" to {join_names([*there])}"
     restart.lost_hosts[host.name], restart.lost_at = why, event.at
-    job.moving = restart
-    number = f"restart {restart.number} of {job.restarts.limit}" if restart.number else "not counted"
+    state.moving = restart
+    number = f"restart {restart.number} of {state.restarts.limit}" if restart.number else "not counted"
     of_limit = f"attempt {own[0].attempt + 1}, {number}"
     of_limit += f" for {join_names([*restart.lost_hosts])}" if restart is moving else ""
-    if not job.tasks_end:
+    if not state.tasks_end:
         return True, f"; a new one takes its place, all tasks start again ({of_limit})"
     moves = f"{names} {'moves' if len(own) == 1 else 'move'}{where}"
     return True, f"; {moves}, all tasks start again in {duration(restart.wait)} ({of_limit})"
 
 
-def _after_loss(job: JobState, own: Sequence[TaskRecord], event: events.AgentLost) -> Restart | None:
+def _after_loss(state: JobState, own: Sequence[TaskRecord], event: events.AgentLost) -> Restart | None:
     """The restart of all tasks after the loss of a host with these ones; ``None``: no restart is left."""
     first, *others = own
     at, others_too = event.at, [each.task for each in others]
     ran = at - (first.started_at or at) if first.ended_at == at else 0.0  # else it did not run any more
-    restart = job.restarts.after(first.task, ExitStatus(), max(0.0, ran), others_too, not event.preempted)
+    restart = state.restarts.after(first.task, ExitStatus(), max(0.0, ran), others_too, not event.preempted)
     if restart is not None:
-        restart.tasks = {task for task, record in job.tasks.items() if _moves(record)}
-        restart.tasks |= job.tasks.restarting.keys()
-        restart.all, restart.wait = True, max(restart.wait, job.tasks_end or 0.0)
+        restart.tasks = {task for task, record in state.tasks.items() if _moves(record)}
+        restart.tasks |= state.tasks.restarting.keys()
+        restart.all, restart.wait = True, max(restart.wait, state.tasks_end or 0.0)
     return restart
 
 
-def asked(job: JobState, event: events.RestartAsked) -> None:
+def asked(state: JobState, event: events.RestartAsked) -> None:
     """The user asks to start tasks again."""
-    if job.moving is not None:
-        job.notify("all tasks start again anyway, because a host is lost")
+    if state.moving is not None:
+        state.tell("all tasks start again anyway, because a host is lost")
         return
-    tasks = [task for task in event.tasks if task in job.tasks and _has_host(job, task)]
-    if job.phase is not Phase.RUNNING or not tasks:
-        job.notify("cannot restart: the job is not running")
+    tasks = [task for task in event.tasks if task in state.tasks and _has_host(state, task)]
+    if state.phase is not Phase.RUNNING or not tasks:
+        state.tell("cannot restart: the job is not running")
         return
-    job.notify(f"starting {job.tasks.names(tasks)} again, as asked")
-    _begin(job, Restart(tasks, all=True))
+    state.tell(f"starting {state.tasks.names(tasks)} again, as asked")
+    _begin(state, Restart(tasks, all=True))
 
 
-def ended_well(job: JobState, record: TaskRecord, at: float) -> None:
+def ended_well(state: JobState, record: TaskRecord, at: float) -> None:
     """A task has ended by itself with 0: it starts again only with the whole job, or if the user asked."""
-    restart = job.tasks.restarting.get(record.task)
+    restart = state.tasks.restarting.get(record.task)
     if restart is not None and not restart.all:
-        job.forget_restarts([record.task])
-        job.tasks.process_ended(record.task, at)
-        start_if_due(job, restart)
+        state.forget_restarts([record.task])
+        state.tasks.process_ended(record.task, at)
+        start_if_due(state, restart)
 
 
-def gone(job: JobState, record: TaskRecord, at: float) -> None:
+def gone(state: JobState, record: TaskRecord, at: float) -> None:
     """All processes of a task have ended."""
-    restart = job.tasks.restarting.get(record.task)
+    restart = state.tasks.restarting.get(record.task)
     if restart is None:
         return
     cause = restart.cause
     if record.unkillable:
         text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
-        _give_up(job, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT)
+        _give_up(state, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT_EXIT_CODE)
         return
     if cause is not None and cause.task == record.task:
-        why = _own_failure(job, restart, record, cause) if restart.suspects else ""
-        if not why and (given_up := job.restarts.given_up(record, restart.number > 0)):
+        why = _own_failure(state, restart, record, cause) if restart.suspects else ""
+        if not why and (given_up := state.restarts.given_up(record, restart.number > 0)):
             why = f"not started again: {given_up}"
         if why:
-            _give_up(job, restart, cause._replace(text=f"{cause.text}; {why}"), record.status.shell)
+            _give_up(state, restart, cause._replace(text=f"{cause.text}; {why}"), record.status.shell)
             return
     if cause is None or cause.task == record.task:
-        _tell(job, restart)
-    if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(job.tasks.open):
-        _stop(job, restart)
+        _tell(state, restart)
+    if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(state.tasks.open):
+        _stop(state, restart)
     else:
-        start_if_due(job, restart)
+        start_if_due(state, restart)
 
 
-def time_up(job: JobState, event: events.TimeUp) -> list[str]:
+def time_up(state: JobState, event: events.TimeUp) -> list[str]:
     """The timer of a restart has run out. Returns hosts that did not end tasks in time."""
-    restart = job.under_way.get(event.timer)
+    restart = state.under_way.get(event.timer)
     if restart is None:
         return []
     if restart.stage is Stage.ENDING:
-        _stop(job, restart)
+        _stop(state, restart)
     elif restart.stage is Stage.WAITING:
         restart.stage = Stage.DUE
-        job.do(NOTICE_TIMER, events.SetTimer(restart.timer, longest(job.stop_steps)))
-        if job.moving is not None and not job.tasks_end:
-            for host in job.hosts.of(job.tasks[task] for task in restart.tasks):
-                if job.hosts[host].state is HostState.LOST:
-                    job.start_agent(job.hosts[host])
-        start_if_due(job, restart)
+        state.emit(NOTICE_TIMER, events.SetTimer(restart.timer, longest(state.stop_steps)))
+        if state.moving is not None and not state.tasks_end:
+            for host in state.hosts.of(state.tasks[task] for task in restart.tasks):
+                if state.hosts[host].state is HostState.LOST:
+                    state.start_agent(state.hosts[host])
+        start_if_due(state, restart)
     else:
-        return job.hosts.of(job.tasks[task] for task in restart.tasks & job.tasks.open)
+        return state.hosts.of(state.tasks[task] for task in restart.tasks & state.tasks.open)
     return []
 
 
-def start_if_due(job: JobState, restart: Restart) -> None:
+def start_if_due(state: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its time is over and the last of them is gone.
 
     If tasks move, their new hosts hold ports first; new containers are waited for.
     """
-    if not restart.tasks or restart.stage is not Stage.DUE or not restart.tasks.isdisjoint(job.tasks.open):
+    if not restart.tasks or restart.stage is not Stage.DUE or not restart.tasks.isdisjoint(state.tasks.open):
         return
-    if job.moving is not None:
-        made = job.tasks_end or not job.hosts.have(HostState.RETURNING)
+    if state.moving is not None:
+        made = state.tasks_end or not state.hosts.have(HostState.RETURNING)
         if made and not restart.placing:
-            job.do(events.CancelTimer(restart.timer))
-            hold_ports(job, restart)
+            state.emit(events.CancelTimer(restart.timer))
+            hold_ports(state, restart)
         return
-    job.restarts_made += 1
-    for record in job.tasks.start_order(restart.tasks):
-        job.tasks.start_again(record)
-        job.start(record)
-    job.end_restart(restart)
-    job.do(events.SetTimer("start", START_LIMIT), NOTICE_TIMER)
+    state.restarts_made += 1
+    for record in state.tasks.start_order(restart.tasks):
+        state.tasks.begin_attempt(record)
+        state.start(record)
+    state.end_restart(restart)
+    state.emit(events.SetTimer("start", START_TIMEOUT_SECONDS), NOTICE_TIMER)
 
 
-def _begin(job: JobState, restart: Restart, cause: Failure | None = None) -> None:
+def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> None:
     """Begin a restart; it includes the restarts under way of the same tasks.
 
     Args:
-        job, restart: of the tasks.
+        state, restart: of the tasks.
         cause: the failure; ``None``: there is none.
     """
-    for other in {job.tasks.restarting[task] for task in restart.tasks & job.tasks.restarting.keys()}:
-        _tell(job, other)
+    for other in {state.tasks.restarting[task] for task in restart.tasks & state.tasks.restarting.keys()}:
+        _tell(state, other)
         restart.tasks |= other.tasks
         restart.all = restart.all or other.all
         other.tasks.clear()
-        job.end_restart(other)
-    job.restarts_begun += 1
-    restart.timer, restart.cause = f"restart {job.restarts_begun}", cause
-    _add(job, restart, restart.tasks)
+        state.end_restart(other)
+    state.restarts_begun += 1
+    restart.timer, restart.cause = f"restart {state.restarts_begun}", cause
+    _add(state, restart, restart.tasks)
     if restart.stage is Stage.ENDING:
-        job.do(events.SetTimer(restart.timer, _SAVING))
+        state.emit(events.SetTimer(restart.timer, _SAVE_TIMEOUT_SECONDS))
     else:
-        _stop(job, restart)
+        _stop(state, restart)
 
 
-def _add(job: JobState, restart: Restart, tasks: set[TaskId]) -> None:
+def _add(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
     """Let these tasks start again with a restart."""
-    job.under_way[restart.timer] = restart
+    state.under_way[restart.timer] = restart
     restart.tasks |= tasks
-    job.tasks.restarting.update(dict.fromkeys(tasks, restart))
-    for record in (own := job.tasks.in_order(tasks)):
-        record.has_moved()
+    state.tasks.restarting.update(dict.fromkeys(tasks, restart))
+    for record in (own := state.tasks.in_order(tasks)):
+        record.mark_changed()
     if own:
-        job.do(events.Restarting({record.task: record.attempt for record in own}))
-    job.tasks.deciding |= tasks & job.tasks.all_deciding
+        state.emit(events.Restarting({record.task: record.attempt for record in own}))
+    state.tasks.deciding |= tasks & state.tasks.all_deciding
 
 
-def _stop(job: JobState, restart: Restart) -> None:
+def _stop(state: JobState, restart: Restart) -> None:
     """Stop those of its tasks that run; the time until the start begins.
 
     After a failure they have that time to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
     hang without the task that failed.
     """
-    steps = quick(job.policy.grace, max(FIRST, restart.wait)) if restart.cause else job.stop_steps
-    stop_tasks(job, job.tasks.in_order(restart.tasks), steps, "to start again")
-    _wait(job, restart)
+    steps = (
+        quick(state.policy.grace, max(FIRST_PAUSE_SECONDS, restart.wait))
+        if restart.cause
+        else state.stop_steps
+    )
+    stop_tasks(state, state.tasks.in_order(restart.tasks), steps, "to start again")
+    _wait(state, restart)
 
 
-def _wait(job: JobState, restart: Restart) -> None:
+def _wait(state: JobState, restart: Restart) -> None:
     restart.stage = Stage.WAITING
-    job.do(NOTICE_TIMER, events.SetTimer(restart.timer, restart.wait))
+    state.emit(NOTICE_TIMER, events.SetTimer(restart.timer, restart.wait))
 
 
-def _give_up(job: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
+def _give_up(state: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
     """Do not start the tasks again: the job fails."""
-    job.forget_restarts(restart.tasks)
-    report_failure(job, failure.text, job.fail(failure, exit_code))
+    state.forget_restarts(restart.tasks)
+    report_failure(state, failure.text, state.fail(failure, exit_code))
 
 
-def _has_host(job: JobState, task: TaskId) -> bool:
-    return job.hosts[job.tasks[task].host].active
+def _has_host(state: JobState, task: TaskId) -> bool:
+    return state.hosts[state.tasks[task].host].is_active
 
 
 def _moves(record: TaskRecord) -> bool:
@@ -340,8 +360,8 @@ def _moves(record: TaskRecord) -> bool:
     return not record.sidecar or record.state is TaskState.LOST
 
 
-def _tell(job: JobState, restart: Restart) -> None:
+def _tell(state: JobState, restart: Restart) -> None:
     """Tell the user why and when it starts again, once."""
     if restart.notice:
-        job.notify(restart.notice, urgent=True)
+        state.tell(restart.notice, urgent=True)
     restart.notice = ""

@@ -14,24 +14,24 @@ from launcher.common.events import Command
 from launcher.common.report import Failure, Reason
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.stop_requests import StopRequests
-from launcher.supervisor.hosts import HostRecord, Hosts, HostState
-from launcher.supervisor.restart_policy import Restarts
+from launcher.supervisor.hosts import HostRecord, HostState, HostTable
+from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.steps import orderly
-from launcher.supervisor.tasks import Restart, TaskRecord, Tasks
+from launcher.supervisor.tasks import Restart, TaskRecord, TaskTable
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.
-TIMED_OUT = 124
-HOST_FAULT = 125
-#: Why a task can't be started, by the exit code; of other codes: `HOST_FAULT`.
+TIMED_OUT_EXIT_CODE = 124
+HOST_FAULT_EXIT_CODE = 125
+#: Why a task can't be started, by the exit code; of other codes: `HOST_FAULT_EXIT_CODE`.
 START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 #: Seconds before the first message about a wait, and between two looks at it; for agents to close.
-NOTICE_AFTER = 2.0
-REPEAT = 10.0
-CLOSE_LIMIT = 15.0
-NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
+NOTICE_AFTER_SECONDS = 2.0
+NOTICE_REPEAT_SECONDS = 10.0
+CLOSE_TIMEOUT_SECONDS = 15.0
+NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER_SECONDS)
 #: Seconds for agents to start and hold their ports; to start a task.
-READY_LIMIT = 60.0
-START_LIMIT = 60.0
+READY_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 60.0
 
 
 class Phase(enum.Enum):
@@ -50,12 +50,12 @@ def limit_text(seconds: float, written: str = "") -> str:
     return written if written[-1:].isalpha() else f"{seconds:.10g}s"
 
 
-class Silence:
+class StallState:
     """What `stalls` knows of the silence of tasks."""
 
     def __init__(self) -> None:
         #: Looks for silent tasks, and the one from which silence counts; lines about silent tasks.
-        self.looks = self.since = self.lines = 0
+        self.ticks = self.since = self.lines = 0
         #: Whether the hint about sessions that wait for every task was shown.
         self.filters_told = False
 
@@ -64,7 +64,7 @@ class JobState:
     """The state of one job.
 
     Args:
-        job: roles and policy.
+        spec: roles and policy.
         placement: the host of each task.
         check: let the hosts connect to each other before the tasks start.
         restarts: the policy of restarts; ``None``: a new one.
@@ -75,35 +75,35 @@ class JobState:
 
     def __init__(
         self,
-        job: JobSpec,
+        spec: JobSpec,
         placement: Placement,
         check: bool = False,
-        restarts: Restarts | None = None,
+        restarts: RestartPolicy | None = None,
         tasks_end: float | None = None,
         managed: bool = False,
     ) -> None:
-        self.policy, self.preload, self.prepare = job.policy, job.preload, job.prepare
+        self.policy, self.preload, self.prepare = spec.policy, spec.preload, spec.prepare
         self.placement, self.tasks_end = placement, tasks_end
         self.check = check
-        self.restarts = restarts or Restarts(job, placement)
-        self.stop_steps = orderly(job.policy.grace)
+        self.restarts = restarts or RestartPolicy(spec, placement)
+        self.stop_steps = orderly(spec.policy.grace)
         self.phase = Phase.STARTUP
         self.failure: Failure | None = None
         self.exit_code = 0
-        self.tasks = Tasks(placement, job.policy.done_when)
+        self.tasks = TaskTable(placement, spec.policy.done_when)
         for record in self.tasks.values():
-            record.attempt += job.policy.attempts_before
-        self.hosts = Hosts(placement, self.tasks.values())
+            record.attempt += spec.policy.attempts_before
+        self.hosts = HostTable(placement, self.tasks.values())
         #: How the tasks are started.
         self.plans: dict[TaskId, TaskPlan] = {}
         #: The restart in which tasks of lost hosts move; ``None``: there is none. All restarts under way by
         #: their timers; the number of restarts that were begun, and made.
         self.moving: Restart | None = None
         self.under_way: dict[str, Restart] = {}
-        self.restarts_begun, self.restarts_made = 0, job.policy.restarts_before
+        self.restarts_begun, self.restarts_made = 0, spec.policy.restarts_before
         #: Whether all deciding tasks have ended.
         self.done = False
-        self.silence = Silence()
+        self.silence = StallState()
         #: Number of tasks that ignored SIGTERM.
         self.ignored_sigterm = 0
         #: The user has asked to end the job at once: hosts get little time to answer.
@@ -118,40 +118,40 @@ class JobState:
 
     # ------------------------------------------------------------------ commands
 
-    def do(self, *commands: Command) -> None:
+    def emit(self, *commands: Command) -> None:
         """Add commands."""
         self._commands += commands
 
-    def notify(self, text: str, urgent: bool = False) -> None:
+    def tell(self, text: str, urgent: bool = False) -> None:
         """Show a line to the user."""
-        self.do(events.Tell(text, urgent))
+        self.emit(events.Tell(text, urgent))
 
-    def take_commands(self) -> list[Command]:
+    def drain_commands(self) -> list[Command]:
         """The commands since the last call; first what has become of tasks."""
-        commands, self._commands = [*self.tasks.take_moves(), *self._commands], []
+        commands, self._commands = [*self.tasks.drain_moves(), *self._commands], []
         return commands
 
     # ------------------------------------------------------------------ questions
 
-    def on(self, host: str) -> str:
+    def name_of_host(self, host: str) -> str:
         """`` on node1``; empty for this machine, and for a container that is named after its task."""
         own = self.hosts[host].tasks
         known = is_loopback(host) or any(record.task.is_own_host(host) for record in own)
         return "" if known else f" on {host}"
 
-    def with_node(self, host: str) -> str:
+    def name_with_node(self, host: str) -> str:
         """Return the name of a host, and if it is a pod or a container, where it runs: ``worker-0 on n2``."""
         nodes = {record.node for record in self.hosts[host].tasks if record.node}
         return " on ".join([host, *sorted(nodes)])
 
     @property
-    def placing(self) -> bool:
+    def is_placing(self) -> bool:
         """Whether tasks move, and their new hosts hold ports."""
         return self.moving is not None and self.moving.placing
 
     def may_plan(self) -> bool:
         """Whether the tasks start, for the first time or on other hosts, when all hosts hold their ports."""
-        return self.placing or (self.phase is Phase.STARTUP and self.failure is None)
+        return self.is_placing or (self.phase is Phase.STARTUP and self.failure is None)
 
     def done_before(self, at: float) -> bool:
         """Whether the job was done at this time: a task that ends later does not fail the job."""
@@ -188,7 +188,7 @@ class JobState:
         waiting = self.tasks.restarting
         forgotten = {task: waiting.pop(task) for task in [*tasks] if task in waiting}
         for task, restart in forgotten.items():
-            self.tasks[task].has_moved()
+            self.tasks[task].mark_changed()
             restart.tasks.discard(task)
             if not restart.tasks:
                 self.end_restart(restart)
@@ -202,13 +202,13 @@ class JobState:
     def end_restart(self, restart: Restart) -> None:
         """Record that no task waits for this restart."""
         self.under_way.pop(restart.timer, None)
-        self.do(events.CancelTimer(restart.timer))
+        self.emit(events.CancelTimer(restart.timer))
 
     def withdraw(self) -> None:
         """Do not wait for the new hosts of tasks any more."""
         if self.moving is not None and self.moving.placing:
             self.moving.placing = False
-            self.do(events.CancelTimer("ready"), events.CancelTimer("check"))
+            self.emit(events.CancelTimer("ready"), events.CancelTimer("check"))
             for host in self.hosts.values():
                 if host.state in (HostState.HOLDING, HostState.TRYING):
                     host.withdraw()
@@ -219,9 +219,9 @@ class JobState:
         self.tasks.starting.add(record.task)
         process = (plan.argv, plan.env, plan.workdir, self.stop_steps, plan.venv, plan.script)
         completed = (plan.args, plan.flags, plan.templates)
-        self.do(events.StartTask(plan.host, record.task, record.attempt, *process, *completed))
+        self.emit(events.StartTask(plan.host, record.task, record.attempt, *process, *completed))
 
     def start_agent(self, host: HostRecord) -> None:
         """Add the command to start a new agent on a lost host."""
-        host.move(HostState.RETURNING, "a new agent")
-        self.do(events.StartAgent(host.name))
+        host.transition_to(HostState.RETURNING, "a new agent")
+        self.emit(events.StartAgent(host.name))

@@ -24,10 +24,10 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     **dict.fromkeys((_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST), (_S.STARTING,)),  # the next attempt
 }
 #: Bytes of the last output, and earlier attempts, that are kept.
-_TAIL = 4000
-_MOST_EARLIER = 1000
+_TAIL_BYTES = 4000
+_MAX_EARLIER_ATTEMPTS = 1000
 #: The fields of `events.TaskMoved` that a record has.
-_MOVED = events.TaskMoved._fields[1:-1]
+_MOVED_FIELDS = events.TaskMoved._fields[1:-1]
 
 
 class Stage(enum.Enum):
@@ -100,9 +100,9 @@ class TaskRecord(StateRecord):
         self.earlier: tuple[Attempt, ...] = ()
         self.address = self.node = ""
         self.port: int | None = None
-        self._begin_attempt()
+        self._reset_attempt()
 
-    def _begin_attempt(self) -> None:
+    def _reset_attempt(self) -> None:
         #: Its state once all its processes are gone; set when its own process ends.
         self.outcome = TaskState.STOPPED
         self.reason: Reason | None = None
@@ -113,10 +113,10 @@ class TaskRecord(StateRecord):
         #: Whether it is ended because of its silence.
         self.stalled = False
         #: The numbers of the looks (`stalls`) at its start and at its last output.
-        self.first_look = 0
-        self.output_look: int | None = None
+        self.first_tick = 0
+        self.output_tick: int | None = None
         #: The number of looks in which it had printed something.
-        self.looks_with_output = 0
+        self.ticks_with_output = 0
         #: Pieces of output in a row that say only that TensorFlow waits; the task that its session waits for.
         self.waits = 0
         self.awaited: TaskId | None = None
@@ -132,7 +132,7 @@ class TaskRecord(StateRecord):
 
     def printed(self, data: bytes) -> None:
         """Keep the end of its output."""
-        self.tail = data[-_TAIL:] if len(data) >= _TAIL else (self.tail + data)[-_TAIL:]
+        self.tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self.tail + data)[-_TAIL_BYTES:]
 
     def place(self, placed: PlacedTask) -> None:
         """Run the next attempt on this host."""
@@ -140,31 +140,31 @@ class TaskRecord(StateRecord):
             self.port = None
         self.next_host = placed.host.name
 
-    def has_moved(self) -> None:
+    def mark_changed(self) -> None:
         """Let a `events.TaskMoved` follow; after a change of the state it does so anyway."""
         self._moved[self.task] = self
 
-    def move(self, state: TaskState, cause: object) -> None:
+    def transition_to(self, state: TaskState, cause: object) -> None:
         """Change to ``state``.
 
         Raises:
-            InvalidTransition: there is no such change.
+            InvalidTransitionError: there is no such change.
         """
-        super().move(state, cause)
-        self.has_moved()
+        super().transition_to(state, cause)
+        self.mark_changed()
 
-    def start_again(self) -> None:
+    def begin_attempt(self) -> None:
         """Begin the next attempt; all processes of the last one have ended.
 
         Raises:
-            InvalidTransition: the last one is not over.
+            InvalidTransitionError: the last one is not over.
         """
         last = Attempt._make(getattr(self, field) for field in Attempt._fields)
-        self.move(TaskState.STARTING, "the next attempt")
-        self.earlier = (*self.earlier, last)[-_MOST_EARLIER:]
+        self.transition_to(TaskState.STARTING, "the next attempt")
+        self.earlier = (*self.earlier, last)[-_MAX_EARLIER_ATTEMPTS:]
         self.attempt += 1
         self.host = self.next_host
-        self._begin_attempt()
+        self._reset_attempt()
 
     def report(self) -> TaskReport:
         """Its part of the report."""
@@ -202,7 +202,7 @@ class Drain:
         return self.next - self.over
 
 
-class Tasks(dict[TaskId, TaskRecord]):
+class TaskTable(dict[TaskId, TaskRecord]):
     """All tasks of a job in the order of the table, and what the job waits for.
 
     Args:
@@ -252,16 +252,16 @@ class Tasks(dict[TaskId, TaskRecord]):
         """The names of these tasks in the order of the table, for a message."""
         return join_names([record.task for record in self.in_order(tasks)])
 
-    def start_again(self, record: TaskRecord) -> None:
+    def begin_attempt(self, record: TaskRecord) -> None:
         """Begin the next attempt of a task."""
         if self._moved.pop(record.task, None):
             self._moves.append(self._move_of(record))
         del self.restarting[record.task]
-        record.start_again()
+        record.begin_attempt()
         self.open.add(record.task)
         self.alive.add(record.task)
 
-    def take_moves(self) -> list[events.TaskMoved]:
+    def drain_moves(self) -> list[events.TaskMoved]:
         """What has moved since the last call."""
         moves = [*self._moves, *map(self._move_of, self._moved.values())]
         self._moves.clear()
@@ -269,7 +269,7 @@ class Tasks(dict[TaskId, TaskRecord]):
         return moves
 
     def _move_of(self, record: TaskRecord) -> events.TaskMoved:
-        fields = (getattr(record, field) for field in _MOVED)
+        fields = (getattr(record, field) for field in _MOVED_FIELDS)
         return events.TaskMoved._make((self.at, *fields, record.task in self.restarting))
 
     def process_ended(self, task: TaskId, at: float) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Changes of a state that are kept.
-_MOST_CHANGES = 100
+_MAX_HISTORY = 100
 
 
-class InvalidTransition(Exception):
+class InvalidTransitionError(Exception):
     """An impossible change of a state: a fault of the launcher. The text has the history of the record."""
 
 
@@ -26,16 +26,16 @@ class StateRecord:
     def __init__(self, name: str, state: Any, transitions: Mapping[Any, Sequence[Any]]) -> None:
         self._name, self._transitions = name, transitions
         self.state: Any = state
-        self._history: deque[tuple[Any, Any, object]] = deque(maxlen=_MOST_CHANGES)
+        self._history: deque[tuple[Any, Any, object]] = deque(maxlen=_MAX_HISTORY)
 
-    def move(self, state: Any, cause: object) -> None:
+    def transition_to(self, state: Any, cause: object) -> None:
         """Change to ``state``.
 
         Raises:
-            InvalidTransition: there is no such change.
+            InvalidTransitionError: there is no such change.
         """
         self._history.append((self.state, state, cause))
         if state not in self._transitions.get(self.state, ()):
             changes = [f"{old.value} -> {new.value}: {why}" for old, new, why in self._history]
-            raise InvalidTransition(f"{self._name}: {'; '.join(changes)}")
+            raise InvalidTransitionError(f"{self._name}: {'; '.join(changes)}")
         self.state = state

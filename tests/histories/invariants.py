@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from launcher.common.report import TaskState
-from launcher.supervisor.hosts import ACTIVE, Hosts, HostState
+from launcher.supervisor.hosts import ACTIVE_STATES, HostState, HostTable
 from launcher.supervisor.state import JobState, Phase
-from launcher.supervisor.tasks import Tasks
+from launcher.supervisor.tasks import TaskTable
 
 
 def validate(job: JobState) -> None:
@@ -18,21 +18,21 @@ def validate(job: JobState) -> None:
     """
     _validate_tasks(job.tasks)
     _validate_hosts(job.hosts)
-    lost = {task for task, record in job.tasks.items() if not job.hosts[record.host].active}
+    lost = {task for task, record in job.tasks.items() if not job.hosts[record.host].is_active}
     assert not job.tasks.open & lost
     assert job.phase is Phase.RUNNING or not job.tasks.restarting
     assert job.phase not in (Phase.CLOSING, Phase.OVER) or not job.tasks.open
     assert job.phase is not Phase.STOPPING or job.tasks.open
-    assert job.phase is not Phase.CLOSING or job.hosts.have(*ACTIVE)
-    assert job.phase is not Phase.OVER or not job.hosts.have(*ACTIVE)
+    assert job.phase is not Phase.CLOSING or job.hosts.have(*ACTIVE_STATES)
+    assert job.phase is not Phase.OVER or not job.hosts.have(*ACTIVE_STATES)
     assert job.phase is not Phase.DRAINING or job.tasks.drain.tasks
     assert {*job.under_way.values()} == {*job.tasks.restarting.values()}
     assert job.moving is None or [*job.under_way.values()] == [job.moving]
-    if job.phase in (Phase.RUNNING, Phase.DRAINING) and not job.placing:
+    if job.phase in (Phase.RUNNING, Phase.DRAINING) and not job.is_placing:
         assert not job.hosts.have(HostState.HOLDING, HostState.TRYING)
 
 
-def _validate_tasks(tasks: Tasks) -> None:
+def _validate_tasks(tasks: TaskTable) -> None:
     ended = {task for task, record in tasks.items() if record.state is TaskState.ENDED}
     stalled = {task for task, record in tasks.items() if record.stalled}
     unanswered = (TaskState.STARTING, TaskState.STOPPING)
@@ -48,10 +48,10 @@ def _validate_tasks(tasks: Tasks) -> None:
         assert all(tasks.restarting[task] is restart for task in restart.tasks)
 
 
-def _validate_hosts(hosts: Hosts) -> None:
+def _validate_hosts(hosts: HostTable) -> None:
     assert +hosts._counts == Counter(host.state for host in hosts.values())
     for host in hosts.values():
-        assert not (host.ready and not host.active), host.name
+        assert not (host.ready and not host.is_active), host.name
         assert not (host.ready and host.state is HostState.STARTING), host.name
         assert host.ready or host.state not in (HostState.READY, HostState.TRYING), host.name
         assert all(task.next_host == host.name for task in host.tasks), host.name

@@ -49,7 +49,7 @@ from launcher.job import (
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import JobState, Machine
-from launcher.supervisor.restart_policy import Restarts
+from launcher.supervisor.restart_policy import RestartPolicy
 from tests.histories.invariants import validate
 
 CommandKind = TypeVar("CommandKind", bound=Command)
@@ -168,7 +168,7 @@ class SimulatedJob:
         self.job = job
         self.placement = placement
         self.tasks_end = tasks_end
-        policy = Restarts(job, placement, lambda: 0.0)
+        policy = RestartPolicy(job, placement, lambda: 0.0)
         self.machine = Machine("job", JobState(job, placement, check, policy, tasks_end, managed))
         self.plan: Plan | None = None
         #: Timers that are set, with their seconds.
@@ -246,7 +246,7 @@ class Script:
 
         Raises:
             ValueError: a timer runs out that is not set.
-            launcher.supervisor.InvalidTransition: the events contradict each other.
+            launcher.supervisor.InvalidTransitionError: the events contradict each other.
         """
         simulated = SimulatedJob(self.job, self.placement, self._check, self._tasks_end, self._managed)
         steps, moves = [Step(None, simulated.begin())], []

@@ -38,8 +38,8 @@ def test_addresses_that_cannot_be_reached_are_reported():
         GATHERED + "reaches node1 all but node2:4001; reaches node2; reaches node3 all but node2:4001; closed"
     )
     assert [line for line in replay.notices if "reach" in line] == [
-        f"node1 can't reach node2:4001: no answer ({host_events._ADVICE})",
-        f"node3 can't reach node2:4001: no answer ({host_events._ADVICE})",
+        f"node1 can't reach node2:4001: no answer ({host_events._ADDRESS_ADVICE})",
+        f"node3 can't reach node2:4001: no answer ({host_events._ADDRESS_ADVICE})",
     ]
     assert not replay.all(events.StartTask)
     assert replay.exit_code == 125

@@ -8,7 +8,7 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, TaskState
 from launcher.scheduler.placement import place
-from launcher.supervisor.restart_policy import Restarts
+from launcher.supervisor.restart_policy import RestartPolicy
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 
 GROUPS = """
@@ -33,14 +33,14 @@ def test_the_tasks_that_start_again_together(line: str):
     workers = {str(placed.task) for placed in placement.tasks if placed.role.name != "evaluator"}
     for case in expected.split(" | "):
         failed, _, names = case.partition(": ")
-        decision = Restarts(spec, placement).after(TaskId(failed), ExitStatus(code=1), 20.0)
+        decision = RestartPolicy(spec, placement).after(TaskId(failed), ExitStatus(code=1), 20.0)
         chosen = workers if names == "all" else set(names.replace("-", "").split())
         assert (set() if decision is None else set(decision.tasks)) == chosen
 
 
 def test_preemption_starts_the_whole_job_again_and_does_not_count():
     spec = job("worker 2", "evaluator 1", restarts=1)
-    policy = Restarts(spec, place(spec, hosts(1)), lambda: 0.0)
+    policy = RestartPolicy(spec, place(spec, hosts(1)), lambda: 0.0)
     for _ in range(3):
         decision = policy.after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
         assert decision is not None
@@ -51,7 +51,7 @@ def test_preemption_starts_the_whole_job_again_and_does_not_count():
 
 def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back():
     spec = job("worker 1", restarts=7)
-    policy = Restarts(spec, place(spec, hosts(1)), lambda: 0.0)
+    policy = RestartPolicy(spec, place(spec, hosts(1)), lambda: 0.0)
 
     def after(seconds: float) -> float | None:
         decision = policy.after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
@@ -65,12 +65,15 @@ def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back
 @pytest.mark.parametrize("code", [126, 127])
 def test_a_program_that_can_not_be_run_does_not_start_again(code: int):
     spec = job("worker 1", restarts=7)
-    assert Restarts(spec, place(spec, hosts(1))).after(TaskId("worker/0"), ExitStatus(code=code), 1.0) is None
+    assert (
+        RestartPolicy(spec, place(spec, hosts(1))).after(TaskId("worker/0"), ExitStatus(code=code), 1.0)
+        is None
+    )
 
 
 def test_why_nothing_starts_again():
     spec = job("worker 1", "ps 1 restart never", restarts=1)
-    policy = Restarts(spec, place(spec, hosts(1)))
+    policy = RestartPolicy(spec, place(spec, hosts(1)))
     worker, failed = TaskId("worker/0"), ExitStatus(code=1)
     assert "program" in policy.why_not(worker, ExitStatus(code=127))
     assert policy.after(worker, failed, 1.0) is not None

@@ -32,7 +32,7 @@ import launcher
 from launcher import testing
 
 # The only module here that is not public: it lists the events.
-from launcher.output.renderers import Shown
+from launcher.output.renderers import DisplayEvent
 from tests.conftest import Ended, Launch, Started
 from tests.local.seeing import soon
 from tests.public.facts import names_of, shape
@@ -97,7 +97,7 @@ def test_the_pytest_plugin(request: pytest.FixtureRequest):
 
 def test_events():
     """As events.jsonl, ``launch --json`` and ``launch ps --watch --json`` have them."""
-    kinds = {kind.__name__: sorted({"at", *kind._fields}) for kind in get_args(Shown)}
+    kinds = {kind.__name__: sorted({"at", *kind._fields}) for kind in get_args(DisplayEvent)}
     check("events", {name: fields for name, fields in kinds.items() if name not in NOT_PUBLIC})
 
 

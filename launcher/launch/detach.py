@@ -31,7 +31,7 @@ from launcher.launch.options import Options
 from launcher.launch.reports import Unstarted
 from launcher.launch.run import check_programs_here, launch_of, new_job_id, run_job
 from launcher.output.logs import GrowingLog
-from launcher.output.renderers import Opening, Shown
+from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.runs.folder import batched, create, discard
 from launcher.runs.run import Batch, Run, load
 
@@ -61,11 +61,11 @@ class Detached:
         os.close(fd)
         self._tell(f"{paths.root}\0{job}\0")
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """See `Renderer.begin`."""
-        self._not_started = {placed.task for placed in opening.placement.tasks}
+        self._not_started = {placed.task for placed in run_info.placement.tasks}
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Tell the command when the last task has started for the first time."""
         if isinstance(event, TaskMoved) and event.pid is not None and self._not_started:
             self._not_started.discard(event.task)

@@ -14,9 +14,9 @@ from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import Options
 from launcher.output.console import Console, wants_colour
-from launcher.output.console import Options as ConsoleOptions
+from launcher.output.console import ConsoleOptions as ConsoleOptions
 from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
-from launcher.output.renderers import Place, Renderer
+from launcher.output.renderers import Renderer, TaskPlace
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer
 
@@ -138,12 +138,12 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
         quiet=options.quiet,
         place=_place(options),
         last_lines=options.last_lines,
-        covered=lambda: tmux is not None and tmux.attached,
+        covered=lambda: tmux is not None and tmux.is_attached,
     )
     return Console(writer, settings)
 
 
-def _place(options: Options) -> Place:
+def _place(options: Options) -> TaskPlace:
     """Return what is known about where the tasks run."""
     transport, job, venv = options.transport, options.job, options.job.venv or ""
     variables = [
@@ -153,7 +153,7 @@ def _place(options: Options) -> Place:
         *(host.env for host in options.hosts),
     ]
     over_ssh = options.transport_name == "ssh" and options.other_machines
-    return Place(
+    return TaskPlace(
         other_machines=options.other_machines,
         over_ssh=over_ssh and not transport.in_containers,
         in_containers=transport.in_containers,

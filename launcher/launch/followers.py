@@ -12,7 +12,7 @@ from functools import partial
 
 from launcher.common.errors import LaunchError
 from launcher.event_loop import EventLoop, TimerHandle
-from launcher.output.run_files import Recent
+from launcher.output.run_files import EventBuffer
 
 #: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.
 _MOST = 16
@@ -31,7 +31,7 @@ class Followers:
         recent: the last events.
     """
 
-    def __init__(self, loop: EventLoop, recent: Recent) -> None:
+    def __init__(self, loop: EventLoop, recent: EventBuffer) -> None:
         self._loop, self._recent = loop, recent
         #: The number of the next event of each, and bytes that it has not taken yet.
         self._next: dict[socket.socket, int] = {}

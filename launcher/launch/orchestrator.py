@@ -28,7 +28,7 @@ from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import HostHints, Notices
 from launcher.launch.plan_output import plan_as_dict
 from launcher.launch.tensorboard import PORTS, TASK, Board
-from launcher.output.renderers import Opening, Shown
+from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
@@ -98,7 +98,7 @@ class Orchestrator:
         job, placement: the tasks and their hosts.
         open_link: gives the link to the agent of a host.
         display: shows the job.
-        opening: for the renderers of the display.
+        run_info: for the renderers of the display.
         interrupts, notices: of this launch.
         hints: gives hints about other machines; ``None``: there are none.
         check: let the hosts connect to each other before the tasks start.
@@ -114,7 +114,7 @@ class Orchestrator:
         placement: Placement,
         open_link: Callable[[Host], Link],
         display: JobDisplay,
-        opening: Opening,
+        run_info: RunInfo,
         interrupts: Interrupts,
         notices: Notices,
         hints: HostHints | None,
@@ -128,7 +128,7 @@ class Orchestrator:
         self._place(placement)
         self._open_link = open_link
         self._display = display
-        self._opening = opening
+        self._opening = run_info
         self._interrupts = interrupts
         self._notices = notices
         self._hints = hints
@@ -138,7 +138,7 @@ class Orchestrator:
         self._board = board
         planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
         state = JobState(job, planned, check, tasks_end=tasks_end, managed=interrupts.managed)
-        self._machine = Machine(opening.job, state)
+        self._machine = Machine(run_info.run_name, state)
         followers = Followers(loop, display.recent)
         self._control = Control(loop, self._machine, followers, self._report, self._send, self._handle)
         self._connections: dict[str, _Connection] = {}
@@ -198,7 +198,7 @@ class Orchestrator:
             try:
                 self._on_notices()
                 with suppress(OSError):  # no file descriptor is left
-                    self._control.open(self._opening.job)
+                    self._control.open(self._opening.run_name)
                 self._execute(self._machine.begin())
                 for host in self._placement.agent_hosts():
                     self._open(host)
@@ -215,8 +215,8 @@ class Orchestrator:
 
     def _report(self) -> Report:
         """The report of the job as it is now."""
-        opening = self._opening
-        report = self._machine.report(opening.started_at, events.now(), opening.paths.root)
+        run_info = self._opening
+        report = self._machine.report(run_info.started_at, events.now(), run_info.paths.root)
         return report if self._board is None else report._replace(tensorboard=self._board.url or None)
 
     # ------------------------------------------------------------------ the loop
@@ -285,7 +285,7 @@ class Orchestrator:
         for command in commands:
             self._perform[type(command)](command)
 
-    def _show(self, event: Shown) -> None:
+    def _show(self, event: DisplayEvent) -> None:
         for renderer in self._display.renderers:
             renderer.on(event)
 
@@ -444,7 +444,7 @@ class Orchestrator:
 
     def _mark(self, task: TaskId) -> dict[str, str]:
         """The variable by which processes of a task are recognized."""
-        return {TASK_MARK: f"{self._opening.job}:{task}"}
+        return {TASK_MARK: f"{self._opening.run_name}:{task}"}
 
     def _hang_up(self, command: events.CloseLink) -> None:
         connection = self._connections.get(command.host)
@@ -490,7 +490,7 @@ class Orchestrator:
                 connection.link.send(cluster)  # the same for all: it is encoded once
         self._execute(self._machine.planned(self.plan))
         try:
-            fields = plan_as_dict(self.plan, self._opening.job, self._job.policy.restarts)
+            fields = plan_as_dict(self.plan, self._opening.run_name, self._job.policy.restarts)
             write_json(self._opening.paths.plan, fields)
         except OSError as error:
             self.plan_unwritten = True

@@ -237,7 +237,7 @@ def _launch(
         from launcher.launch.display import JobDisplay, tmux_session
         from launcher.launch.orchestrator import Moves, Orchestrator
         from launcher.output.jsonl import record_as_dict
-        from launcher.output.renderers import Opening
+        from launcher.output.renderers import RunInfo
         from launcher.output.run_files import write_json
 
         if staging is not None:
@@ -307,7 +307,7 @@ def _launch(
             placement,
             hosts.open,
             display,
-            Opening(job, placement, paths, began, without_relay),
+            RunInfo(job, placement, paths, began, without_relay),
             interrupts,
             notices,
             hints,

@@ -17,7 +17,7 @@ from launcher.common.report import Report
 from launcher.common.text import duration, shortened
 from launcher.job import Placement, RunPaths
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
-from launcher.output.renderers import Opening, Place, Shown
+from launcher.output.renderers import DisplayEvent, RunInfo, TaskPlace
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
 
@@ -28,14 +28,14 @@ _MAX_KEPT_NOTICES = 1000
 #: Colours of the tasks' labels; red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 #: Seconds between two looks at unfinished lines.
-_LOOK = 0.5
-_ERASE = b"\r\x1b[K"
+_POLL_SECONDS = 0.5
+_ERASE_LINE = b"\r\x1b[K"
 #: States of tasks in the order of the live line, and the least seconds between two drawings of it.
-_ORDER = ("running", "starting", "stopping", "ended")
-_PAUSE = 0.1
+_STATE_ORDER = ("running", "starting", "stopping", "ended")
+_DRAW_SECONDS = 0.1
 
 
-class Options(Record):
+class ConsoleOptions(Record):
     """How the console shows a job."""
 
     stdout: int = 1
@@ -52,7 +52,7 @@ class Options(Record):
     #: Only urgent notices, and why the job failed.
     quiet: bool = False
     #: Where the tasks run, for hints in the failure report.
-    place: Place = Place()
+    place: TaskPlace = TaskPlace()
     #: The failure report has the last lines of the task.
     last_lines: bool = True
     #: Whether tmux covers the terminal now: notices wait.
@@ -78,10 +78,13 @@ class Console:
     """
 
     def __init__(
-        self, writer: Writer, options: Options | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        writer: Writer,
+        options: ConsoleOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
-        self._options = options or Options()
+        self._options = options or ConsoleOptions()
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
@@ -102,16 +105,16 @@ class Console:
         #: The last notices that wait until the terminal is uncovered.
         self._kept: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """Make the labels of the tasks; print nothing."""
-        self._paths = opening.paths
-        self._hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
+        self._paths = run_info.paths
+        self._hosts = {placed.task: placed.host.name for placed in run_info.placement.tasks}
         self._colours = dict(zip(self._hosts, cycle(_COLOURS), strict=False))
         self._labels = labels(self._hosts, list(self._hosts))
         if self._options.live and not self._options.quiet:
-            self._status = _StatusLine(self._writer, self._options, opening.placement, self._clock())
+            self._status = _StatusLine(self._writer, self._options, run_info.placement, self._clock())
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Show output and notices."""
         if isinstance(event, events.TaskOutput):
             self._output(event)
@@ -132,12 +135,14 @@ class Console:
         """Show unfinished lines, and draw the live line."""
         self._show_notices()
         if self._unfinished and self._writer.holds():
-            self._look_at = now + 4 * _LOOK  # launch holds the output, so the line may have an end
+            self._look_at = now + 4 * _POLL_SECONDS  # launch holds the output, so the line may have an end
         if self._unfinished and now >= self._look_at:
-            self._look_at = now + _LOOK
+            self._look_at = now + _POLL_SECONDS
             for task, cutter in self._unfinished.items():
                 self._print(self._folded(task, cutter.snapshot(now)))
-            self._unfinished = {t: cutter for t, cutter in self._unfinished.items() if cutter.unfinished}
+            self._unfinished = {
+                t: cutter for t, cutter in self._unfinished.items() if cutter.has_unfinished_line
+            }
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
             waits.append(max(0.0, self._look_at - now))
@@ -170,7 +175,7 @@ class Console:
             return
         cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._cutter(task))
         self._print(self._folded(task, cutter.feed(event.data, self._clock())))
-        if cutter.unfinished:
+        if cutter.has_unfinished_line:
             self._unfinished[task] = cutter
 
     def _cutter(self, task: TaskId) -> LineCutter:
@@ -231,7 +236,7 @@ class _StatusLine:
     The writer of the other lines draws it, so that they do not mix.
     """
 
-    def __init__(self, writer: Writer, options: Options, placement: Placement, began: float) -> None:
+    def __init__(self, writer: Writer, options: ConsoleOptions, placement: Placement, began: float) -> None:
         self._writer = writer
         self._fd = options.stderr
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
@@ -239,7 +244,7 @@ class _StatusLine:
         self._drawn = ""
         self._drawn_at = float("-inf")
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Count the tasks by state."""
         if isinstance(event, events.TaskMoved):
             self._states[event.task] = "ended" if event.state.is_over else event.state.value
@@ -247,15 +252,15 @@ class _StatusLine:
     def erase(self) -> None:
         """Erase it, before other lines are printed."""
         if self._drawn:
-            self._writer.write(self._fd, _ERASE)
+            self._writer.write(self._fd, _ERASE_LINE)
             self._drawn = ""
 
     def tick(self, now: float) -> float:
         """Draw it when it is due. Returns the seconds until the next call is needed."""
-        if now - self._drawn_at < _PAUSE:
-            return self._drawn_at + _PAUSE - now
+        if now - self._drawn_at < _DRAW_SECONDS:
+            return self._drawn_at + _DRAW_SECONDS - now
         states = list(self._states.values())
-        counts = ", ".join(f"{states.count(state)} {state}" for state in _ORDER if state in states)
+        counts = ", ".join(f"{states.count(state)} {state}" for state in _STATE_ORDER if state in states)
         try:
             columns = os.get_terminal_size(self._fd).columns or 80
         except OSError:
@@ -263,6 +268,6 @@ class _StatusLine:
         elapsed = duration(int(now - self._began)).replace(".0s", "s")
         text = shortened(f"  {counts} · {elapsed}", columns - 1)
         if text != self._drawn and not self._writer.blocked():
-            self._writer.write(self._fd, _ERASE + text.encode())
+            self._writer.write(self._fd, _ERASE_LINE + text.encode())
             self._drawn, self._drawn_at = text, now
-        return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE
+        return max(_DRAW_SECONDS, 1.0 - (now - self._began) % 1.0) if self._drawn else _DRAW_SECONDS

@@ -14,33 +14,33 @@ from typing import Any
 from launcher.common.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.common.text import escape_controls, join_names, shortened
 from launcher.job import RunPaths, is_loopback
-from launcher.output.hints import Facts, hints
+from launcher.output.hints import FailureFacts, hints
 from launcher.output.lines import clean_lines
 from launcher.output.logs import content, tail
-from launcher.output.renderers import Place
+from launcher.output.renderers import TaskPlace
 from launcher.output.tensorflow_notices import is_about_the_build
 
 #: Number of last lines that are shown; of lines at the two ends of a traceback; of tasks in a list.
-_LAST = 20
-_TRACEBACK_ENDS = (15, 30)
-_LISTED = 10
+_MAX_LAST_LINES = 20
+_MAX_TRACEBACK_ENDS = (15, 30)
+_MAX_LISTED = 10
 #: Characters of a line that are shown; the last line of a traceback is never cut.
-_LONGEST = 2000
+_MAX_LINE_CHARACTERS = 2000
 #: The most rows of an array that are shown.
-_ROWS = 4
+_MAX_ARRAY_ROWS = 4
 #: The line that Python prints on SIGABRT before the stack of a thread.
-_STACKS = b" (most recent call first):\n"
+_STACKS_LINE = b" (most recent call first):\n"
 
-_HINT = "  hint: "
-_TRACEBACK = "Traceback (most recent call last):"
+_HINT_PREFIX = "  hint: "
+_TRACEBACK_HEAD = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
 #: Largest number of other lines between the lines of a traceback (the log of another thread).
-_MOST_FOREIGN = 10
+_MAX_FOREIGN_LINES = 10
 #: Exceptions that a mistake in the program raises, and the end of another task does not.
-_MISTAKES = re.compile(
+_MISTAKE_EXCEPTIONS = re.compile(
     r"(AssertionError|AttributeError|FileNotFoundError|ImportError|IndentationError|IndexError|KeyError"
     r"|ModuleNotFoundError|NameError|SyntaxError|TypeError|ZeroDivisionError)\b"
 )
@@ -50,7 +50,7 @@ def failure_report(
     report: Report,
     paths: RunPaths,
     last_lines: bool = True,
-    place: Place | None = None,
+    place: TaskPlace | None = None,
 ) -> str:
     """The failure report as text that ends with a newline; empty if nothing failed.
 
@@ -66,31 +66,31 @@ def failure_report(
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
     lines = [
         f"launch: {first}{failure.text}",
-        *_about_task(report, failure, paths, last_lines, place or Place()),
+        *_about_task(report, failure, paths, last_lines, place or TaskPlace()),
     ]
     lines += _also_failed(report, failure, paths)
-    lines.sort(key=lambda line: line.startswith(_HINT))  # what to do is last
+    lines.sort(key=lambda line: line.startswith(_HINT_PREFIX))  # what to do is last
     return "".join(f"{line}\n" for line in lines)
 
 
 def _about_task(
-    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, place: Place
+    report: Report, failure: Failure, paths: RunPaths, last_lines: bool, place: TaskPlace
 ) -> list[str]:
     """Return the last lines of the task that failed, hints, and the path of its log."""
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:
-            hung = [task.task for task in report.tasks if _STACKS in tail(paths.log(task.task))[0]]
+            hung = [task.task for task in report.tasks if _STACKS_LINE in tail(paths.log(task.task))[0]]
             hint = f"stacks are at the end of the output of {join_names(hung)}" if hung else hint
-        return [f"{_HINT}{hint}"] if hint else []
+        return [f"{_HINT_PREFIX}{hint}"] if hint else []
     printed = clean_lines(*tail(paths.log(failure.task)))
     lines = _without_rows([line for line in printed if not is_about_the_build(line)])
     block = last_traceback(lines)
-    if block and _MISTAKES.match(lines[block.stop - 1]):
+    if block and _MISTAKE_EXCEPTIONS.match(lines[block.stop - 1]):
         hint = ""  # the tasks that ended before are not the cause
-    last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
+    last = [*lines[-_MAX_LAST_LINES:], *(lines[block.stop - 1 : block.stop] if block else [])]
     found = hints([failure.text, *last], _facts(failure, paths, place))
-    tips = [f"{_HINT}{each}" for each in [*found, hint] if each]
+    tips = [f"{_HINT_PREFIX}{each}" for each in [*found, hint] if each]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and not started:
         return tips
@@ -105,13 +105,13 @@ def _about_task(
 
 def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
     """The last lines; before them the traceback, unless it is among them."""
-    shown = [shortened(line, _LONGEST) for line in lines]
+    shown = [shortened(line, _MAX_LINE_CHARACTERS) for line in lines]
     text: list[str] = []
-    first = max(0, len(lines) - _LAST)
+    first = max(0, len(lines) - _MAX_LAST_LINES)
     if block is not None:
         shown[block.stop - 1] = lines[block.stop - 1]
         if block.start < first:
-            traceback, (head, end) = shown[block.start : block.stop], _TRACEBACK_ENDS
+            traceback, (head, end) = shown[block.start : block.stop], _MAX_TRACEBACK_ENDS
             left_out = len(traceback) - head - end
             if left_out > 1:  # an endless recursion
                 traceback[head:-end] = [f"  ... {left_out} lines ..."]
@@ -133,8 +133,8 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
         return []
     others.sort(key=lambda task: task.ended_at or 0.0)
     exception = "" if failure.task is None else _exception(paths.log(failure.task))
-    named = [_other(task, exception, paths) for task in others[:_LISTED]]
-    more = [f"{len(others) - _LISTED} more"] if len(others) > _LISTED else []
+    named = [_other(task, exception, paths) for task in others[:_MAX_LISTED]]
+    more = [f"{len(others) - _MAX_LISTED} more"] if len(others) > _MAX_LISTED else []
     return [f"  also failed: {', '.join([*named, *more])}"]
 
 
@@ -161,7 +161,11 @@ def _without_rows(lines: Sequence[str]) -> list[str]:
     for are_rows, group in itertools.groupby(lines, _is_row):
         rows = list(group)
         # A program that prints a list a line closes its brackets.
-        if are_rows and len(rows) > _ROWS and any(row.count("[") > row.count("]") for row in rows[:2]):
+        if (
+            are_rows
+            and len(rows) > _MAX_ARRAY_ROWS
+            and any(row.count("[") > row.count("]") for row in rows[:2])
+        ):
             rows[1:-1] = [f"... {len(rows) - 2} lines of values ..."]
         found += rows
     return found
@@ -174,7 +178,7 @@ def _is_row(line: str) -> bool:
     )
 
 
-def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
+def _facts(failure: Failure, paths: RunPaths, place: TaskPlace) -> FailureFacts:
     """Return what is known about the task that failed, for hints."""
     plan = _plan_of_task(failure, paths)
     argv, env, venv = plan.get("argv") or [""], plan.get("env") or {}, plan.get("venv") or ""
@@ -185,7 +189,7 @@ def _facts(failure: Failure, paths: RunPaths, place: Place) -> Facts:
     python = os.path.join(venv, "bin", "python") if venv else argv[0]
     active = os.environ.get("VIRTUAL_ENV", "")
     beside = bool(active) and os.path.realpath(active) != os.path.realpath(sys.prefix)
-    return Facts(
+    return FailureFacts(
         python=escape_controls(python) if runs_python and (not venv or "/" in venv) else "",
         beside_active_environment=beside and argv[0] == sys.executable,
         elsewhere=elsewhere and not place.in_containers,
@@ -224,7 +228,7 @@ def last_traceback(lines: Sequence[str]) -> range | None:
     """The lines of the last complete Python traceback, with the tracebacks that are chained to it."""
     found: range | None = None
     for start, line in enumerate(lines):
-        end = _traceback_end(lines, start) if _TRACEBACK in line else 0
+        end = _traceback_end(lines, start) if _TRACEBACK_HEAD in line else 0
         if end:
             found = range(found.start if found and _is_chained(lines, found.stop, start) else start, end)
     return found
@@ -239,11 +243,11 @@ def _traceback_end(lines: Sequence[str], start: int) -> int:
         if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):
             return at + 1
         foreign += 1
-        if _TRACEBACK in line or foreign > _MOST_FOREIGN:
+        if _TRACEBACK_HEAD in line or foreign > _MAX_FOREIGN_LINES:
             return 0
     return 0
 
 
 def _is_chained(lines: Sequence[str], end: int, start: int) -> bool:
     between = [line for line in lines[end:start] if line.strip()]
-    return 0 < len(between) <= 1 + _MOST_FOREIGN and any(between[-1].endswith(text) for text in _CHAINED)
+    return 0 < len(between) <= 1 + _MAX_FOREIGN_LINES and any(between[-1].endswith(text) for text in _CHAINED)

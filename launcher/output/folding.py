@@ -9,7 +9,7 @@ from launcher.common.text import plural
 from launcher.output.tensorflow_notices import StartUp
 
 #: Lines of a task's output, from its start on, among which notices are looked for.
-_START = 200
+_START_LINES = 200
 
 _TRACEBACK = b"Traceback (most recent call last):"
 _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?::|$)")
@@ -48,7 +48,7 @@ class TaskFolding:
 
     def __init__(self, task: TaskId, prefix: bytes, folding: Folding) -> None:
         self._task, self._prefix, self._folding = task, prefix, folding
-        self._start_up, self._start_left = StartUp(), _START
+        self._start_up, self._start_left = StartUp(), _START_LINES
         self._in_traceback = False
 
     def feed(self, lines: bytes) -> bytes:

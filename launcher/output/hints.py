@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from launcher.common.record import Record
 
 
-class Facts(Record):
+class FailureFacts(Record):
     """What the launcher knows about the task that failed."""
 
     #: The Python that ran it; empty if that is not known.
@@ -43,7 +43,7 @@ class Facts(Record):
 
 
 #: Returns whether a row fits, from what is known about the task and the match of the pattern in a line of it.
-Condition = Callable[[Facts, "re.Match[str]"], bool]
+Condition = Callable[[FailureFacts, "re.Match[str]"], bool]
 
 
 class Hint(Record):
@@ -53,7 +53,7 @@ class Hint(Record):
     name: str
     #: A regular expression for a line.
     pattern: str
-    #: What to do. Names in braces stand for `Facts`, or for groups of the pattern.
+    #: What to do. Names in braces stand for `FailureFacts`, or for groups of the pattern.
     text: str
     #: Another condition than the pattern.
     when: Condition = lambda facts, found: True
@@ -62,48 +62,48 @@ class Hint(Record):
 # ---------------------------------------------------------------------- conditions
 
 
-def _is_elsewhere(facts: Facts, _: re.Match[str]) -> bool:
+def _is_elsewhere(facts: FailureFacts, _: re.Match[str]) -> bool:
     return facts.elsewhere
 
 
-def _is_over_ssh(facts: Facts, _: re.Match[str]) -> bool:
+def _is_over_ssh(facts: FailureFacts, _: re.Match[str]) -> bool:
     return facts.over_ssh
 
 
-def _is_copied(facts: Facts, _: re.Match[str]) -> bool:
+def _is_copied(facts: FailureFacts, _: re.Match[str]) -> bool:
     return facts.elsewhere and facts.synced
 
 
-def _is_in_container(facts: Facts, _: re.Match[str]) -> bool:
+def _is_in_container(facts: FailureFacts, _: re.Match[str]) -> bool:
     return facts.in_container
 
 
-def _has_named_environment(facts: Facts, _: re.Match[str]) -> bool:
+def _has_named_environment(facts: FailureFacts, _: re.Match[str]) -> bool:
     return facts.elsewhere and bool(facts.venv)
 
 
-def _ran_beside_active_environment(facts: Facts, _: re.Match[str]) -> bool:
+def _ran_beside_active_environment(facts: FailureFacts, _: re.Match[str]) -> bool:
     return facts.beside_active_environment
 
 
-def _is_module_here(facts: Facts, found: re.Match[str]) -> bool:
+def _is_module_here(facts: FailureFacts, found: re.Match[str]) -> bool:
     away = facts.elsewhere or facts.in_container
     return away and not facts.synced and found["module"].partition(".")[0] in facts.modules_here
 
 
-def _pythonpath_is_missing(facts: Facts, _: re.Match[str]) -> bool:
+def _pythonpath_is_missing(facts: FailureFacts, _: re.Match[str]) -> bool:
     return "PYTHONPATH" in facts.not_passed
 
 
-def _library_path_is_missing(facts: Facts, _: re.Match[str]) -> bool:
+def _library_path_is_missing(facts: FailureFacts, _: re.Match[str]) -> bool:
     return "LD_LIBRARY_PATH" in facts.not_passed
 
 
-def _wants_keras_2(facts: Facts, _: re.Match[str]) -> bool:
+def _wants_keras_2(facts: FailureFacts, _: re.Match[str]) -> bool:
     return "TF_USE_LEGACY_KERAS" in facts.passed
 
 
-def _is_name_of_tensorflow_1(_: Facts, found: re.Match[str]) -> bool:
+def _is_name_of_tensorflow_1(_: FailureFacts, found: re.Match[str]) -> bool:
     from launcher.output.tensorflow1_names import NAMES
 
     return found["name"] in NAMES.get(found["module"] or "", "").split()
@@ -111,12 +111,12 @@ def _is_name_of_tensorflow_1(_: Facts, found: re.Match[str]) -> bool:
 
 # ---------------------------------------------------------------------- the table
 
-_KERAS_2 = "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1"
-_FLAGS = (
+_KERAS_2_ADVICE = "install tf_keras of TensorFlow's version, and launch with -x TF_USE_LEGACY_KERAS=1"
+_FLAGS_ADVICE = (
     "write after the program those that it defines, as in --job_name={{job_name}} --task_index={{task_index}}"
     " --ps_hosts={{ps_hosts}} --worker_hosts={{worker_hosts}}"
 )
-_OF_TENSORFLOW_1 = "an environment with TensorFlow 1.15, which needs Python 3.7: --venv DIR"
+_TENSORFLOW_1_ADVICE = "an environment with TensorFlow 1.15, which needs Python 3.7: --venv DIR"
 _TENSORFLOW_MODULE = r"tensorflow(?:_core)?(?:\._api\.v2)?(?:\.(?P<module>\w+))?"
 _NO_MODULE = r"(?:^ModuleNotFoundError: |^\S*python\S*: )No module named '?(?P<module>[\w.]+)"
 _NOT_IMPORTED = rf"^(?:ModuleNotFound|Import)Error: |{_NO_MODULE}"
@@ -127,7 +127,7 @@ _NO_COMMAND = (
 _NO_FILE = r"(?<!shared object file)[:;] (?:\[Errno 2\] )?No such file or directory"
 _NO_PROGRAM = r"program not found: '(?P<program>[^']*(?:/|\.py\b)[^']*)'|there is no working folder"
 #: Variables of other launchers by the placeholder of launch that has the same meaning.
-_VARIABLES = {
+_FOREIGN_VARIABLES = {
     "rank": "RANK|SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK",
     "world_size": "WORLD_SIZE|SLURM_NTASKS|SLURM_NPROCS|OMPI_COMM_WORLD_SIZE|PMI_SIZE",
     "local_rank": "LOCAL_RANK|SLURM_LOCALID|OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRANKID",
@@ -169,20 +169,20 @@ HINTS = (
         r"No module named 'tensorflow\.(?:contrib|examples)"
         r"|module 'tensorflow[\w.]*' has no attribute '(?:contrib|examples)'",
         "tensorflow.contrib and tensorflow.examples exist only in TensorFlow 1: replace them; or run the"
-        f" program unchanged in {_OF_TENSORFLOW_1}",
+        f" program unchanged in {_TENSORFLOW_1_ADVICE}",
     ),
     Hint(
         "TensorFlow 1",
         rf"^AttributeError: module '{_TENSORFLOW_MODULE}' has no attribute '(?P<name>\w+)'",
         "the program is for TensorFlow 1: write `import tensorflow.compat.v1 as tf`; or run it unchanged in"
-        f" {_OF_TENSORFLOW_1}",
+        f" {_TENSORFLOW_1_ADVICE}",
         _is_name_of_tensorflow_1,
     ),
     Hint(
         "TensorFlow 1, imported",
         rf"^ImportError: cannot import name '(?P<name>\w+)' from '{_TENSORFLOW_MODULE}'",
         "the program is for TensorFlow 1: import it from tensorflow.compat.v1; or run it unchanged in"
-        f" {_OF_TENSORFLOW_1}",
+        f" {_TENSORFLOW_1_ADVICE}",
         _is_name_of_tensorflow_1,
     ),
     Hint(
@@ -217,12 +217,13 @@ HINTS = (
         "Keras 3 fits no strategy",
         r"Attempt to convert a value \(PerReplica:|pass this dataset to ClusterCoordinator.create_per_worker"
         r"|Unrecognized data type: x=<.*\.PerWorker|module 'keras.utils' has no attribute 'experimental'",
-        f"`model.fit` of Keras 3 can't do that: write the loop yourself (docs/strategies.md); or {_KERAS_2}",
+        "`model.fit` of Keras 3 can't do that: write the loop yourself (docs/strategies.md); or "
+        f"{_KERAS_2_ADVICE}",
     ),
     Hint(
         "Keras 3 resets its state",
         "has no attribute 'reset_states'",
-        f"Keras 3 has reset_state() only; to keep Keras 2: {_KERAS_2}",
+        f"Keras 3 has reset_state() only; to keep Keras 2: {_KERAS_2_ADVICE}",
     ),
     # Modules and libraries that are missing.
     Hint(
@@ -323,7 +324,7 @@ HINTS = (
         r"the lines of the script end as on Windows, in carriage returns: sed -i 's/\r$//' FILE removes them",
     ),
     # What a task has, and has not.
-    *(_variable_hint(*row) for row in _VARIABLES.items()),
+    *(_variable_hint(*row) for row in _FOREIGN_VARIABLES.items()),
     Hint(
         "input",
         "EOFError: EOF when reading a line",
@@ -344,7 +345,7 @@ HINTS = (
     Hint(
         "flags that are missing",
         "arguments are required: .*--(?:ps_hosts|worker_hosts|job_name)|flag --(?:ps_hosts|job_name)=None: ",
-        f"the program expects flags: --flags appends these and more; or {_FLAGS}",
+        f"the program expects flags: --flags appends these and more; or {_FLAGS_ADVICE}",
     ),
     Hint(
         "flags that are empty",
@@ -354,12 +355,12 @@ HINTS = (
     Hint(
         "flags that are unknown",
         "(?:unrecognized arguments: .*--|Unknown command line flag ')(?:ps_hosts|worker_hosts)",
-        f"--flags added these: remove it, and {_FLAGS}",
+        f"--flags added these: remove it, and {_FLAGS_ADVICE}",
     ),
 )
 
 
-def hints(lines: Iterable[str], facts: Facts, table: Sequence[Hint] = HINTS) -> list[str]:
+def hints(lines: Iterable[str], facts: FailureFacts, table: Sequence[Hint] = HINTS) -> list[str]:
     """Return the hints for these lines, each once, in the order of the table.
 
     Args:
@@ -377,7 +378,7 @@ def hints(lines: Iterable[str], facts: Facts, table: Sequence[Hint] = HINTS) -> 
     return [found[row.name] for row in table if found.get(row.name)]
 
 
-def _text(row: Hint, match: re.Match[str], facts: Facts) -> str:
+def _text(row: Hint, match: re.Match[str], facts: FailureFacts) -> str:
     """Return the text of a row for a line.
 
     A pattern can't have two groups of one name, so groups with one meaning have a ``_`` more at the end.

@@ -13,18 +13,18 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import Report
 from launcher.output.lines import whole_characters
-from launcher.output.renderers import Opening, Shown
+from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.writer import Writer
 
 #: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
-_LIMIT = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 #: Types of values that are the same in JSON.
-_PLAIN = frozenset({str, TaskId, int, float, bool, type(None)})
+_PLAIN_TYPES = frozenset({str, TaskId, int, float, bool, type(None)})
 #: Seconds between two attempts to write to a full pipe of ``--events-fd``.
-_RETRY = 0.05
+_RETRY_SECONDS = 0.05
 
 
-def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
+def event_as_dict(event: DisplayEvent, now: float) -> dict[str, Any]:
     """``{"event": "TaskMoved", "at": ..., ...}``; ``now`` (seconds since the epoch) dates a notice."""
     fields = record_as_dict(event)
     return {"event": type(event).__name__, "at": fields.pop("at", now), **fields}
@@ -33,7 +33,7 @@ def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
 def record_as_dict(record: Any) -> dict[str, Any]:
     """A record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
     fields = zip(record._fields, record, strict=True)
-    return {name: value if type(value) in _PLAIN else _value(value) for name, value in fields}
+    return {name: value if type(value) in _PLAIN_TYPES else _value(value) for name, value in fields}
 
 
 def _value(value: Any) -> Any:
@@ -64,10 +64,10 @@ class Jsonl:
         #: The unfinished line of each task.
         self._rests: dict[TaskId, bytearray] = {}
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """Write nothing: events have all information."""
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Write a line for each event, and for each line of output."""
         if isinstance(event, events.TaskOutput):
             self._output(event.task, event.data)
@@ -94,7 +94,7 @@ class Jsonl:
         rest += data
         *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
         text = "".join(_object(task, line) for line in lines)
-        if len(last) > _LIMIT:
+        if len(last) > _MAX_LINE_BYTES:
             end = whole_characters(last)
             text += _object(task, last[:end], more=True)
             last = last[end:]
@@ -124,12 +124,12 @@ class EventPipe(Jsonl):
         super().__init__(Writer(notice=skipped_notice, capacity=1 << 20), fd)
         os.set_inheritable(fd, False)
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """Write the first line, with the name and the folder of the run."""
-        fields = {"event": "Opened", "at": opening.started_at, "job": opening.job}
-        self._write({**fields, "run_dir": opening.paths.root, "without_relay": opening.without_relay})
+        fields = {"event": "Opened", "at": run_info.started_at, "job": run_info.run_name}
+        self._write({**fields, "run_dir": run_info.paths.root, "without_relay": run_info.without_relay})
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Write the event, unless it is output."""
         if not isinstance(event, events.TaskOutput):
             super().on(event)
@@ -137,7 +137,7 @@ class EventPipe(Jsonl):
     def tick(self, now: float) -> float | None:
         """Write the lines that wait for the reader."""
         self._writer.flush()
-        return _RETRY if self._writer.blocked() else None
+        return _RETRY_SECONDS if self._writer.blocked() else None
 
     def close(self, report: Report) -> None:
         """Write the report, wait for the reader within the limits of the writer, close the pipe."""

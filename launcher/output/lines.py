@@ -9,23 +9,23 @@ from launcher.common.cluster import TaskId
 
 #: Seconds until an unfinished line is shown: without further output; or, if the task rewrites it, in its
 #: first state. The time between two states doubles, up to the second number.
-_QUIET = 2.0
-_LONGEST_WAIT = 60.0
+_QUIET_SECONDS = 2.0
+_MAX_WAIT_SECONDS = 60.0
 _NEVER = float("inf")
 #: Labels are padded to the longest one, up to this number of characters.
-_LABEL_WIDTH = 40
+_MAX_LABEL_WIDTH = 40
 RESET = "\x1b[0m"
-_CONTROLS = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
+_CONTROL_BYTES = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
 #: Bytes of a text for which one copy is faster than the search for each of them.
-_SHORT = 1024
+_SHORT_TEXT_BYTES = 1024
 _REWRITE = rb"\r|\x08+"
 #: The lines of `attempt_mark`.
-ATTEMPT_MARK = rb"(?m)^launch: attempt \d+ starts here\n"
+ATTEMPT_MARK_PATTERN = rb"(?m)^launch: attempt \d+ starts here\n"
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"
-_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+_CONTROL_CHARACTER = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 #: ``sgr`` is a colour; other matches are control characters and sequences.
-_NOT_TEXT = rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|{_CONTROL}"
+_NOT_TEXT = rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|{_CONTROL_CHARACTER}"
 
 
 def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
@@ -37,7 +37,7 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
     """
     several = len(set(hosts.values())) > 1 and not all(task.is_own_host(host) for task, host in hosts.items())
     names = {task: f"{hosts[task]} {task}" if several else str(task) for task in shown}
-    width = min(_LABEL_WIDTH, max(map(len, names.values()), default=0))
+    width = min(_MAX_LABEL_WIDTH, max(map(len, names.values()), default=0))
     return {task: name.ljust(width) for task, name in names.items()}
 
 
@@ -48,7 +48,7 @@ def attempt_mark(attempt: int) -> bytes:
 
 def strip_controls(text: str, keep_colours: bool = False) -> str:
     """The text without control characters and escape sequences; tabs and newlines stay."""
-    if text.isprintable() or re.search(_CONTROL, text) is None:  # usual, and much faster
+    if text.isprintable() or re.search(_CONTROL_CHARACTER, text) is None:  # usual, and much faster
         return text
     if not keep_colours:
         return re.sub(_NOT_TEXT, "", text)
@@ -60,11 +60,11 @@ def has_controls(data: bytes) -> bool:
 
     For a long text it calls memchr for each of them, which is ten times as fast as a regular expression.
     """
-    if len(data) < _SHORT:
-        if len(data.translate(None, _CONTROLS)) < len(data):
+    if len(data) < _SHORT_TEXT_BYTES:
+        if len(data.translate(None, _CONTROL_BYTES)) < len(data):
             return True
     else:
-        for code in _CONTROLS:  # noqa: SIM110 - any() takes twice as long
+        for code in _CONTROL_BYTES:  # noqa: SIM110 - any() takes twice as long
             if code in data:
                 return True
     return b"\xc2" in data and re.search(b"\xc2[\x80-\x9f]", data) is not None
@@ -102,10 +102,10 @@ class LineCutter:
         #: The state of a rewritten line that was shown last.
         self._shown = ""
         #: When to show the line before its end; seconds between two states of a rewritten line.
-        self._due, self._wait = _NEVER, _QUIET
+        self._due, self._wait = _NEVER, _QUIET_SECONDS
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished_line(self) -> bool:
         """Whether a part of a line waits to be shown by `snapshot`."""
         return self._due < _NEVER
 
@@ -122,7 +122,7 @@ class LineCutter:
             self._size += len(data)
             if not self._rewriting:
                 self._rewriting = b"\r" in data or b"\b" in data
-                self._due = now + _QUIET
+                self._due = now + _QUIET_SECONDS
             if self._size > self._limit:
                 out += self._shorten()
         return out
@@ -139,7 +139,7 @@ class LineCutter:
         text = self._state(line)
         new = text not in ("", self._shown)
         if new:
-            self._shown, self._wait = text, min(2 * self._wait, _LONGEST_WAIT)
+            self._shown, self._wait = text, min(2 * self._wait, _MAX_WAIT_SECONDS)
         self._due = now + self._wait
         return self._line(text, whole=True) if new else b""
 

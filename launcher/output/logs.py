@@ -18,13 +18,13 @@ from launcher.common.errors import LaunchError
 from launcher.common.text import shortened
 from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
-from launcher.output.lines import ATTEMPT_MARK, LineCutter, clean_lines
+from launcher.output.lines import ATTEMPT_MARK_PATTERN, LineCutter, clean_lines
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
-_SIZE = 64 * 1024
-_LONGEST = 500
+_TAIL_BYTES = 64 * 1024
+_MAX_LINE_CHARACTERS = 500
 #: Bytes of a log that are read at once.
-_CHUNK = 1 << 18
+_READ_BYTES = 1 << 18
 
 
 def content(path: str) -> bytes:
@@ -36,7 +36,7 @@ def content(path: str) -> bytes:
         return b""
 
 
-def tail(path: str, size: int = _SIZE) -> tuple[bytes, bool]:
+def tail(path: str, size: int = _TAIL_BYTES) -> tuple[bytes, bool]:
     """The last bytes of the last attempt's output in a log, and whether there is more of it.
 
     Empty if the log can't be read.
@@ -48,18 +48,20 @@ def tail(path: str, size: int = _SIZE) -> tuple[bytes, bool]:
             data = file.read(size)
     except OSError:
         return b"", False
-    marks = list(re.finditer(ATTEMPT_MARK, data)) if b"launch: attempt" in data else []  # the search is slow
+    marks = (
+        list(re.finditer(ATTEMPT_MARK_PATTERN, data)) if b"launch: attempt" in data else []
+    )  # the search is slow
     return (data[marks[-1].end() :], False) if marks else (data, start > 0)
 
 
-def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _SIZE) -> list[str]:
+def last_lines(root: str, task: str, count: int = sys.maxsize, size: int = _TAIL_BYTES) -> list[str]:
     """The last lines of a task of the run in ``root``, without control sequences, long lines shortened."""
     return shown_lines(tail(RunPaths(root).log(TaskId(task)), size)[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:
     """The last lines of a text, without control sequences, long lines shortened."""
-    return [shortened(line, _LONGEST) for line in clean_lines(text.encode(), False)[-count:]]
+    return [shortened(line, _MAX_LINE_CHARACTERS) for line in clean_lines(text.encode(), False)[-count:]]
 
 
 class GrowingLog:
@@ -119,7 +121,7 @@ class GrowingLog:
                 with open_regular(self._path, links=False) as file:
                     start = self._at if self._lines is None else _start_of_last(self._lines, file)
                     file.seek(start)
-                    data = file.read(_CHUNK)
+                    data = file.read(_READ_BYTES)
                 self._at = start + len(data)
         except FileNotFoundError:
             return b""

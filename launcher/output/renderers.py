@@ -8,13 +8,13 @@ from launcher.common.report import Report
 from launcher.job import Placement, RunPaths
 
 #: Events that a renderer shows. `TaskMoved` has the state of a task: what agents say about it is not shown.
-Shown = Event | Tell | TaskMoved | Restarting
+DisplayEvent = Event | Tell | TaskMoved | Restarting
 
 
-class Opening(Record):
+class RunInfo(Record):
     """The job as renderers get it before the first event."""
 
-    job: str
+    run_name: str
     placement: Placement
     #: The run's files.
     paths: RunPaths
@@ -24,7 +24,7 @@ class Opening(Record):
     without_relay: tuple[str, ...] = ()
 
 
-class Place(Record):
+class TaskPlace(Record):
     """What a launch knows about where its tasks run, for the hints of a failure."""
 
     #: Whether there may be other machines than this one.
@@ -50,10 +50,10 @@ class Renderer(Protocol):
     No method raises an exception if output can't be written: a full disk or a closed pipe does not end a job.
     """
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """The run begins."""
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """An event happened."""
 
     def tick(self, now: float) -> float | None:

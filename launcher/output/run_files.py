@@ -21,27 +21,27 @@ from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.jsonl import event_as_dict, record_as_dict
 from launcher.output.lines import attempt_mark
-from launcher.output.renderers import Opening, Shown
+from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.writer import Writer
 
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more
 #: file, the one that was opened last is closed: tasks often print in turns, and all others stay open.
-_MOST_OPEN = 10_000
-_SPARE = 128
+_MAX_OPEN_FILES = 10_000
+_SPARE_DESCRIPTORS = 128
 #: Bytes of the last lines of ``events.jsonl`` that are kept, and more of them for each task.
-_RECENT = 1 << 20
-_RECENT_OF_TASK = 1 << 10
+_RECENT_BYTES = 1 << 20
+_RECENT_BYTES_PER_TASK = 1 << 10
 # The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Recent:
+class EventBuffer:
     """The last lines of ``events.jsonl``, each with its number: 1, 2... New lines replace the oldest."""
 
     def __init__(self) -> None:
         #: The most bytes; the number of the next line.
-        self.most, self.next = _RECENT, 1
+        self.most, self.next = _RECENT_BYTES, 1
         #: Whether tasks have printed something since followers were last informed.
         self.printed = False
         self._lines: deque[bytes] = deque()
@@ -98,7 +98,7 @@ class Files:
         resumed: bool = False,
     ) -> None:
         self._warn, self._resumed = warn, resumed
-        self._create = _APPEND | os.O_CREAT | (0 if resumed else os.O_EXCL)
+        self._create = _APPEND_FLAGS | os.O_CREAT | (0 if resumed else os.O_EXCL)
         #: The run goes on with another launcher: its report is only for that.
         self.goes_on = False
         self._clock = clock
@@ -111,28 +111,28 @@ class Files:
         #: The attempts of tasks that have started again.
         self._attempts: dict[TaskId, int] = {}
         #: Events for ``events.jsonl`` since the last tick, and when they came.
-        self._events: list[tuple[Shown, float]] = []
+        self._events: list[tuple[DisplayEvent, float]] = []
         #: Files that can't be written to.
         self._broken: list[str] = []
-        self.recent = Recent()
+        self.recent = EventBuffer()
         #: A file of the run is missing or not complete.
         self.unwritten = False
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """Create every file, so that other programs can open a log before its first line."""
-        self._paths = paths = opening.paths
-        self.recent.most += _RECENT_OF_TASK * len(opening.placement.tasks)
+        self._paths = paths = run_info.paths
+        self.recent.most += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
-        self._most_open = min(_MOST_OPEN, max(1, left // 4, left - _SPARE))
+        self._most_open = min(_MAX_OPEN_FILES, max(1, left // 4, left - _SPARE_DESCRIPTORS))
         with contextlib.suppress(OSError):  # creating the first file fails for the same reason
             os.makedirs(paths.logs, exist_ok=True)
-        for path in (paths.events, *(paths.log(placed.task) for placed in opening.placement.tasks)):
+        for path in (paths.events, *(paths.log(placed.task) for placed in run_info.placement.tasks)):
             self._append(path, b"", self._create)
         if self._resumed:
-            tasks = [placed.task for placed in opening.placement.tasks]
+            tasks = [placed.task for placed in run_info.placement.tasks]
             self._in_line.update(task for task in tasks if _ends_mid_line(paths.log(task)))
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Append output to its task's log, any other event to ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
@@ -174,7 +174,7 @@ class Files:
             self.unwritten = True
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
 
-    def _append(self, path: str, data: bytes, flags: int = _APPEND) -> None:
+    def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS) -> None:
         """Append to a file. Without O_CREAT in the flags a log that was deleted is not created again."""
         if path in self._broken:
             return
@@ -265,7 +265,9 @@ def _replace(path: str, text: str, mode: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)  # of a process with the same pid that was killed
     try:
-        with open(os.open(new, _NEW, mode), "w", encoding="utf-8", errors="backslashreplace") as file:
+        with open(
+            os.open(new, _CREATE_FLAGS, mode), "w", encoding="utf-8", errors="backslashreplace"
+        ) as file:
             file.write(text)
         os.replace(new, path)
     except OSError:

@@ -7,18 +7,18 @@ from launcher.common.text import byte_size, duration, escape_controls, plural, s
 from launcher.output.lines import RESET
 
 #: The last column is only in the table of a job with restarts.
-HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
+HEADERS = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM", "ATTEMPT"]
 #: Columns of numbers, aligned to the right.
-_RIGHT = frozenset({"PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT"})
+_RIGHT_ALIGNED = frozenset({"PORT", "INDEX", "TIME", "PEAK MEM", "ATTEMPT"})
 #: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
-MANY = 40
-_EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
-_BAD = "1;31"
-_GOOD = "1;32"
+MAX_ROWS = 40
+_EXPECTED_STATES = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
+_BAD_COLOUR = "1;31"
+_GOOD_COLOUR = "1;32"
 _COLOURS = {
     TaskState.SUCCEEDED: "32",
-    TaskState.FAILED: _BAD,
-    TaskState.LOST: _BAD,
+    TaskState.FAILED: _BAD_COLOUR,
+    TaskState.LOST: _BAD_COLOUR,
     TaskState.STOPPED: "33",
     TaskState.CANCELLED: "2",
 }
@@ -39,7 +39,7 @@ def result_table(report: Report, colour: bool = False, goes_on: bool = False) ->
         took = duration(report.ended_at - report.started_at)
         last = f"job {report.job}: stopped after {took}, queued again"
     elif colour:
-        last = _coloured(last, _BAD if report.failure or report.exit_code else _GOOD)
+        last = _coloured(last, _BAD_COLOUR if report.failure or report.exit_code else _GOOD_COLOUR)
     return "\n".join([*_aligned(report, tasks, colour), *others, *logs, last, ""])
 
 
@@ -65,11 +65,11 @@ def verdict(report: Report) -> str:
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
     """The tasks that have a row, and lines about groups of other tasks."""
-    if len(report.tasks) <= MANY:
+    if len(report.tasks) <= MAX_ROWS:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
-    ranked = sorted(report.tasks, key=lambda task: (task.task != first, task.state in _EXPECTED))
-    shown = [task for task in ranked[:MANY] if task.state not in _EXPECTED or task.task == first]
+    ranked = sorted(report.tasks, key=lambda task: (task.task != first, task.state in _EXPECTED_STATES))
+    shown = [task for task in ranked[:MAX_ROWS] if task.state not in _EXPECTED_STATES or task.task == first]
     groups: dict[tuple[str, TaskState], list[TaskReport]] = {}
     for task in ranked[len(shown) :]:
         groups.setdefault((task.task.role, task.state), []).append(task)
@@ -91,7 +91,7 @@ def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]
     """The lines of the table; none if there are no tasks."""
     if not tasks:
         return []
-    head = HEAD if report.restarts else HEAD[:-1]
+    head = HEADERS if report.restarts else HEADERS[:-1]
     rows = [_row(task)[: len(head)] for task in tasks]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [_line(head, widths)]
@@ -104,8 +104,8 @@ def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]
 
 def _line(row: list[str], widths: list[int], colour: str = "") -> str:
     cells = []
-    for name, text, width in zip(HEAD, row, widths, strict=False):
-        cell = text.rjust(width) if name in _RIGHT else text.ljust(width)
+    for name, text, width in zip(HEADERS, row, widths, strict=False):
+        cell = text.rjust(width) if name in _RIGHT_ALIGNED else text.ljust(width)
         cells.append(_coloured(cell, colour) if name == "STATE" and colour else cell)
     return "  ".join(cells)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 #: Parts of lines, as regular expressions, that TensorFlow 2.4 to 2.21 prints at each start: about its build
 #: and this machine. They never explain a failure.
-ABOUT_THE_BUILD = (
+BUILD_NOTICES = (
     r"All log messages before absl::InitializeLog\(\) is called are written to STDERR",
     "oneDNN custom operations are on. You may see slightly different numerical results",
     "This TensorFlow binary is optimized ",
@@ -22,7 +22,7 @@ ABOUT_THE_BUILD = (
     "computation placer already registered. Please check linkage",
 )
 #: The same about servers and their connections to the other tasks. They may explain why a task waits.
-ABOUT_SERVERS = (
+SERVER_NOTICES = (
     "Started server with target: grpc://",
     "Initialize GrpcChannelCache for job ",
     "Initializing CoordinationService",
@@ -38,13 +38,13 @@ ABOUT_SERVERS = (
     r"eager_service_impl.cc:\d+\] SessionOptions: ",
 )
 # Compiled at the first use, which takes 1 ms each: most failures need none of them.
-_BUILD = "|".join(ABOUT_THE_BUILD).encode()
-_ANY = "|".join((*ABOUT_THE_BUILD, *ABOUT_SERVERS)).encode()
+_BUILD_NOTICE_PATTERN = "|".join(BUILD_NOTICES).encode()
+_NOTICE_PATTERN = "|".join((*BUILD_NOTICES, *SERVER_NOTICES)).encode()
 #: The last one goes on with options of a session, up to an empty line.
-_OPTIONS = b"] SessionOptions: "
+_OPTIONS_START = b"] SessionOptions: "
 #: A message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
-_MESSAGE = r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] "
-_OPTION = (
+_MESSAGE_PATTERN = r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] "
+_OPTION_PATTERN = (
     rb"(?:\w+ \{|\}|  .+"
     rb"|(?:allow|device|inter|intra|isolate|log_device|operation|placement|share|use_per)_\w+: .+)$"
 )
@@ -52,7 +52,7 @@ _OPTION = (
 
 def is_about_the_build(line: str) -> bool:
     """Whether a line is a start-up notice that never explains a failure."""
-    return re.search(_BUILD, line.encode("utf-8", "replace")) is not None
+    return re.search(_BUILD_NOTICE_PATTERN, line.encode("utf-8", "replace")) is not None
 
 
 def last_of_program(lines: Sequence[str]) -> str:
@@ -64,11 +64,11 @@ def last_of_program(lines: Sequence[str]) -> str:
     at = len(lines) - 1
     while at >= 0:
         line = lines[at]
-        if line and not re.search(_ANY, line.encode()) and not re.match(_MESSAGE, line):
+        if line and not re.search(_NOTICE_PATTERN, line.encode()) and not re.match(_MESSAGE_PATTERN, line):
             first = at
-            while first and re.match(_OPTION, lines[first].encode()):
+            while first and re.match(_OPTION_PATTERN, lines[first].encode()):
                 first -= 1
-            if _OPTIONS not in lines[first].encode():
+            if _OPTIONS_START not in lines[first].encode():
                 return line
             at = first
         at -= 1
@@ -88,8 +88,8 @@ class StartUp:
             line: without its newline.
         """
         if self._in_options:
-            self._in_options = re.match(_OPTION, line) is not None
+            self._in_options = re.match(_OPTION_PATTERN, line) is not None
             if self._in_options or not line:
                 return True
-        self._in_options = _OPTIONS in line
-        return re.search(_ANY, line) is not None
+        self._in_options = _OPTIONS_START in line
+        return re.search(_NOTICE_PATTERN, line) is not None

@@ -21,13 +21,13 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.report import Reason, Report, TaskState
 from launcher.common.text import why_not_started
-from launcher.output.renderers import Opening, Shown
+from launcher.output.renderers import DisplayEvent, RunInfo
 
 #: Panes of a window; more tasks get more windows.
-PANES = 9
+MAX_PANES = 9
 #: Seconds that a tmux command may take; between two looks at whether the session has ended.
-_LIMIT = 5.0
-_LOOK = 0.2
+_TMUX_TIMEOUT_SECONDS = 5.0
+_POLL_SECONDS = 0.2
 _NEW_SESSION = ["new-session", "-d", "-s", "launch", "-x", "200", "-y", "50"]
 _SETTINGS = (
     ("set", "-g", "pane-border-status", "top"),
@@ -42,7 +42,7 @@ class Tmux:
     """The session of one job: a renderer, and a source of requests to stop.
 
     Args:
-        job: the job's id.
+        run_name: the job's id.
         attach: show the session in this terminal now; else a notice has the command for it.
         interrupted: whether a signal asks the launch to end.
 
@@ -50,12 +50,12 @@ class Tmux:
         LaunchError: tmux is not installed.
     """
 
-    def __init__(self, job: str, attach: bool, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, run_name: str, attach: bool, interrupted: Callable[[], bool]) -> None:
         program = shutil.which("tmux")
         if program is None:
             raise LaunchError("--tmux needs tmux, which is not installed (Debian: apt-get install tmux)")
-        self._command = [program, "-L", f"launch-{job}"]
-        self.how_to_attach = f"tmux -L launch-{job} attach"
+        self._command = [program, "-L", f"launch-{run_name}"]
+        self.how_to_attach = f"tmux -L launch-{run_name} attach"
         self._attach = attach
         self._interrupted = interrupted
         self._panes: dict[TaskId, str] = {}
@@ -70,24 +70,24 @@ class Tmux:
         self._stuck = False
 
     @property
-    def attached(self) -> bool:
+    def is_attached(self) -> bool:
         """Whether the session fills the user's terminal now."""
         return self._client is not None and self._client.poll() is None
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, run_info: RunInfo) -> None:
         """Open the session; every log exists by now.
 
         Raises:
             LaunchError: tmux can't be started.
         """
-        tasks = opening.placement.tasks
-        several = len(opening.placement.hosts()) > 1
-        for first in range(0, len(tasks), PANES):  # a command a window: a long one is refused
+        tasks = run_info.placement.tasks
+        several = len(run_info.placement.hosts()) > 1
+        for first in range(0, len(tasks), MAX_PANES):  # a command a window: a long one is refused
             commands: list[str] = [] if first else ["-f", os.devnull]
             opens = ["new-window"] if first else _NEW_SESSION
-            for placed in tasks[first : first + PANES]:
+            for placed in tasks[first : first + MAX_PANES]:
                 commands += [*opens, "-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}"]
-                commands += ["-n", "+1", "-F", opening.paths.log(placed.task)]
+                commands += ["-n", "+1", "-F", run_info.paths.log(placed.task)]
                 commands += [";", "set", "-p", "@task", placed.task]
                 if several and not placed.task.is_own_host(placed.host.name):
                     commands += [";", "set", "-p", "@host", f" on {placed.host.name}"]
@@ -109,7 +109,7 @@ class Tmux:
             except OSError as error:
                 raise LaunchError(f"tmux can't be started: {why_not_started(error)}") from error
 
-    def on(self, event: Shown) -> None:
+    def on(self, event: DisplayEvent) -> None:
         """Show the state of a task in the title of its pane."""
         if isinstance(event, events.TaskMoved):
             running = event.state is TaskState.RUNNING
@@ -122,15 +122,15 @@ class Tmux:
 
     def tick(self, now: float) -> float | None:
         """Ask for the next look at whether the session has ended."""
-        return None if self._over else _LOOK
+        return None if self._over else _POLL_SECONDS
 
     def close(self, report: Report) -> None:
         """Show the end of the job until the user leaves the session; then end the server."""
         interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
-        if self.attached and not interrupted and not self._stuck:
+        if self.is_attached and not interrupted and not self._stuck:
             self._show_end(report)
-            while self.attached and not self._interrupted():
-                time.sleep(_LOOK)
+            while self.is_attached and not self._interrupted():
+                time.sleep(_POLL_SECONDS)
         self._run("kill-server")
         if self._pidfd >= 0:
             if self._stuck:
@@ -138,7 +138,7 @@ class Tmux:
             os.close(self._pidfd)
         if self._client is not None:
             try:
-                self._client.wait(_LIMIT)
+                self._client.wait(_TMUX_TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 self._client.kill()
                 self._client.wait()
@@ -182,7 +182,7 @@ class Tmux:
             done = subprocess.run(
                 [*self._command, *arguments],
                 capture_output=True,
-                timeout=_LIMIT,
+                timeout=_TMUX_TIMEOUT_SECONDS,
                 check=False,
                 env=environment,
             )

@@ -14,17 +14,17 @@ from itertools import islice
 #: Bytes that a pipe takes completely or not at all.
 _PIPE_BUF = 4096
 #: Bytes that the pipe to a reader holds. With the usual 64 KiB launch and the reader wait for each other.
-_PIPE_SIZE = 1 << 20
+_PIPE_BYTES = 1 << 20
 #: Largest number of chunks in one ``writev``; bytes in a queue that are written without waiting for `flush`.
-_CHUNKS = 64
-_JOINED = 1 << 18
+_MAX_CHUNKS = 64
+_JOINED_BYTES = 1 << 18
 #: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.holds`.
 _DROP_FACTOR = 16
 #: Seconds that a job that is done waits for a slow reader before lines are dropped; less than agents have to
 #: end their tasks and to close.
-_DONE_LIMIT = 10.0
+_DONE_TIMEOUT_SECONDS = 10.0
 #: Seconds between two questions of `Writer.finish` whether a signal asks for the end.
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 
 
 class Writer:
@@ -67,7 +67,7 @@ class Writer:
         if self._limit:
             file.add_notice()
         file.add(data, urgent)
-        if not file.blocked and file.size >= _JOINED:
+        if not file.blocked and file.size >= _JOINED_BYTES:
             file.send()
 
     def flush(self) -> None:
@@ -93,7 +93,7 @@ class Writer:
         """
         if ending:
             self._ending_since = self._ending_since or time.monotonic()
-            if failed or time.monotonic() - self._ending_since > _DONE_LIMIT:
+            if failed or time.monotonic() - self._ending_since > _DONE_TIMEOUT_SECONDS:
                 self._limit = self._capacity
         enough = self._capacity // 2 if self._full else self._capacity
         self._full = any(file.size >= enough for file in self._files.values())
@@ -140,7 +140,7 @@ class Writer:
             if not left:
                 return True
             now = time.monotonic()
-            since = min(now - last, 2 * _LOOK)
+            since = min(now - last, 2 * _POLL_SECONDS)
             passed, last = passed + since, now
             idle = 0.0 if left < before else idle + since
             if passed >= total or idle >= self.IDLE or interrupted():
@@ -148,7 +148,7 @@ class Writer:
             poll = select.poll()
             for fd in self.blocked():
                 poll.register(fd, select.POLLOUT)
-            poll.poll(_LOOK * 1000)
+            poll.poll(_POLL_SECONDS * 1000)
 
     def _open(self, fd: int) -> _File:
         try:
@@ -188,8 +188,8 @@ class _File:
                 self._polls = False
                 if stat.S_ISFIFO(mode):
                     self._capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
-                    if self._capacity < _PIPE_SIZE:
-                        self._capacity = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+                    if self._capacity < _PIPE_BYTES:
+                        self._capacity = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         except OSError:  # closed (the first write reports it), a socket, another user's, too many
             pass
 
@@ -231,7 +231,7 @@ class _File:
             while self._queue:
                 slow = self.blocked or self._polls
                 pieces: Sequence[bytes | memoryview]
-                pieces = [self._lines()] if slow else [data for data, _ in islice(self._queue, _CHUNKS)]
+                pieces = [self._lines()] if slow else [data for data, _ in islice(self._queue, _MAX_CHUNKS)]
                 if self._polls and not _is_writable(self.fd):
                     raise BlockingIOError
                 sent = os.writev(self.fd, pieces)

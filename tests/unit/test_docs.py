@@ -10,7 +10,7 @@ from typing import get_args
 
 from launcher.common import events
 from launcher.common.report import Attempt, Failure, Reason, Report, TaskReport, TaskState
-from launcher.output.renderers import Shown
+from launcher.output.renderers import DisplayEvent
 
 TOP = Path(__file__).resolve().parents[2]
 #: Events that are not in ``events.jsonl``: output has its logs, the others are answers within the launcher.
@@ -60,7 +60,7 @@ def test_all_variables_of_launch_are_in_the_page_about_the_environment():
 def test_all_events_are_in_the_page_about_the_environment():
     text = page("environment.md").split("\n## events.jsonl\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) ?\|", text, re.M))
-    assert set(rows) == {kind.__name__ for kind in get_args(Shown)} - NOT_WRITTEN
+    assert set(rows) == {kind.__name__ for kind in get_args(DisplayEvent)} - NOT_WRITTEN
     for name, fields in rows.items():
         described = {*re.findall(r"`(\w+)`", fields), "host", "at", "task", "attempt"}
         assert set(getattr(events, name)._fields) <= described, name

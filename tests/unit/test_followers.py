@@ -13,14 +13,14 @@ import pytest
 from launcher.common.errors import LaunchError
 from launcher.event_loop import EventLoop
 from launcher.launch.followers import Followers
-from launcher.output.run_files import Recent
+from launcher.output.run_files import EventBuffer
 
 
 class Stage:
     """Followers of a job, without its launcher."""
 
     def __init__(self, loop: EventLoop) -> None:
-        self.loop, self.recent = loop, Recent()
+        self.loop, self.recent = loop, EventBuffer()
         self.followers = Followers(loop, self.recent)
         self.peers: list[socket.socket] = []
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.output.hints import HINTS, Facts, Hint, hints
+from launcher.output.hints import HINTS, FailureFacts, Hint, hints
 from launcher.output.tensorflow1_names import NAMES
 
-HERE = Facts(python="/usr/bin/python3")
+HERE = FailureFacts(python="/usr/bin/python3")
 HOST = HERE._replace(elsewhere=True, over_ssh=True, prepare="launch prepare --hosts node1")
 NODE = HOST._replace(over_ssh=False)
-POD = Facts(in_container=True, files="--sync DIR copies a folder into each pod")
+POD = FailureFacts(in_container=True, files="--sync DIR copies a folder into each pod")
 KERAS_2 = HERE._replace(passed=frozenset({"TF_USE_LEGACY_KERAS"}))
 
 NO_MODULE = "ModuleNotFoundError: No module named 'mypackage.part'"
@@ -32,8 +32,8 @@ DUPLICATE = (
 class Cases(NamedTuple):
     """Lines of tasks for a row: some that get its hint, with a part of it, and some that do not."""
 
-    fits: list[tuple[str, Facts, str]]
-    does_not: list[tuple[str, Facts]]
+    fits: list[tuple[str, FailureFacts, str]]
+    does_not: list[tuple[str, FailureFacts]]
 
 
 def variable(name: str, placeholder: str) -> Cases:
@@ -173,7 +173,7 @@ CASES = {
     "module": Cases(
         [
             (NO_MODULE, HERE, "ran with /usr/bin/python3"),
-            (NO_MODULE, Facts(), "ran with the Python that its command names"),
+            (NO_MODULE, FailureFacts(), "ran with the Python that its command names"),
             ("/usr/bin/python3.11: No module named trainer", HERE, "--venv DIR"),
         ],
         [("ImportError: cannot import name 'a' from 'b'", HERE), ("error: No module named x", HERE)],

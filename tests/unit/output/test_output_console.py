@@ -10,8 +10,8 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import Tell
 from launcher.common.report import Failure, Reason
 from launcher.job import RunPaths
-from launcher.output.console import Console, Options
-from launcher.output.renderers import Opening, Shown
+from launcher.output.console import Console, ConsoleOptions
+from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.writer import Writer
 from tests.unit.output.output_samples import placement, report, task_report
 
@@ -26,13 +26,13 @@ class Screen:
         self.paths = [folder / "out", folder / "err"]
         self.fds = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in self.paths]
         self.writer = Writer()
-        chosen = Options(self.fds[0], self.fds[1], **options)  # type: ignore[arg-type]
+        chosen = ConsoleOptions(self.fds[0], self.fds[1], **options)  # type: ignore[arg-type]
         self.console = Console(self.writer, chosen, lambda: self.now)
 
     def begin(self, **hosts: str) -> None:
-        self.console.begin(Opening("mnist", placement(**hosts), RunPaths("/runs/1"), 100.0))
+        self.console.begin(RunInfo("mnist", placement(**hosts), RunPaths("/runs/1"), 100.0))
 
-    def on(self, *events: Shown) -> None:
+    def on(self, *events: DisplayEvent) -> None:
         for event in events:
             self.console.on(event)
 

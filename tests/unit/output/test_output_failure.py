@@ -11,7 +11,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.report import Failure, Reason, Report, TaskState
 from launcher.job import RunPaths
 from launcher.output.failure import failure_report, last_traceback
-from launcher.output.renderers import Place
+from launcher.output.renderers import TaskPlace
 from tests.unit.output.output_samples import failed, report, task_report
 
 W1 = TaskId("worker/1")
@@ -160,7 +160,7 @@ def planned(logged: Logged, host: str = "node1", **fields: object) -> Report:
     return report(failed("worker/1", host=host), failure=FAILURE._replace(hint="", host=host), exit_code=1)
 
 
-def hint(logged: Logged, ended: Report, place: Place | None = None, data: bytes = MISSING) -> str:
+def hint(logged: Logged, ended: Report, place: TaskPlace | None = None, data: bytes = MISSING) -> str:
     """The hints for a task that has printed this."""
     logged.text(ended, data)
     return "\n".join(
@@ -171,7 +171,7 @@ def hint(logged: Logged, ended: Report, place: Place | None = None, data: bytes 
 def test_hints_know_where_a_task_ran(logged: Logged, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", "/lib/of/mine")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    hosts = Place(other_machines=True, over_ssh=True, prepare="launch prepare --hosts node1,localhost")
+    hosts = TaskPlace(other_machines=True, over_ssh=True, prepare="launch prepare --hosts node1,localhost")
     assert "-x PYTHONPATH" in hint(logged, planned(logged), hosts)
     assert "prepare --hosts" in hint(logged, planned(logged, env={"PYTHONPATH": "/there"}), hosts)
     assert "ran with /opt/python3," in hint(logged, planned(logged, "localhost"), hosts)
@@ -195,7 +195,7 @@ def test_a_module_beside_the_program_is_sent_by_sync(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "mine.py").touch()
-    hosts = Place(other_machines=True, over_ssh=True)
+    hosts = TaskPlace(other_machines=True, over_ssh=True)
     ended = planned(logged, argv=["/opt/python3", str(tmp_path / "program" / "train.py")])
     assert "mine is a file or folder here: --sync DIR" in hint(logged, ended, hosts)
     assert "mine is a file" not in hint(logged, ended, hosts._replace(synced=True))
@@ -204,9 +204,9 @@ def test_a_module_beside_the_program_is_sent_by_sync(
 def test_a_program_that_is_missing_gets_a_hint_by_the_reason(logged: Logged):
     text = "worker/1 could not be started on node1: program not found: 'conda' is nowhere along PATH"
     ended = planned(logged)._replace(failure=FAILURE._replace(hint="", host="node1", text=text))
-    place = Place(other_machines=True, over_ssh=True)
+    place = TaskPlace(other_machines=True, over_ssh=True)
     assert "only login shells have conda" in hint(logged, ended, place, b"")
-    assert "the image has no conda" in hint(logged, ended, Place(in_containers=True), b"")
+    assert "the image has no conda" in hint(logged, ended, TaskPlace(in_containers=True), b"")
     assert not hint(logged, ended, data=b"")
 
 

@@ -11,7 +11,7 @@ from launcher.common.events import Tell
 from launcher.common.report import TaskState
 from launcher.job import RunPaths
 from launcher.output import run_files as files_module
-from launcher.output.renderers import Opening
+from launcher.output.renderers import RunInfo
 from launcher.output.run_files import Files, write_json_for_user
 from tests.unit.output.output_samples import moved, placement, report, task_report
 
@@ -34,7 +34,7 @@ def paths(tmp_path) -> RunPaths:
 
 def begun(paths: RunPaths, warnings: list[Tell], resumed: bool = False, **hosts: str) -> Files:
     made = Files(warnings.append, lambda: 5.0, resumed)
-    made.begin(Opening("mnist", placement(**hosts), paths, 100.0))
+    made.begin(RunInfo("mnist", placement(**hosts), paths, 100.0))
     return made
 
 
@@ -108,7 +108,7 @@ def test_another_launcher_begins_an_attempt_in_a_line_of_its_own(paths, warnings
 
 
 def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkeypatch):
-    monkeypatch.setattr(files_module, "_MOST_OPEN", 2)
+    monkeypatch.setattr(files_module, "_MAX_OPEN_FILES", 2)
     files = begun(paths, warnings, node1="worker/0 worker/1 ps/0")
     for data in (b"0\n", b"1\n", b"2\n"):
         for task in (W0, W1, TaskId("ps/0")):
@@ -125,7 +125,7 @@ def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkey
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkeypatch, kind):
     """Opened again because there are many: it is not what it was."""
-    monkeypatch.setattr(files_module, "_MOST_OPEN", 1)
+    monkeypatch.setattr(files_module, "_MAX_OPEN_FILES", 1)
     precious = tmp_path / "precious"
     precious.write_text("precious")
     files = begun(paths, warnings, node1="worker/0 worker/1")

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.common.cluster import TaskId
 from launcher.output.folding import Folding, TaskFolding
-from launcher.output.tensorflow_notices import ABOUT_SERVERS, ABOUT_THE_BUILD, StartUp, last_of_program
+from launcher.output.tensorflow_notices import BUILD_NOTICES, SERVER_NOTICES, StartUp, last_of_program
 
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")
@@ -36,7 +36,7 @@ def fed(fold: TaskFolding, text: str) -> str:
 def test_the_page_has_the_list_of_notices():
     listed = re.findall(r"^```text\n(WARNING: .*?)^```", TASKS_PAGE.read_text(), re.M | re.S)[0].splitlines()
     assert [line for line in listed if not StartUp().is_notice(line.encode())] == []
-    patterns = (*ABOUT_THE_BUILD, *ABOUT_SERVERS)
+    patterns = (*BUILD_NOTICES, *SERVER_NOTICES)
     assert [pattern for pattern in patterns if not any(re.search(pattern, line) for line in listed)] == []
 
 

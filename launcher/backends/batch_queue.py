@@ -17,7 +17,7 @@ from launcher.threads import start
 
 if TYPE_CHECKING:
     from launcher.backends.launch_request import Launch
-    from launcher.runs.run import Batch, Run
+    from launcher.runs.run import BatchJob, Run
 
 #: States of a batch job.
 PENDING = "pending"
@@ -87,7 +87,7 @@ class Queue:
         """
         raise NotImplementedError
 
-    def own(self) -> Batch | None:
+    def own(self) -> BatchJob | None:
         """The batch job in which this process runs; ``None``: it runs in none."""
         return None
 

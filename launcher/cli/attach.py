@@ -60,19 +60,19 @@ def run(args: argparse.Namespace) -> int:
         code = shown_there(found, "attach", "--lines", str(args.lines), found.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT
-        print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
+        print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
     if code is not None:
         return code
     if found.state is RunState.ENDED:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)
-        print(f"launch: {found.job} ended {ago} ago with exit code {report.exit_code}", file=sys.stderr)
+        print(f"launch: {found.name} ended {ago} ago with exit code {report.exit_code}", file=sys.stderr)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
     out = sys.stdout.buffer
     messages = GrowingLog(found.paths.messages, terminal=sys.stdout.isatty())
     for _ in follow(found, lambda: logs_of(found, (), args.lines, True), out, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
-            print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
+            print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
             return LEFT
     report = report_of(found)
     if not os.path.exists(found.paths.messages):  # started without --detach
@@ -87,7 +87,7 @@ def _leaves(run: Run) -> bool:
     Raises:
         LaunchError: the run can't be stopped from here.
     """
-    answer = _answer(run.job) if _can_ask() else "n"
+    answer = _answer(run.name) if _can_ask() else "n"
     if answer == "y" and (withdrawn(run) or relayed(run, *_STOP, run.paths.root, quiet=True) is not None):
         return False
     pidfd = launcher_of(run) if answer == "y" else None

@@ -72,12 +72,12 @@ def completes(action: argparse.Action, names: Callable[[], list[str]]) -> None:
 
 def unfinished_runs() -> list[str]:
     """The names of runs that have no report."""
-    return [run.job for run in all_runs() if run.state is not RunState.ENDED]
+    return [run.name for run in all_runs() if run.state is not RunState.ENDED]
 
 
 def runs_and_tasks() -> list[str]:
     """The names of all runs, and of the tasks of the newest."""
-    return [*(run.job for run in all_runs()), *newest_tasks()]
+    return [*(run.name for run in all_runs()), *newest_tasks()]
 
 
 def newest_tasks() -> list[str]:

@@ -21,7 +21,7 @@ from launcher.config.values import option, whole
 from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, tail
 from launcher.output.table import verdict
-from launcher.runs.client import Events
+from launcher.runs.client import EventStream
 from launcher.runs.run import Run, RunState, all_runs, find, selected, tasks
 
 SUMMARY = "print the output of the tasks of a run"
@@ -75,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
         out.flush()
     chosen = selected(known, names) if (known := tasks(found)) else []
     if not chosen:
-        print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
+        print(f"launch: no task of {found.name} was started, so it has no logs", file=sys.stderr)
     elif removed := [task for task in chosen if not os.path.lexists(found.paths.log(task))]:
         text = f"the logs of {join_names(removed)} in {found.paths.logs} were removed"
         print(f"launch: {escape_controls(text)}", file=sys.stderr)
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
-        print(f"launch: {join_names(chosen)} printed nothing in {found.job}", file=sys.stderr)
+        print(f"launch: {join_names(chosen)} printed nothing in {found.name}", file=sys.stderr)
     if not args.follow:
         return 0
     report = report_of(found)
@@ -145,7 +145,7 @@ class News:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._events: Events | None = None
+        self._events: EventStream | None = None
         self._retry_at = self._look_until = 0.0
 
     @property
@@ -162,7 +162,7 @@ class News:
                 return True
             self._retry_at = now + _RETRY
             with suppress(ConnectionError, LaunchError):  # it copies files, or is suspended
-                self._events = Events(self._run, output=True, seconds=_ANSWER_SECONDS)
+                self._events = EventStream(self._run, output=True, seconds=_ANSWER_SECONDS)
             return True
         if self._events.wait(_PERIOD):
             self._look_until = now + _SETTLE
@@ -181,9 +181,9 @@ def report_of(run: Run) -> Report:
     try:
         return report_from_json(run.report())
     except (ProtocolError, ValueError) as error:
-        queued = states([run]).get(run.job)
+        queued = states([run]).get(run.name)
         why = "its launcher died" if queued is None else escape_controls(queued.text)
-        raise LaunchError(f"{run.job} has ended without a report: {why}") from error
+        raise LaunchError(f"{run.name} has ended without a report: {why}") from error
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:

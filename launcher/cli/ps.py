@@ -24,8 +24,8 @@ from launcher.output.jsonl import record_as_dict
 from launcher.output.logs import last_lines
 from launcher.output.table import result_table
 from launcher.output.tensorflow_notices import last_of_program
-from launcher.runs.client import Events, Snapshot, snapshot
-from launcher.runs.orphans import sweep_died
+from launcher.runs.client import EventStream, RunSnapshot, snapshot
+from launcher.runs.orphans import kill_leftovers
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"
@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
             return code
         return _watch(found, args.json) if args.watch else _print_tasks(found, args.json)
     runs = all_runs()
-    swept = sweep_died(runs)
+    swept = kill_leftovers(runs)
     if swept.text:
         print(f"launch: {swept.text}", file=sys.stderr)
     runs.reverse()
     queued = states([run for run in runs if run.state is not RunState.ENDED])
-    looked = [(run, run.state, queued.get(run.job)) for run in runs]
+    looked = [(run, run.state, queued.get(run.name)) for run in runs]
     records = [_record(*each) for each in looked if args.all or _goes_on(*each[1:])]
     if args.json:
         print(json.dumps(records, indent=2))
@@ -111,7 +111,7 @@ def _watch(run: Run, as_json: bool) -> int:
     redraws, clear = sys.stdout.isatty() and not as_json, "\x1b[H\x1b[J"
     while run.state is RunState.RUNNING:
         try:
-            with Events(run) as events:
+            with EventStream(run) as events:
                 _redraw(run, events, clear) if redraws else _print_moves(events, as_json)
         except ConnectionError:  # it prepares the start of the tasks, or copies files
             time.sleep(_PAUSE)
@@ -119,7 +119,7 @@ def _watch(run: Run, as_json: bool) -> int:
     return 0 if as_json else _print_tasks(run, False)
 
 
-def _redraw(run: Run, events: Events, clear: str) -> None:
+def _redraw(run: Run, events: EventStream, clear: str) -> None:
     """Draw the table, and again when the state of a task has changed."""
     while True:
         while events.wait(0.0):
@@ -129,14 +129,14 @@ def _redraw(run: Run, events: Events, clear: str) -> None:
         began = time.monotonic()
         print(clear, end="")
         _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
-        print(f"{run.job} runs; Ctrl-C ends only this table", end="", flush=True)
+        print(f"{run.name} runs; Ctrl-C ends only this table", end="", flush=True)
         took = time.monotonic() - began
         while not events.ended and not any(event["event"] == "TaskMoved" for event in events.wait()):
             continue
         time.sleep(max(_PAUSE, _TIMES * took))
 
 
-def _print_moves(events: Events, as_json: bool) -> None:
+def _print_moves(events: EventStream, as_json: bool) -> None:
     while not events.ended:
         for event in events.wait():
             if event["event"] == "TaskMoved":
@@ -175,7 +175,7 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
     return 0
 
 
-def _task_record(run: Run, now: Snapshot, task: Mapping[str, Any]) -> dict[str, Any]:
+def _task_record(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """A task, as ``--json`` prints it: the fields of the report and more."""
     last = last_of_program(last_lines(run.paths.root, task["task"], size=_LAST))
     memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
@@ -203,7 +203,7 @@ def _record(run: Run, state: RunState, queued: Queued | None) -> dict[str, Any]:
     tasks = tasks_of(plan)
     pid = owner.pid if owner and state is RunState.RUNNING else None
     return {
-        "run": run.job,
+        "run": run.name,
         "state": state.value if queued is None else _OF_QUEUE[queued.state],
         "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),

@@ -55,7 +55,7 @@ def going() -> list[Run]:
     return [
         run
         for run in runs
-        if run.state is RunState.RUNNING or (run.job in known and known[run.job].state != OVER)
+        if run.state is RunState.RUNNING or (run.name in known and known[run.name].state != OVER)
     ]
 
 
@@ -80,13 +80,13 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return None
-    now = queue.look([run]).get(run.job)
+    now = queue.look([run]).get(run.name)
     if now is None:
         return None
     if now.state != RUNNING:
-        raise LaunchError(f"{run.job}: {escape_controls(now.text)}")
+        raise LaunchError(f"{run.name}: {escape_controls(now.text)}")
     if not run.batch.node:
-        raise LaunchError(f"{run.job}: {escape_controls(now.text)}, and its launcher has not begun yet")
+        raise LaunchError(f"{run.name}: {escape_controls(now.text)}, and its launcher has not begun yet")
     return queue.run_there(run, words, quiet)
 
 
@@ -117,9 +117,9 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     found = states([run])  # it fetches the files
     if run.state is RunState.ENDED:
         return exit_code_of(run.report())
-    now = found.get(run.job)
+    now = found.get(run.name)
     why = "the cluster does not answer" if now is None else escape_controls(now.text)
-    raise LaunchError(f"{run.job} is not shown any more: {why}")
+    raise LaunchError(f"{run.name} is not shown any more: {why}")
 
 
 def withdrawn(run: Run) -> str:
@@ -131,15 +131,15 @@ def withdrawn(run: Run) -> str:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return ""
-    now = queue.look([run]).get(run.job)
+    now = queue.look([run]).get(run.name)
     if now is None:
         return ""
     if now.state == OVER:
-        return f"{run.job} had already ended: {escape_controls(now.text)}"
+        return f"{run.name} had already ended: {escape_controls(now.text)}"
     if now.state == RUNNING and run.batch.node:
         return ""
     queue.withdraw(run)
-    return f"{run.job} is withdrawn: {escape_controls(now.text.partition(':')[0])}"
+    return f"{run.name} is withdrawn: {escape_controls(now.text.partition(':')[0])}"
 
 
 class Watch:
@@ -163,7 +163,7 @@ class Watch:
         if now < self._next:
             return False
         self._next = now + (_SOON if state is RunState.ENDED else _PERIOD)
-        queued = states([self._run]).get(self._run.job)
+        queued = states([self._run]).get(self._run.name)
         if queued is not None and queued.state == PENDING and queued.text != self._shown:
             self._shown = queued.text
             print_notice(escape_controls(queued.text))

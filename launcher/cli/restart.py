@@ -13,7 +13,7 @@ from launcher.common.errors import LaunchError
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names
 from launcher.config.values import duration, option
-from launcher.runs.client import Events, ask, snapshot
+from launcher.runs.client import EventStream, ask, snapshot
 from launcher.runs.run import Run, find, selected
 
 SUMMARY = "stop tasks of a running job, and start them again"
@@ -54,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
     before = {task.task: task.attempt for task in snapshot(found).report.tasks}
     tasks = selected(before, args.tasks)
     try:
-        with Events(found) as events:
+        with EventStream(found) as events:
             ask(found, {"request": "restart", "tasks": args.tasks})
             return _wait(found, events, {task: before[task] for task in tasks}, args.timeout)
     except ConnectionError as error:
-        raise LaunchError(f"{found.job} has ended") from error
+        raise LaunchError(f"{found.name} has ended") from error
 
 
-def _wait(run: Run, events: Events, left: dict[TaskId, int], seconds: float) -> int:
+def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float) -> int:
     """Wait until later attempts of the tasks run.
 
     Args:
@@ -93,6 +93,6 @@ def _wait(run: Run, events: Events, left: dict[TaskId, int], seconds: float) -> 
                 elif TaskState(moved["state"]).is_over:
                     raise LaunchError(f"{task} could not be started again: {moved['detail']}")
         if left and events.ended:
-            text = f"{run.job} ended with exit code {snapshot(run).report.exit_code}"
+            text = f"{run.name} ended with exit code {snapshot(run).report.exit_code}"
             raise LaunchError(f"{text} before {join_names([*left])} started again")
     return 0

@@ -16,7 +16,7 @@ from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, join_names
 from launcher.config.values import duration, option
 from launcher.job import STOP_NOW_MARK
-from launcher.runs.orphans import sweep_died
+from launcher.runs.orphans import kill_leftovers
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
 from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
 
@@ -111,14 +111,14 @@ def _await_report(run: Run, code: int, args: argparse.Namespace, seconds: float)
     waiting, watch = Waiting(), Watch(run)
     while run.state is not RunState.ENDED:
         if code not in (0, _TIMED_OUT) and waiting.seconds >= _AGENTS_LIMIT:
-            raise LaunchError(f"the launcher of {run.job} could not be asked to stop ({code})")
+            raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
-            print(f"launch: {run.job} has not ended within {args.timeout:g}s", file=sys.stderr)
+            print(f"launch: {run.name} has not ended within {args.timeout:g}s", file=sys.stderr)
             return _TIMED_OUT
         if watch.over():
             break
         time.sleep(_LOOK)
-    print(f"{run.job} {_end(run, 'ended')}")
+    print(f"{run.name} {_end(run, 'ended')}")
     return 0
 
 
@@ -130,13 +130,13 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
-        raise LaunchError(f"the launcher of {run.job} died; {text}")
-    swept = sweep_died([run], 0.0 if args.now else min(_AGENTS_LIMIT, args.timeout))
+        raise LaunchError(f"the launcher of {run.name} died; {text}")
+    swept = kill_leftovers([run], 0.0 if args.now else min(_AGENTS_LIMIT, args.timeout))
     if swept.left:
         raise LaunchError(swept.text)
     if swept.text:
         print(f"launch: {swept.text}", file=sys.stderr)
-    print(f"{run.job} {_end(run, 'had already ended')}")
+    print(f"{run.name} {_end(run, 'had already ended')}")
     return 0
 
 
@@ -158,13 +158,13 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
             wait = _LOOK
         send_sigterm(pidfd)
     if not _ended(pidfd, _NOTICE_AFTER, deadline):
-        names = join_names(remaining(run)) or f"the launcher of {run.job}"
+        names = join_names(remaining(run)) or f"the launcher of {run.name}"
         print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
     if not _ended(pidfd, args.timeout, deadline):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
-        print(f"launch: {run.job} has not ended within {args.timeout:g}s{advice}", file=sys.stderr)
+        print(f"launch: {run.name} has not ended within {args.timeout:g}s{advice}", file=sys.stderr)
         return _TIMED_OUT
-    print(f"{run.job} {_end(run, 'ended')}")
+    print(f"{run.name} {_end(run, 'ended')}")
     return 0
 
 

@@ -32,8 +32,8 @@ from launcher.launch.reports import Unstarted
 from launcher.launch.run import check_programs_here, launch_of, new_job_id, run_job
 from launcher.output.logs import GrowingLog
 from launcher.output.renderers import DisplayEvent, RunInfo
-from launcher.runs.folder import batched, create, discard
-from launcher.runs.run import Batch, Run, load
+from launcher.runs.folder import create, discard, with_batch_job
+from launcher.runs.run import BatchJob, Run, load
 
 #: Seconds between two looks at the launcher's messages.
 _PERIOD = 0.05
@@ -165,11 +165,11 @@ def _submit(options: Options, queue: Queue) -> int:
     if options.transport.shares_files:
         check_programs_here(options)
     parcel = _parcel(options)
-    paths = create(options.run_dir, new_job_id(), (), Batch(options.transport_name))
+    paths = create(options.run_dir, new_job_id(), (), BatchJob(options.transport_name))
     run = load(paths.root)
     assert run is not None
     unstarted = Unstarted(options)
-    unstarted.run_name, unstarted.paths = run.job, run.paths
+    unstarted.run_name, unstarted.paths = run.name, run.paths
     try:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
@@ -188,9 +188,9 @@ def _submit(options: Options, queue: Queue) -> int:
         _leave(run, unstarted, ended)
         return submitted.code
     if submitted.code is None:
-        print_notice(f"{submitted.text}; launch attach {run.job} shows it")
+        print_notice(f"{submitted.text}; launch attach {run.name} shows it")
     if not submitted.code:
-        print(run.job)
+        print(run.name)
     return submitted.code or 0
 
 
@@ -202,7 +202,7 @@ def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
     with suppress(OSError, LaunchError):  # a full disk
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
-        batched(run, None)  # so that no queue is asked about it
+        with_batch_job(run, None)  # so that no queue is asked about it
     unstarted.write_report(error)
 
 

@@ -156,7 +156,7 @@ def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[st
     """
     usual = backends.default()
     return Launch(
-        options.submitted.job if options.submitted else "dry-run" if options.dry_run else new_job_id(),
+        options.submitted.name if options.submitted else "dry-run" if options.dry_run else new_job_id(),
         options.job,
         options.hosts,
         options.hosts_named,
@@ -388,12 +388,12 @@ def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
     Raises:
         JobError: it is in use. If a job file names it, each run of the file uses the same folder.
     """
-    from launcher.runs.folder import create, take
+    from launcher.runs.folder import adopt_run, create
 
     queue = options.transport.queue()
     batch = None if queue is None else queue.own()
     if options.submitted is not None:
-        return take(options.submitted, agents, batch)
+        return adopt_run(options.submitted, agents, batch)
     try:
         return create(options.run_dir, job, agents, batch)
     except JobError as error:
@@ -411,9 +411,9 @@ def _sweep(job: str) -> str:
     runs = unfinished(job)
     if not runs:
         return ""
-    from launcher.runs.orphans import sweep_died
+    from launcher.runs.orphans import kill_leftovers
 
-    return sweep_died(runs).text
+    return kill_leftovers(runs).text
 
 
 def _announcement(job: str, placement: Placement) -> str:

@@ -19,12 +19,12 @@ from launcher.common.trusted_io import PACKET_BYTES, connect_unix, control_addre
 from launcher.runs.run import Run, RunState
 
 #: Seconds for the launcher to answer; to open its socket, or to write its report; between two tries.
-_ANSWER_SECONDS = 10.0
-_PATIENCE = 2.0
-_LOOK = 0.05
+_ANSWER_TIMEOUT_SECONDS = 10.0
+_APPEARANCE_TIMEOUT_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 
 
-class Snapshot(Record):
+class RunSnapshot(Record):
     """The tasks of a run, as they are now or were at its end."""
 
     report: Report
@@ -36,7 +36,7 @@ class Snapshot(Record):
     restarting: Collection[str] = ()
 
 
-def snapshot(run: Run, measure: bool = False) -> Snapshot:
+def snapshot(run: Run, measure: bool = False) -> RunSnapshot:
     """The tasks of a run now; of one that has ended those of its report.
 
     Args:
@@ -47,22 +47,22 @@ def snapshot(run: Run, measure: bool = False) -> Snapshot:
         LaunchError: its launcher can't be asked.
     """
     run.check_trusted()
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
     while True:
         late = time.monotonic() > deadline
         try:
             if report := run.report():
-                return Snapshot(report_from_json(report), {}, False, True)
+                return RunSnapshot(report_from_json(report), {}, False, True)
             with suppress(ConnectionError):
                 answer = ask(run, {"request": "tasks", "measure": measure})
                 now = report_from_json(answer["report"])
                 waiting = frozenset(map(str, answer.get("restarting", ())))
-                return Snapshot(now, answer["memory"], bool(answer["measuring"]), False, waiting)
+                return RunSnapshot(now, answer["memory"], bool(answer["measuring"]), False, waiting)
         except (LookupError, TypeError, ValueError, ProtocolError) as error:
-            raise LaunchError(f"{run.job} has a report of another version of launch: {error!r}") from error
+            raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error
         if late or run.state not in (RunState.RUNNING, RunState.ENDED):
             raise LaunchError(_unreachable(run))
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
 
 
 def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,10 +73,10 @@ def ask(run: Run, request: Mapping[str, Any]) -> Mapping[str, Any]:
         LaunchError: it refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-        return _ask(peer, run, request, _ANSWER_SECONDS)
+        return _ask(peer, run, request, _ANSWER_TIMEOUT_SECONDS)
 
 
-class Events:
+class EventStream:
     """The events of a run that come from now on; a context.
 
     Args:
@@ -88,7 +88,7 @@ class Events:
         ConnectionError, LaunchError: as `ask`.
     """
 
-    def __init__(self, run: Run, output: bool = False, seconds: float = _ANSWER_SECONDS) -> None:
+    def __init__(self, run: Run, output: bool = False, seconds: float = _ANSWER_TIMEOUT_SECONDS) -> None:
         self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         #: No more come: the job ends, its launcher was killed, or we were too slow.
         self.ended = False
@@ -99,7 +99,7 @@ class Events:
             self._peer.close()
             raise
 
-    def __enter__(self) -> Events:
+    def __enter__(self) -> EventStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,19 +128,19 @@ class Events:
 def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
     connected = False
     try:
-        connect_unix(peer, control_address(run.job), seconds)
+        connect_unix(peer, control_address(run.name), seconds)
         connected = True
         pid, uid = process_and_user(peer)
         if not run.is_ours or run.owner is None or (pid, uid) != (run.owner.pid, os.geteuid()):
             text = f"its socket belongs to process {pid} of user {uid}"
-            raise LaunchError(f"can't ask the launcher of {run.job}: {text}")
+            raise LaunchError(f"can't ask the launcher of {run.name}: {text}")
         peer.send(json.dumps(request).encode())
         _, files, _, _ = socket.recv_fds(peer, PACKET_BYTES, 1)
     except TimeoutError as error:
         why = "does not answer; is it suspended?"
         if not connected:
             why = "accepts no connections, and their queue is full; is it suspended?"
-        text = f"the launcher of {run.job} {why} (`launch stop` wakes it)"
+        text = f"the launcher of {run.name} {why} (`launch stop` wakes it)"
         raise LaunchError(text) from error
     if not files:
         raise ConnectionResetError
@@ -148,7 +148,7 @@ def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: flo
         file.seek(0)
         answer: Mapping[str, Any] = json.load(file)
     if "error" in answer:
-        raise LaunchError(f"{run.job}: {escape_controls(answer['error'])}")
+        raise LaunchError(f"{run.name}: {escape_controls(answer['error'])}")
     return answer
 
 
@@ -160,5 +160,5 @@ def _unreachable(run: Run) -> str:
     """
     run.check_seen()
     if run.state is RunState.RUNNING:
-        return f"no task of {run.job} runs now: its launcher prepares their start, or copies files"
-    return f"the launcher of {run.job} died and left no report; `launch logs {run.job}` has the output"
+        return f"no task of {run.name} runs now: its launcher prepares their start, or copies files"
+    return f"the launcher of {run.name} died and left no report; `launch logs {run.name}` has the output"

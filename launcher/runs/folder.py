@@ -14,31 +14,33 @@ from launcher.common.errors import Fault, JobError, LaunchError
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import AGENTS, Batch, Run, RunState, load, read_record, runs_folder
+from launcher.runs.run import AGENTS_FIELD, BatchJob, Run, RunState, load, read_record, runs_folder
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
 #: removes the oldest ones that are over, at most the third number.
-KEPT_RUNS = 200
-_SLACK = 20
-MOST_REMOVED = 20
+MAX_KEPT_RUNS = 200
+_PRUNE_SLACK = 20
+MAX_REMOVED = 20
 #: Folders in each other of a ``--run-dir``; they are made one by one.
-_DEEPEST = 200
+_MAX_DEPTH = 200
 #: Number of the newest runs that a launch checks for dead launchers.
-_CHECKED_RUNS = 20
+_MAX_CHECKED_RUNS = 20
 #: Seconds after which a run of another machine without a report may be removed.
-_UNKNOWN = 30 * 24 * 3600.0
+_UNKNOWN_AGE_SECONDS = 30 * 24 * 3600.0
 #: The name of a run: the time in UTC and letters.
-_JOB_ID = r"\d{8}-\d{6}-[0-9a-z]+"
+_RUN_NAME_PATTERN = r"\d{8}-\d{6}-[0-9a-z]+"
 
 
-def create(run_dir: str | None, job: str, agents: Sequence[int] = (), batch: Batch | None = None) -> RunPaths:
+def create(
+    run_dir: str | None, run_name: str, agents: Sequence[int] = (), batch: BatchJob | None = None
+) -> RunPaths:
     """Make the folder of a new run, owned by this process.
 
     From now on only this user can read and write what this process creates.
 
     Args:
         run_dir: a new or an empty folder; ``None``: a folder below the state folder.
-        job: the run's name.
+        run_name: the run's name.
         agents: the numbers of its agents on this machine.
         batch: the job of a cluster's queue. Without a number, its launcher has not begun yet.
 
@@ -47,13 +49,13 @@ def create(run_dir: str | None, job: str, agents: Sequence[int] = (), batch: Bat
         LaunchError: it can't be made (full disk, no permission).
     """
     os.umask(os.umask(0o077) & 0o077)
-    if run_dir is not None and run_dir.count("/") > _DEEPEST:
-        raise JobError([Fault("--run-dir", f"more than {_DEEPEST} folders in each other")])
-    paths = RunPaths(f"{runs_folder()}/{job}" if run_dir is None else os.path.abspath(run_dir))
+    if run_dir is not None and run_dir.count("/") > _MAX_DEPTH:
+        raise JobError([Fault("--run-dir", f"more than {_MAX_DEPTH} folders in each other")])
+    paths = RunPaths(f"{runs_folder()}/{run_name}" if run_dir is None else os.path.abspath(run_dir))
     made = _make(paths.root)
     try:
         os.mkdir(paths.logs, 0o700)
-        _own(paths, job, agents, batch)
+        _own(paths, run_name, agents, batch)
     except FileExistsError as error:  # another launch has made it since
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
@@ -61,11 +63,11 @@ def create(run_dir: str | None, job: str, agents: Sequence[int] = (), batch: Bat
             with contextlib.suppress(OSError):
                 _remove(paths.root)
         raise _cannot_make(paths.root, error) from error
-    _register_and_prune(paths.root, job)
+    _register_and_prune(paths.root, run_name)
     return paths
 
 
-def take(run: Run, agents: Sequence[int], batch: Batch | None) -> RunPaths:
+def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPaths:
     """Let this process own a run whose folder is there: a cluster's queue starts its launcher.
 
     Args:
@@ -82,24 +84,24 @@ def take(run: Run, agents: Sequence[int], batch: Batch | None) -> RunPaths:
             os.replace(run.paths.report, run.paths.earlier)
         with contextlib.suppress(FileNotFoundError):  # it was for the launcher before this one
             os.unlink(run.paths.stop_asked)
-        _own(run.paths, run.job, agents, batch)
+        _own(run.paths, run.name, agents, batch)
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error
     return run.paths
 
 
-def _own(paths: RunPaths, job: str, agents: Sequence[int], batch: Batch | None) -> None:
+def _own(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
     """Write the record of a run."""
     owner = this_process()._asdict() if batch is None or batch.number else {}
-    record = {"schema": 1, "job": job, "started_at": time.time(), **owner}
+    record = {"schema": 1, "job": run_name, "started_at": time.time(), **owner}
     if agents:
-        record[AGENTS] = agents
+        record[AGENTS_FIELD] = agents
     if batch is not None:
         record["batch"] = list(batch)
     write_json(paths.owner, record)
 
 
-def batched(run: Run, batch: Batch | None) -> Run:
+def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
     """Write the batch job into the record of a run whose launcher is elsewhere and does not write it.
 
     Args:
@@ -125,20 +127,20 @@ def batched(run: Run, batch: Batch | None) -> Run:
 def discard(run: Run) -> None:
     """Remove the folder of a run that was not started."""
     with contextlib.suppress(OSError, LaunchError):
-        link = f"{runs_folder()}/{run.job}"
+        link = f"{runs_folder()}/{run.name}"
         if os.path.islink(link):
             os.unlink(link)
         _remove(run.paths.root)
 
 
-def unfinished(job: str) -> list[Run]:
+def unfinished(run_name: str) -> list[Run]:
     """The newest other runs that have agents and no report: they run, or their launchers died."""
     try:
         folder = runs_folder()
-        names = sorted(os.listdir(folder))[-_CHECKED_RUNS:]
+        names = sorted(os.listdir(folder))[-_MAX_CHECKED_RUNS:]
     except (OSError, LaunchError):
         return []
-    others = [f"{folder}/{name}" for name in names if name != job]
+    others = [f"{folder}/{name}" for name in names if name != run_name]
     runs = [load(path) for path in others if not os.path.exists(RunPaths(path).report)]
     return [run for run in runs if run is not None and run.agents]
 
@@ -164,16 +166,16 @@ def _make(root: str) -> bool:
     return False
 
 
-def _register_and_prune(root: str, job: str) -> None:
+def _register_and_prune(root: str, run_name: str) -> None:
     """Link a run that lies elsewhere, so that ``launch ps`` finds it; remove old runs. Ignores errors."""
     with contextlib.suppress(OSError, LaunchError):
         folder = runs_folder()
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        if root != f"{folder}/{job}":
-            os.symlink(root, f"{folder}/{job}")
+        if root != f"{folder}/{run_name}":
+            os.symlink(root, f"{folder}/{run_name}")
         names = os.listdir(folder)
-        if len(names) > KEPT_RUNS + _SLACK:
-            prune(folder, names, KEPT_RUNS)
+        if len(names) > MAX_KEPT_RUNS + _PRUNE_SLACK:
+            prune(folder, names, MAX_KEPT_RUNS)
 
 
 def prune(folder: str, names: Sequence[str], keep: int) -> None:
@@ -186,8 +188,8 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
         names: its entries; the names of runs sort by time.
         keep: the number of runs that stay.
     """
-    runs = sorted(name for name in names if re.fullmatch(_JOB_ID, name))
-    for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MOST_REMOVED]]:
+    runs = sorted(name for name in names if re.fullmatch(_RUN_NAME_PATTERN, name))
+    for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MAX_REMOVED]]:
         with contextlib.suppress(OSError):
             if _is_over(path):
                 os.unlink(path) if os.path.islink(path) else _remove(path)
@@ -205,7 +207,7 @@ def _is_over(path: str) -> bool:
         if state is not RunState.ELSEWHERE:
             return state is not RunState.RUNNING
         newest = max(newest, _last_written(run.paths))
-    return newest < time.time() - _UNKNOWN
+    return newest < time.time() - _UNKNOWN_AGE_SECONDS
 
 
 def _last_written(paths: RunPaths) -> float:

@@ -12,11 +12,11 @@ from launcher.common.record import Record
 from launcher.runs.run import Run, RunState, forget_agents
 
 #: Seconds for killed processes to end.
-_KILL_LIMIT = 5.0
+_KILL_TIMEOUT_SECONDS = 5.0
 #: Seconds between two looks at the processes.
-_LOOK = 0.02
+_POLL_SECONDS = 0.02
 #: States of a suspended process.
-_SUSPENDED = "Tt"
+_SUSPENDED_STATES = "Tt"
 
 
 class Swept(Record):
@@ -28,7 +28,7 @@ class Swept(Record):
     left: bool = False
 
 
-def sweep_died(runs: Iterable[Run], seconds: float | None = None) -> Swept:
+def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
     """Kill the agents and tasks that these runs left here, if their launchers died.
 
     Records of other users are ignored.
@@ -50,22 +50,22 @@ def _sweep(run: Run, seconds: float | None) -> Swept:
     while ending := [
         process
         for process in _processes(run)
-        if process.state not in _SUSPENDED and tag_of(process.pid) in agents
+        if process.state not in _SUSPENDED_STATES and tag_of(process.pid) in agents
     ]:
         if time.monotonic() >= until:
             break
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     if ending and seconds is None:
-        return Swept(f"the launcher of job {run.job} died; its agent is stopping its tasks here", left=True)
+        return Swept(f"the launcher of job {run.name} died; its agent is stopping its tasks here", left=True)
     found = _processes(run)
-    left = kill_all(lambda: _processes(run), _KILL_LIMIT)
+    left = kill_all(lambda: _processes(run), _KILL_TIMEOUT_SECONDS)
     if not left:
         forget_agents(run)
     if not found:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"
     but = f", but SIGKILL did not stop pid {', '.join(map(str, left))}" if left else ""
-    return Swept(f"the launcher of job {run.job} died and left {many} here: killed{but}", bool(left))
+    return Swept(f"the launcher of job {run.name} died and left {many} here: killed{but}", bool(left))
 
 
 def _processes(run: Run) -> list[Process]:

@@ -22,14 +22,14 @@ from launcher.job import RunPaths
 from launcher.output.run_files import write_json
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
-AGENTS = "agents"
+AGENTS_FIELD = "agents"
 #: Largest size of a ``launcher.json``, in bytes.
-_RECORD_SIZE = 64 * 1024
+_MAX_RECORD_BYTES = 64 * 1024
 #: Largest size of a plan or a report, in bytes: enough for ten thousand tasks.
-_LARGEST = 1 << 30
+_MAX_JSON_BYTES = 1 << 30
 #: Latest start of a run, in seconds since the epoch; a later one in a file is wrong.
-_LAST_START = 1e11
-_OVER = {state.value for state in TaskState if state.is_over}
+_MAX_START_TIME = 1e11
+_OVER_STATES = {state.value for state in TaskState if state.is_over}
 #: The newest run.
 LATEST = "latest"
 
@@ -43,7 +43,7 @@ class RunState(enum.Enum):
     ELSEWHERE = "elsewhere"  #: its launcher may run on another machine or in a queue, and there is no report
 
 
-class Batch(Record):
+class BatchJob(Record):
     """The job of a cluster's queue in which the launcher of a run is, or from which it will be started."""
 
     #: The transport of the cluster.
@@ -59,7 +59,7 @@ class Batch(Record):
 class Run(Record):
     """One run: its name, its files, and its launcher (``None`` if there is no record of it)."""
 
-    job: str
+    name: str
     paths: RunPaths
     owner: ProcessIdentity | None
     #: Seconds since the epoch; 0: unknown.
@@ -69,7 +69,7 @@ class Run(Record):
     #: User id of the owner of its ``launcher.json``.
     written_by: int = -1
     #: Whether and where a cluster's queue starts its launcher; ``None``: it does not.
-    batch: Batch | None = None
+    batch: BatchJob | None = None
 
     @property
     def state(self) -> RunState:
@@ -97,7 +97,7 @@ class Run(Record):
         """
         if self.state is not RunState.ELSEWHERE:
             return
-        text = f"the launcher of {self.job} was started on {self.machine}, and may still run there"
+        text = f"the launcher of {self.name} was started on {self.machine}, and may still run there"
         if self.machine.startswith("another "):
             text += " (a machine or container with the name of this one, or this one before it was restarted)"
         raise LaunchError(f"{text}: use this command there")
@@ -117,7 +117,7 @@ class Run(Record):
         if owner is None or self.is_ours or not is_alive(owner) or self.written_by == user_of(owner.pid):
             return
         raise LaunchError(
-            f"{self.job}: its record {self.paths.owner!r} belongs to user {self.written_by} and names "
+            f"{self.name}: its record {self.paths.owner!r} belongs to user {self.written_by} and names "
             f"process {owner.pid} of another user; if that is its launcher, stop it with kill"
         )
 
@@ -154,8 +154,8 @@ def all_runs() -> list[Run]:
     except OSError:
         return []
     # A link of an earlier run may lead to a --run-dir that a later run has used.
-    runs = [run for name in names if (run := load(f"{folder}/{name}")) is not None and run.job == name]
-    return sorted(runs, key=lambda run: (run.started_at, run.job))
+    runs = [run for name in names if (run := load(f"{folder}/{name}")) is not None and run.name == name]
+    return sorted(runs, key=lambda run: (run.started_at, run.name))
 
 
 def running() -> list[Run]:
@@ -185,11 +185,11 @@ def find(text: str | None = None) -> Run:
             return runs[-1]
         expected = "expected one started before, or the path of its folder"
         raise InputError([Fault("", "there are no runs", expected)])
-    found = [run for run in runs if run.job == text] or [
-        run for run in runs if run.job.startswith(str(text)) or run.job.endswith(f"-{text}")
+    found = [run for run in runs if run.name == text] or [
+        run for run in runs if run.name.startswith(str(text)) or run.name.endswith(f"-{text}")
     ]
     if not found:
-        names = ", ".join(run.job for run in running()[-5:])
+        names = ", ".join(run.name for run in running()[-5:])
         known = f"running: {names or 'none'} (`launch ps --all` lists all)"
         raise InputError([Fault("RUN", f"no run {text!r}", known)])
     if len(found) > 1:
@@ -204,12 +204,14 @@ def load(path: str) -> Run | None:
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
         return None
-    job, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS)
+    run_name, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS_FIELD)
     return Run(
-        escape_controls(job if isinstance(job, str) else os.path.basename(paths.root)),
+        escape_controls(run_name if isinstance(run_name, str) else os.path.basename(paths.root)),
         paths,
         _owner(record),
-        float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _LAST_START else 0.0,
+        float(started_at)
+        if isinstance(started_at, (int, float)) and 0 <= started_at < _MAX_START_TIME
+        else 0.0,
         tuple(number for number in agents if type(number) is int) if isinstance(agents, list) else (),
         written_by,
         _batch(record.get("batch")),
@@ -218,7 +220,7 @@ def load(path: str) -> Run | None:
 
 def forget_agents(run: Run) -> None:
     """Remove the agents from the record of a run, when none of their processes is left."""
-    record = {name: value for name, value in read_record(run.paths)[0].items() if name != AGENTS}
+    record = {name: value for name, value in read_record(run.paths)[0].items() if name != AGENTS_FIELD}
     with suppress(OSError):  # a later launch then looks for processes again
         write_json(run.paths.owner, record)
 
@@ -247,7 +249,7 @@ def command_of(plan: Mapping[str, Any]) -> list[str]:
 
 def listing(runs: Sequence[Run]) -> str:
     """The five newest of these runs: a line for each with its name, age and command."""
-    ages = [f"{run.job}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
+    ages = [f"{run.name}, started {duration(time.time() - run.started_at)} ago" for run in runs[-5:]]
     commands = [shlex.join(command_of(run.plan())) for run in runs[-5:]]
     return "".join(f"\n  {age}: {command}" for age, command in zip(ages, commands, strict=True))
 
@@ -298,14 +300,14 @@ def remaining(run: Run) -> list[TaskId]:
     with suppress(OSError), open_regular(run.paths.events) as file:
         lines = iter(lambda: file.readline(MAX_FILE_BYTES), b"")
         for event in (_object(line) or {} for line in lines if b"TaskMoved" in line):
-            over[event.get("task")] = event.get("state") in _OVER
+            over[event.get("task")] = event.get("state") in _OVER_STATES
     return [task for task in tasks(run) if not over.get(task)]
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:
     """The object in a JSON file of a run; ``None``: there is none."""
     try:
-        return _object(read_regular(path, _LARGEST))
+        return _object(read_regular(path, _MAX_JSON_BYTES))
     except OSError:
         return None
 
@@ -317,7 +319,7 @@ def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
     """
     try:
         with open_regular(paths.owner, links=False) as file:
-            return _object(read_most(file, _RECORD_SIZE)) or {}, os.fstat(file.fileno()).st_uid
+            return _object(read_most(file, _MAX_RECORD_BYTES)) or {}, os.fstat(file.fileno()).st_uid
     except OSError:
         return {}, -1
 
@@ -330,11 +332,11 @@ def _object(data: bytes) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _batch(value: object) -> Batch | None:
+def _batch(value: object) -> BatchJob | None:
     words = (
         [escape_controls(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
     )
-    return Batch(*words[:4]) if words else None
+    return BatchJob(*words[:4]) if words else None
 
 
 def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:

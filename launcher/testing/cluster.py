@@ -17,7 +17,7 @@ from launcher.api.run import (
 )
 from launcher.backends.docker.engine import FIXED_ADDRESSES, Engine
 from launcher.common.arguments import Arguments, named_arguments, number
-from launcher.runs.orphans import sweep_died
+from launcher.runs.orphans import kill_leftovers
 from launcher.runs.run import load
 from launcher.testing.job import ClusterError, Job
 
@@ -135,7 +135,7 @@ class Cluster:
         for job in self.jobs:
             job.driver.end()
         runs = [run for job in self.jobs if (run := load(job.paths.root)) is not None]
-        swept = sweep_died(runs, _AGENTS).text
+        swept = kill_leftovers(runs, _AGENTS).text
         left += [swept] if swept else []
         for job in self.jobs:
             if job.environ is not None and job.name and job.report() is None:  # it was killed

@@ -44,8 +44,8 @@ from launcher.backends.kubernetes.status import job_status, pod_status
 from launcher.backends.launch_request import Launch
 from launcher.common.errors import TransportError
 from launcher.output.run_files import write_json
-from launcher.runs.folder import batched
-from launcher.runs.run import Batch, Run, all_runs, json_of
+from launcher.runs.folder import with_batch_job
+from launcher.runs.run import BatchJob, Run, all_runs, json_of
 
 #: What a launcher writes into the folder of its run; the report is the last to be fetched.
 _WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")
@@ -70,17 +70,17 @@ class KubernetesQueue(Queue):
         settings = launch.settings._replace(namespace=namespace, context=context)
         pods = LauncherPod(launch._replace(settings=settings))
         # Written before the Job is made, so that `withdraw` finds the Job.
-        name = job_name(run.job, HOST.name, 1)
-        run = batched(run, Batch("kubernetes", f"{namespace}/{name}", "", context or ""))
+        name = job_name(run.name, HOST.name, 1)
+        run = with_batch_job(run, BatchJob("kubernetes", f"{namespace}/{name}", "", context or ""))
         try:
             pods.start([HOST])
             pod, uid = pods.name_and_uid()
             there = Pod(Kubectl(context, namespace), pod, pods.python)
             check_account(there, namespace)
             places = send(there, run, launch, parcel)
-            run = batched(run, run.batch._replace(node=pod))  # type: ignore[union-attr]
+            run = with_batch_job(run, run.batch._replace(node=pod))  # type: ignore[union-attr]
             write_json(f"{run.paths.root}/{_RESULTS}", {"results": parcel.results})
-            content = pickle.dumps((run.job, parcel.pack(places, settings._replace(context=None))))
+            content = pickle.dumps((run.name, parcel.pack(places, settings._replace(context=None))))
             code = start(pods, content, f"{pod} {uid}")
             if code is None:
                 fetch(there, run, ("plan.json",), quiet=True)
@@ -100,19 +100,19 @@ class KubernetesQueue(Queue):
             if run.batch is not None:
                 places.setdefault(_kubectl(run.batch), []).append(run)
         for kubectl, own in places.items():
-            only = own[0].job if len(own) == 1 else ""
+            only = own[0].name if len(own) == 1 else ""
             with slow(say, "waiting for an answer from kubectl"):
                 pods = _by_launcher(kubectl, "pods", only)
-                alone = {run.job for run in own} - pods.keys()
+                alone = {run.name for run in own} - pods.keys()
                 jobs = _by_launcher(kubectl, "jobs", only) if alone else {}
             for run in own:
                 try:
-                    with slow(say, f"{run.job}: waiting for the pod of its launcher"):
-                        queued = self._look(kubectl, run, pods.get(run.job), jobs.get(run.job))
+                    with slow(say, f"{run.name}: waiting for the pod of its launcher"):
+                        queued = self._look(kubectl, run, pods.get(run.name), jobs.get(run.name))
                 except TransportError as error:  # others may answer
                     queued = Queued(RUNNING, f"the pod of its launcher runs: {error}")
                 if queued is not None:
-                    found[run.job] = queued
+                    found[run.name] = queued
         return found
 
     def _look(
@@ -155,7 +155,7 @@ class KubernetesQueue(Queue):
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""
         assert run.batch is not None
-        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.job, LAUNCHER)}")
+        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER)}")
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _turn(run: Run) -> Iterator[None]:
         yield
 
 
-def _kubectl(batch: Batch) -> Kubectl:
+def _kubectl(batch: BatchJob) -> Kubectl:
     return Kubectl(batch.where or None, batch.number.partition("/")[0])
 
 
@@ -221,7 +221,7 @@ def cleanup(context: str | None, namespace: str | None, dry_run: bool) -> Iterat
     """
     kubectl = Kubectl(context, namespace)
     jobs = _by_launcher(kubectl, "jobs")
-    runs = {run.job: run for run in all_runs() if run.batch is not None} if jobs else {}
+    runs = {run.name: run for run in all_runs() if run.batch is not None} if jobs else {}
     pods = _by_launcher(kubectl, "pods") if jobs.keys() & runs else {}
     for name, job in jobs.items():
         metadata, run = job["metadata"], runs.get(name)

@@ -211,7 +211,7 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
             place = f"{_FILES}/{number}/{tree.request.name}"
             places[tree.request.text] = place
             trees.append(tree._replace(request=tree.request._replace(remote=place)))
-    sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.job)
+    sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.name)
     return places
 
 
@@ -258,7 +258,7 @@ def fetch(
     ]
     failures = collect(Copying(there, 1, (lambda _: None) if quiet else say), items)[HOST.name].failures
     if failures:
-        raise TransportError(f"{run.job}: its files can't be fetched: {'; '.join(failures)}")
+        raise TransportError(f"{run.name}: its files can't be fetched: {'; '.join(failures)}")
 
 
 # ---------------------------------------------------------------------- output

@@ -41,7 +41,7 @@ from launcher.backends.slurm.steps import NO_BINDING, srun
 from launcher.common.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER_VARIABLE
-from launcher.runs.run import Batch, Run
+from launcher.runs.run import BatchJob, Run
 from launcher.threads import start
 
 #: The states of a job that waits.
@@ -85,7 +85,7 @@ class SlurmQueue(Queue):
             again,
         )
         output = run.paths.messages.replace("%", "%%")
-        names = (f"--job-name={job_name(run.job)}", f"--output={output}")
+        names = (f"--job-name={job_name(run.name)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}
         words = launch.settings.for_job(launch.job)
         with slow(launch.notice, UNANSWERED):
@@ -93,10 +93,10 @@ class SlurmQueue(Queue):
         refuse_hopeless(number, words)
         return Submitted(f"Slurm's job {number} is submitted")
 
-    def own(self) -> Batch | None:
+    def own(self) -> BatchJob | None:
         """See `Queue.own`."""
         node = os.environ.get("SLURMD_NODENAME", "")
-        return Batch("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
+        return BatchJob("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
 
     def times_requeued(self) -> int:
         """See `Queue.times_requeued`."""
@@ -127,7 +127,7 @@ class SlurmQueue(Queue):
             if len(fields) == 5:
                 found[fields[0]] = found[fields[1]] = fields
         return {
-            run.job: _queued(found.get(run.batch.number) or found.get(job_name(run.job)), run)
+            run.name: _queued(found.get(run.batch.number) or found.get(job_name(run.name)), run)
             for run in runs
             if run.batch is not None
         }
@@ -141,13 +141,13 @@ class SlurmQueue(Queue):
     def withdraw(self, run: Run) -> None:
         """See `Queue.withdraw`."""
         number = run.batch.number if run.batch else ""
-        ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.job)}"]))
+        ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.name)}"]))
 
 
 def _queued(fields: Sequence[str] | None, run: Run) -> Queued:
     number = run.batch.number if run.batch else ""
     if fields is None:  # one answer without it does not mean that it has ended
-        over = Job(number, {}).why_over() if number else f"Slurm has no job {job_name(run.job)}"
+        over = Job(number, {}).why_over() if number else f"Slurm has no job {job_name(run.name)}"
         return Queued(OVER, over) if over else Queued(RUNNING, f"Slurm's job {number} runs")
     number, _, state, reason, start = fields
     if state in _WAITING:

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.agent.identity import this_process
 from launcher.runs import folder
-from launcher.runs.folder import MOST_REMOVED, create, prune
+from launcher.runs.folder import MAX_REMOVED, create, prune
 from tests.unit.runs.conftest import made
 
 JOB = "20261121-070912-k3f9m"
@@ -36,8 +36,8 @@ def name(number: int) -> str:
 
 @pytest.fixture(autouse=True)
 def keep_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "KEPT_RUNS", 3)
-    monkeypatch.setattr(folder, "_SLACK", 0)
+    monkeypatch.setattr(folder, "MAX_KEPT_RUNS", 3)
+    monkeypatch.setattr(folder, "_PRUNE_SLACK", 0)
 
 
 def test_the_newest_are_kept_and_all_that_may_still_run(state: Path):
@@ -92,10 +92,10 @@ def test_a_run_elsewhere_without_a_folder_for_its_logs_goes(state: Path):
 
 
 def test_a_launch_removes_a_few_at_most(state: Path):
-    for number in range(MOST_REMOVED + 10):
+    for number in range(MAX_REMOVED + 10):
         made(name(number), exit_code=0)
         (state / name(number)).rename(state.parent / name(number))
-    for number in range(MOST_REMOVED + 10):
+    for number in range(MAX_REMOVED + 10):
         (state.parent / name(number)).rename(state / name(number))
     prune(str(state), os.listdir(state), 3)
     assert len(os.listdir(state)) == 10

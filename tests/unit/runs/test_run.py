@@ -15,7 +15,7 @@ from launcher.agent.identity import this_process
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.trusted_io import open_regular
 from launcher.runs.folder import create, unfinished
-from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining
+from launcher.runs.run import AGENTS_FIELD, RunState, all_runs, find, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
@@ -31,7 +31,7 @@ def two(state: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "latest", NEW, "20261121", "bbbbb"])
 def test_a_run_by_name(two: None, text: str | None):
-    assert find(text).job == NEW
+    assert find(text).name == NEW
 
 
 @pytest.mark.parametrize("text", ["x", "bbb", "2026112", "./nowhere", "/"])
@@ -42,9 +42,9 @@ def test_no_such_run(two: None, text: str):
 
 
 def test_a_run_by_path(two: None, state: Path, monkeypatch: pytest.MonkeyPatch):
-    assert find(str(state / OLD)).job == OLD
+    assert find(str(state / OLD)).name == OLD
     monkeypatch.chdir(state)
-    assert find(OLD).job == OLD
+    assert find(OLD).name == OLD
 
 
 def test_the_states(state: Path, sleeper: Sleeper):
@@ -56,7 +56,7 @@ def test_the_states(state: Path, sleeper: Sleeper):
     made("over there", elsewhere, exit_code=0)
     made("died")
     made("ended", exit_code=3)
-    assert {run.job: run.state for run in all_runs()} == {
+    assert {run.name: run.state for run in all_runs()} == {
         "running": RunState.RUNNING,
         "finishing": RunState.RUNNING,
         "elsewhere": RunState.ELSEWHERE,
@@ -76,7 +76,7 @@ def test_a_folder_used_again_is_the_later_runs(state: Path, tmp_path: Path):
     for name in ("launcher.json", "logs"):
         os.rename(root / name, tmp_path / name)
     create(str(root), NEW)
-    assert [run.job for run in all_runs()] == [NEW]
+    assert [run.name for run in all_runs()] == [NEW]
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{", '{"pid": "x", "job": 3}', "\xff"])
@@ -86,7 +86,7 @@ def test_a_broken_record_breaks_nothing(state: Path, record: str):
     Path(paths.owner).write_text(record, encoding="latin-1")
     run = load(paths.root)
     assert run is not None
-    assert (run.job, run.owner, run.state) == (OLD, None, RunState.DIED)
+    assert (run.name, run.owner, run.state) == (OLD, None, RunState.DIED)
 
 
 # ---------------------------------------------------------------------- files of other users
@@ -106,7 +106,7 @@ def test_a_pipe_in_the_place_of_a_file(odd: Path, name: str):
     os.mkfifo(odd / name)
     assert unfinished("another") == []
     for run in all_runs():
-        assert (run.plan(), run.report() or run.job) in [({}, NEW), ({}, {"exit_code": 0, "ended_at": 5.0})]
+        assert (run.plan(), run.report() or run.name) in [({}, NEW), ({}, {"exit_code": 0, "ended_at": 5.0})]
 
 
 @pytest.mark.timeout(40)
@@ -121,11 +121,11 @@ def test_events_that_are_a_pipe(odd: Path):
 def test_endless_files_are_not_read(odd: Path, tmp_path: Path):
     (odd / "launcher.json").symlink_to("/dev/zero")
     assert unfinished("another") == []
-    assert [run.job for run in all_runs()] == [OLD]
+    assert [run.name for run in all_runs()] == [OLD]
     with pytest.raises(OSError, match="not a regular file"):
         open_regular("/dev/zero")
     (odd / "launcher.json").unlink()
-    (odd / "launcher.json").write_text(json.dumps({AGENTS: [], "job": "x" * 100_000}))
+    (odd / "launcher.json").write_text(json.dumps({AGENTS_FIELD: [], "job": "x" * 100_000}))
     assert unfinished("another") == []
 
 
@@ -161,7 +161,7 @@ def test_control_characters_in_the_name_of_a_job(odd: Path):
     (odd / "launcher.json").write_text('{"job": "\\u001b[2J"}')
     run = load(str(odd))
     assert run is not None
-    assert run.job == "\\x1b[2J"
+    assert run.name == "\\x1b[2J"
 
 
 def test_a_link_in_the_place_of_the_record(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch):

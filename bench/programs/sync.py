@@ -16,7 +16,7 @@ from launcher.backends.link import ReconnectingLink, open_link
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.event_loop import EventLoop
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import read_trees
@@ -55,13 +55,13 @@ def bring(job: str, text: str, *hosts: str) -> None:
     """Copy a folder to hosts."""
     trees, _ = read_trees(parse_syncs([text]), os.getcwd())
     with agents(hosts) as (commands, loop):
-        sync(Copying(commands, 32, print, loop=loop), hosts, trees, job)
+        sync(FileTransfer(commands, 32, print, loop=loop), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:
     """Remove the folders of the run."""
     with agents(hosts) as (commands, loop):
-        finish(Copying(commands, 32, loop=loop), hosts, job)
+        finish(FileTransfer(commands, 32, loop=loop), hosts, job)
 
 
 if __name__ == "__main__":

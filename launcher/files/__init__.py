@@ -6,7 +6,8 @@
 `sync.sync`                                        copy them to all hosts, and make folders for results
 `collect.collect`                                  copy the files of tasks from their hosts
 `sync.finish`                                      remove the run's folders from the hosts
-`copying.Copying`                                  remote commands on many hosts, progress, the time limit
+`copying.FileTransfer`                                  remote commands on many hosts, progress, the time
+limit
 =================================================  ========================================================
 
 The remote commands are in `launcher.agent.files`, the messages in `launcher.common.protocol.FILE_RECORDS`.

@@ -11,13 +11,13 @@ from launcher.backends.connections import with_tilde
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
 from launcher.common.text import byte_size, duration, join_names, plural, sanitize_host_text
-from launcher.files.copying import CommandStream, Copying
+from launcher.files.copying import FileTransfer, ProgramStream
 from launcher.files.requests import Item
 
 #: Messages about one item, at most.
-_MOST_MESSAGES = 3 * MAX_ENTRIES
+_MAX_MESSAGES = 3 * MAX_ENTRIES
 #: Notices, and failures, of a host that are kept.
-_MOST_NOTES = 20
+_MAX_NOTES = 20
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Collected:
         return sum(len(destination.files) for destination in self.landings)
 
 
-def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
+def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collected]:
     """Copy items from all hosts at once. A failure of one does not stop the others.
 
     Returns:
@@ -52,17 +52,17 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
         result, own = results[host], [item for item in items if item.host == host]
         requested = [{"base": item.base, "path": item.path} for item in own]
         try:
-            with copying.command(host, "send", {"items": requested}) as stream:
+            with transfer.command(host, "send", {"items": requested}) as stream:
                 for item in own:
                     result.items.append(item)
                     result.landings.append(DestinationTree(stream, item.into))
-                    _take(copying, stream, item, result)
+                    _take(transfer, stream, item, result)
         except TransportError as error:
             missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
             text = f"not fetched: {join_names(missing)} (fetched: {plural(result.files, 'file')})"
             raise TransportError(f"{error}; {text}") from error
 
-    _, failed = copying.on_all(list(results), visit, "collecting")
+    _, failed = transfer.on_all(list(results), visit, "collecting")
     for host, text in failed.items():
         results[host].failures.append(text)
     _note_missing(results)
@@ -76,7 +76,7 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     into = f" into {join_names(sorted(map(with_tilde, folders)))}" if folders else ""
     files = plural(sum(result.files for result in results.values()), "file")
     amount = f"{files} ({byte_size(size)}) from {plural(len(results), 'host')}"
-    copying.report(f"collected {amount}{into} in {duration(copying.seconds)}")
+    transfer.report(f"collected {amount}{into} in {duration(transfer.seconds)}")
     return results
 
 
@@ -96,11 +96,11 @@ def _note_missing(results: Mapping[str, Collected]) -> None:
 
 def _note(texts: list[str], item: Item, text: str) -> None:
     """Add a text about an item, up to a number of them."""
-    if len(texts) <= _MOST_NOTES:
-        texts.append(f"{item.host}: {text if len(texts) < _MOST_NOTES else 'there is more of this kind'}")
+    if len(texts) <= _MAX_NOTES:
+        texts.append(f"{item.host}: {text if len(texts) < _MAX_NOTES else 'there is more of this kind'}")
 
 
-def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected) -> None:
+def _take(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
     """Receive an item. A file that can't be written here is a failure; the others still arrive.
 
     Raises:
@@ -109,7 +109,7 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
     """
     destination = result.landings[-1]
 
-    for _ in range(_MOST_MESSAGES):
+    for _ in range(_MAX_MESSAGES):
         message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):
             return
@@ -124,7 +124,7 @@ def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected
                 destination.expect(message.size)
             except OSError as error:
                 raise TransportError(f"{item.host}: {item.into}: {error.strerror}") from error
-            copying.add(message.size)
+            transfer.add(message.size)
         else:
             try:
                 destination.land(message)

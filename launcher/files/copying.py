@@ -18,15 +18,15 @@ from launcher.event_loop import EventLoop, await_readable
 T = TypeVar("T")
 
 #: Seconds without a byte to or from a host until it is given up; a host may wait for another launch.
-_STALL = 600.0
+_STALL_SECONDS = 600.0
 #: Seconds between two looks at whether the time is over.
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 #: Seconds of the first wait when a host takes no more bytes; each further wait is twice as long. A pipe is
 #: usually empty again after the first one, and no descriptor becomes readable then.
 _FIRST_WAIT = 0.001
 
 
-class Copying:
+class FileTransfer:
     """Remote commands on several hosts at once, their progress and their time limit.
 
     Args:
@@ -97,7 +97,7 @@ class Copying:
         self._cancelled = True
 
     @contextmanager
-    def command(self, host: str, entry: str, arguments: object) -> Iterator[CommandStream]:
+    def command(self, host: str, entry: str, arguments: object) -> Iterator[ProgramStream]:
         """Run a command of `launcher.agent.files` on a host.
 
         Raises:
@@ -106,7 +106,7 @@ class Copying:
         self.check(host)
         command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
         try:
-            yield CommandStream(self, host, command)
+            yield ProgramStream(self, host, command)
         except ProtocolError as error:
             raise TransportError(f"{host}: wrong message from its remote command: {error}") from error
         finally:
@@ -122,7 +122,7 @@ class Copying:
             raise TransportError(f"{host}: the copy was stopped by the time limit")
 
 
-class CommandStream(TransferStream):
+class ProgramStream(TransferStream):
     """Messages to and from one remote command.
 
     Raises, in each method:
@@ -130,18 +130,18 @@ class CommandStream(TransferStream):
         ProtocolError: the host does not keep to the protocol.
 
     Args:
-        copying: that it is part of.
+        transfer: that it is part of.
         host, command: the command, where.
     """
 
-    def __init__(self, copying: Copying, host: str, command: RemoteCommand) -> None:
+    def __init__(self, transfer: FileTransfer, host: str, command: RemoteCommand) -> None:
         super().__init__(host)
-        self._copying, self._command = copying, command
+        self._transfer, self._command = transfer, command
         self._moved_at = time.monotonic()
 
     def moved(self, size: int) -> None:
         """See `TransferStream.moved`."""
-        self._copying.add(moved=size)
+        self._transfer.add(moved=size)
 
     def _write(self, data: bytes) -> None:
         view, wait_seconds = memoryview(data), _FIRST_WAIT
@@ -155,20 +155,20 @@ class CommandStream(TransferStream):
             if count:
                 wait_seconds = _FIRST_WAIT
                 self._moved_at = time.monotonic()
-                self._copying.check(self._host)
+                self._transfer.check(self._host)
                 continue
             early = self._read(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, _LOOK)
+            wait_seconds = min(2 * wait_seconds, _POLL_SECONDS)
             if early:
                 self._received += self._decoder.feed(early)
                 self.get()
                 raise ProtocolError("it sends and does not receive")
 
-    def _read(self, wait_seconds: float = _LOOK) -> bytes:
+    def _read(self, wait_seconds: float = _POLL_SECONDS) -> bytes:
         """Wait for bytes from the host, and return them. If none come in time, they are empty."""
-        self._copying.check(self._host)
-        if time.monotonic() > self._moved_at + _STALL:
-            silent = f"no file data for {_STALL:.0f}s; does another copy keep it busy?"
+        self._transfer.check(self._host)
+        if time.monotonic() > self._moved_at + _STALL_SECONDS:
+            silent = f"no file data for {_STALL_SECONDS:.0f}s; does another copy keep it busy?"
             raise TransportError(f"{self._host}: {silent}")
         await_readable(self._command, wait_seconds)
         data = self._command.recv(256 * 1024)

@@ -14,7 +14,7 @@ from launcher.common.text import task_range
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
 #: The tasks in ``worker/0=PATH``. A path with ``=`` in it is ``./a=b``.
-_TASKS = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
+_TASKS_PATTERN = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
 
 
 class SyncRequest(Record):
@@ -147,7 +147,7 @@ def parse_collects(
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
-        named = _TASKS.fullmatch(text)
+        named = _TASKS_PATTERN.fullmatch(text)
         role, number, rest = named.groups() if named else ("", None, text)
         path, colon, into = rest.rpartition(":")
         path, into = (path, into) if colon else (rest, None)

@@ -12,18 +12,18 @@ from launcher.agent.transfer import FILE, SYNC_MARK, digest, list_of, send_entri
 from launcher.common.errors import HostsError, ProtocolError, StartTimeoutError
 from launcher.common.protocol import FileData, FileEntry, FilesDone, FilesNeeded
 from launcher.common.text import byte_size, duration, join_names, plural
-from launcher.files.copying import CommandStream, Copying
-from launcher.files.walk import Tree, left_out
+from launcher.files.copying import FileTransfer, ProgramStream
+from launcher.files.walk import SourceTree, left_out
 
 #: Bytes of a tree's list that are sent in one message.
-_PIECE = 128 * 1024
+_MESSAGE_BYTES = 128 * 1024
 
 
 def sync(
-    copying: Copying,
+    transfer: FileTransfer,
     hosts: Sequence[str],
-    trees: Sequence[Tree],
-    job: str,
+    trees: Sequence[SourceTree],
+    run_name: str,
     outputs: Mapping[str, Sequence[str]] | None = None,
     for_all: bool = False,
     optional: Collection[str] = (),
@@ -31,10 +31,10 @@ def sync(
     """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
 
     Args:
-        copying: runs the remote commands.
+        transfer: runs the remote commands.
         hosts: their names.
         trees: the folders.
-        job: the id of the run.
+        run_name: the id of the run.
         outputs: names of the folders for tasks, by host.
         for_all: whether tasks run as any user.
         optional: hosts that may fail.
@@ -56,49 +56,58 @@ def sync(
 
     def visit(host: str) -> Sequence[str]:
         names = list((outputs or {}).get(host, ()))
-        arguments = {"job": job, "trees": described, "outputs": names, "mode": 0o777 if for_all else 0o700}
-        with copying.command(host, "receive", arguments) as stream:
+        arguments = {
+            "job": run_name,
+            "trees": described,
+            "outputs": names,
+            "mode": 0o777 if for_all else 0o700,
+        }
+        with transfer.command(host, "receive", arguments) as stream:
             for tree, data in zip(trees, lists, strict=True):
-                _send(copying, stream, tree, data, lambda path, why: problems.add((path, why)))
+                _send(transfer, stream, tree, data, lambda path, why: problems.add((path, why)))
             paths: Sequence[str] = stream.get(FilesDone).paths
             if len(paths) != len(trees) + 1:
                 raise ProtocolError(f"{len(paths)} paths")
             return paths
 
-    done, failed = copying.on_all(hosts, visit, "syncing")
-    if failed.keys() - optional or (failed and copying.is_late):
-        raise (StartTimeoutError if copying.is_late else HostsError)(failed.values())
+    done, failed = transfer.on_all(hosts, visit, "syncing")
+    if failed.keys() - optional or (failed and transfer.is_late):
+        raise (StartTimeoutError if transfer.is_late else HostsError)(failed.values())
     for text in failed.values():
-        copying.report(f"{text}: no task of a lost host will run there")
+        transfer.report(f"{text}: no task of a lost host will run there")
     reasons: dict[str, list[str]] = {}
     for path, why in sorted(problems):
         reasons.setdefault(why, []).append(path)
     for why, of_why in sorted(reasons.items()):
-        copying.report(f"--sync: {join_names(of_why)} {why}")
+        transfer.report(f"--sync: {join_names(of_why)} {why}")
     if trees:
         files, size = sum(tree.files for tree in trees), sum(tree.size for tree in trees)
-        sent = f"{byte_size(copying.moved)} sent" if copying.moved else "nothing sent"
+        sent = f"{byte_size(transfer.moved)} sent" if transfer.moved else "nothing sent"
         folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(len(done), 'host')}"
-        copying.report(f"synced {folders}, {sent}, in {duration(copying.seconds)}")
-        for text in left_out(trees) if copying.moved else ():
-            copying.report(text)
+        transfer.report(f"synced {folders}, {sent}, in {duration(transfer.seconds)}")
+        for text in left_out(trees) if transfer.moved else ():
+            transfer.report(text)
     return done
 
 
 def _send(
-    copying: Copying, stream: CommandStream, tree: Tree, data: bytes, problem: Callable[[str, str], None]
+    transfer: FileTransfer,
+    stream: ProgramStream,
+    tree: SourceTree,
+    data: bytes,
+    problem: Callable[[str, str], None],
 ) -> None:
     """Send a host the list of a tree, then the entries that it needs."""
     stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
-    for start in range(0, len(data), _PIECE):
-        stream.put(FileData(data[start : start + _PIECE]))
+    for start in range(0, len(data), _MESSAGE_BYTES):
+        stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
     needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
-    copying.add(sum(entry.size for entry in needed))
+    transfer.add(sum(entry.size for entry in needed))
     send_entries(stream, ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed), problem)
     stream.put(FilesDone())
 
 
-def finish(copying: Copying, hosts: Sequence[str], job: str) -> dict[str, str]:
+def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[str, str]:
     """Remove the folders of a run from all hosts.
 
     Returns:
@@ -106,7 +115,7 @@ def finish(copying: Copying, hosts: Sequence[str], job: str) -> dict[str, str]:
     """
 
     def visit(host: str) -> None:
-        with copying.command(host, "finish", {"job": job}) as stream:
+        with transfer.command(host, "finish", {"job": run_name}) as stream:
             stream.get(FilesDone)
 
-    return copying.on_all(hosts, visit, "removing the folders of this run")[1]
+    return transfer.on_all(hosts, visit, "removing the folders of this run")[1]

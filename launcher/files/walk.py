@@ -28,11 +28,11 @@ Patterns = list[tuple[str, Any]]
 #: The later one has priority.
 RULE_FILES = (".gitignore", ".launchignore")
 #: Paths that a message names, and levels of a folder whose ignored entries are mentioned.
-_MOST_NAMED = 20
-_LEVELS = 2
+_MAX_NAMED = 20
+_MAX_LEVELS = 2
 
 
-class Tree(Record):
+class SourceTree(Record):
     """The entries of a folder to copy."""
 
     request: SyncRequest
@@ -54,7 +54,7 @@ class Tree(Record):
 
 def read_trees(
     requests: Sequence[SyncRequest], cwd: str, without: str | None = None
-) -> tuple[list[Tree], str]:
+) -> tuple[list[SourceTree], str]:
     """List the folders.
 
     Args:
@@ -77,8 +77,8 @@ def read_trees(
     return trees, subfolder
 
 
-def _tree(request: SyncRequest, without: str | None) -> Tree:
-    tree, rules, unreadable = Tree(request, {}, defaultdict(list)), _Rules(request.folder), []
+def _tree(request: SyncRequest, without: str | None) -> SourceTree:
+    tree, rules, unreadable = SourceTree(request, {}, defaultdict(list)), _Rules(request.folder), []
 
     def problem(source: str, why: str) -> None:
         if why == SPECIAL_FILE_REASON:
@@ -91,7 +91,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
         if name == ".git" or source == without:
             return True
         by = rules.ignored_by(source, is_folder)
-        if by and path.count("/") < _LEVELS and name != "__pycache__":
+        if by and path.count("/") < _MAX_LEVELS and name != "__pycache__":
             tree.left_out[f"by {by}"].append(path + "/" * is_folder)
         return bool(by)
 
@@ -101,13 +101,13 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
         else:
             tree.entries[entry.path] = entry
     if unreadable:
-        text = f"can't be copied: {join_names(sorted(unreadable), _MOST_NAMED)}"
+        text = f"can't be copied: {join_names(sorted(unreadable), _MAX_NAMED)}"
         advice = f"make them readable, or leave them out with a line in {request.folder}/{RULE_FILES[-1]}"
         raise JobError([Fault("--sync", text, advice)])
     return tree
 
 
-def left_out(trees: Sequence[Tree]) -> list[str]:
+def left_out(trees: Sequence[SourceTree]) -> list[str]:
     """A line a folder about what is not copied: ``left out by .gitignore: data/, venv/; ...``."""
     lines = []
     for tree in trees:

@@ -15,10 +15,10 @@ from launcher.common.errors import LaunchError
 from launcher.common.text import byte_size, join_names, plural
 from launcher.event_loop import EventLoop
 from launcher.files.collect import collect
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, parse_collects, parse_syncs
 from launcher.files.sync import finish, sync
-from launcher.files.walk import Tree, left_out, read_trees
+from launcher.files.walk import SourceTree, left_out, read_trees
 from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement, Plan, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import print_notice
@@ -55,7 +55,7 @@ class Staging:
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
         #: For the user.
         self.notes: list[str] = []
-        self._trees: list[Tree] = []
+        self._trees: list[SourceTree] = []
         self._subfolder = ""
         if self._syncs and self._remote:
             self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), options.run_dir)
@@ -73,15 +73,15 @@ class Staging:
         self._left_out: Collection[str] = ()
         #: Held while files are brought to a host that was lost; that copying; the folders are to be removed.
         self._bringing = threading.Lock()
-        self._brought: Copying | None = None
+        self._brought: FileTransfer | None = None
         self._over = False
         #: On each host: the copy of the first folder, and the folder of the output folders.
         self._tops: Mapping[str, str] = {}
         self._outputs: Mapping[str, str] = {}
 
-    def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> Copying:
+    def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> FileTransfer:
         report = (lambda text: None) if self._options.quiet or self._options.json else show
-        return Copying(self._commands, self._options.reaching.fanout, report, seconds, self._loop)
+        return FileTransfer(self._commands, self._options.reaching.fanout, report, seconds, self._loop)
 
     @property
     def _timeout(self) -> float:
@@ -111,8 +111,8 @@ class Staging:
         names = self._tasks_for(self._output_hosts)
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
-            copying, standby = self._copying(self._timeout), {host.name for host in self._placement.standby}
-            paths = sync(copying, self._remote, self._trees, self._job, names, self._other_user, standby)
+            transfer, standby = self._copying(self._timeout), {host.name for host in self._placement.standby}
+            paths = sync(transfer, self._remote, self._trees, self._job, names, self._other_user, standby)
             self._left_out = {*self._remote} - paths.keys()
             self._folders = [host for host in self._folders if host in paths]
             self._tops = {host: found[0] for host, found in paths.items() if self._trees}
@@ -127,7 +127,7 @@ class Staging:
         """
         names = self._tasks_for([host] if host in self._output_hosts else [])
         with self._bringing:
-            self._brought = Copying(self._commands, 1, seconds=self._timeout)
+            self._brought = FileTransfer(self._commands, 1, seconds=self._timeout)
             if (self._trees or names) and not self._over:
                 sync(self._brought, [host], self._trees, self._job, names, self._other_user)
 

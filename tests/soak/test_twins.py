@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import read_trees
@@ -178,7 +178,9 @@ def test_folders_of_one_home(twins: tuple[Twin, Twin], tmp_path: Path):
 
     def bring(job: str, *chosen: str) -> dict[str, Path]:
         with ThreadPoolExecutor(2) as pool:
-            found = pool.map(lambda name: sync(Copying(hosts, 2), [name], trees, f"{job}-{name}"), chosen)
+            found = pool.map(
+                lambda name: sync(FileTransfer(hosts, 2), [name], trees, f"{job}-{name}"), chosen
+            )
         return {name: Path(paths[name][0]) for paths in found for name in paths}
 
     for turn in range(TIMES):
@@ -197,7 +199,7 @@ def test_folders_of_one_home(twins: tuple[Twin, Twin], tmp_path: Path):
         assert [tree.exists() for tree in used.values()] == [False, True], turn
         for job in ("used", "next", "last"):
             for name in names:
-                assert finish(Copying(hosts, 2), [name], f"{job}-{turn}-{name}") == {}
+                assert finish(FileTransfer(hosts, 2), [name], f"{job}-{turn}-{name}") == {}
 
 
 @contextmanager

@@ -34,10 +34,10 @@ from launcher.common.errors import TransportError
 from launcher.common.text import escape_controls
 from launcher.event_loop import await_readable
 from launcher.files.collect import collect
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, SyncRequest, parse_syncs
 from launcher.files.sync import sync
-from launcher.files.walk import Tree, read_trees
+from launcher.files.walk import SourceTree, read_trees
 from launcher.itself import PACKAGE_FOLDER, START_CODE
 from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role
 from launcher.runs.run import Run
@@ -211,11 +211,11 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
             place = f"{_FILES}/{number}/{tree.request.name}"
             places[tree.request.text] = place
             trees.append(tree._replace(request=tree.request._replace(remote=place)))
-    sync(Copying(there, 1, launch.notice), [HOST.name], trees, run.name)
+    sync(FileTransfer(there, 1, launch.notice), [HOST.name], trees, run.name)
     return places
 
 
-def _package(name: str) -> Tree:
+def _package(name: str) -> SourceTree:
     """The modules of a package that this process could import."""
     spec = find_spec(name)
     assert spec is not None and spec.submodule_search_locations
@@ -226,10 +226,10 @@ def _package(name: str) -> Tree:
             folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == "__pycache__"
         )
     }
-    return Tree(SyncRequest(name, folder, name, f"{_LIB}/{name}"), entries, {})
+    return SourceTree(SyncRequest(name, folder, name, f"{_LIB}/{name}"), entries, {})
 
 
-def _kubectl_of_here() -> Tree:
+def _kubectl_of_here() -> SourceTree:
     """The kubectl of this machine.
 
     Raises:
@@ -240,7 +240,7 @@ def _kubectl_of_here() -> Tree:
     if name != "kubectl":
         raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
     ((_, entry),) = walk(path, "kubectl", lambda *_: None)
-    return Tree(SyncRequest(path, folder, "kubectl", _KUBECTL), {"kubectl": entry}, {})
+    return SourceTree(SyncRequest(path, folder, "kubectl", _KUBECTL), {"kubectl": entry}, {})
 
 
 def fetch(
@@ -256,7 +256,7 @@ def fetch(
         Item("launcher", HOST.name, f"{RUN}/results/{number}", ".", folder)
         for number, folder in enumerate(results)
     ]
-    failures = collect(Copying(there, 1, (lambda _: None) if quiet else say), items)[HOST.name].failures
+    failures = collect(FileTransfer(there, 1, (lambda _: None) if quiet else say), items)[HOST.name].failures
     if failures:
         raise TransportError(f"{run.name}: its files can't be fetched: {'; '.join(failures)}")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import sync
 from launcher.files.walk import read_trees
 from tests.unit.files.hosts import LocalHosts
 
-Sync = Callable[..., tuple[Path, Copying]]
+Sync = Callable[..., tuple[Path, FileTransfer]]
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def bring(hosts: LocalHosts, tmp_path: Path) -> Sync:
 
     def bring(
         *texts: str | os.PathLike[str], job: str = "job1", cwd: str | None = None, without: str | None = None
-    ) -> tuple[Path, Copying]:
+    ) -> tuple[Path, FileTransfer]:
         trees, subfolder = read_trees(
             parse_syncs([os.fspath(text) for text in texts]), cwd or str(tmp_path), without
         )
-        copying = Copying(hosts, 8)
+        copying = FileTransfer(hosts, 8)
         return Path(sync(copying, ("a",), trees, job)["a"][0], subfolder), copying
 
     return bring

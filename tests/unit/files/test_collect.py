@@ -13,7 +13,7 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.files import collect as collecting
 from launcher.files.collect import Collected, collect
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, parse_collects
 from tests.local.seeing import ROOT
 from tests.unit.files.hosts import LocalHosts, snapshot
@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
 
 def fetch(hosts: LocalHosts, *items: Item) -> Collected:
     """What came from the host of the first item."""
-    return collect(Copying(hosts, 8), items)[items[0].host]
+    return collect(FileTransfer(hosts, 8), items)[items[0].host]
 
 
 def item(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Item:
@@ -185,7 +185,7 @@ sys.stdin.read()
 def test_a_host_that_lies_harms_nothing_here(
     out: Path, tmp_path: Path, code: str, text: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(collecting, "_MOST_MESSAGES", 200)
+    monkeypatch.setattr(collecting, "_MAX_MESSAGES", 200)
     before = len(os.listdir("/proc/self/fd"))
     result = fetch(LocalHosts(tmp_path / "h", a=LIE.format(root=str(ROOT), code=code)), item("x", out))
     assert re.search(text, result.failures[0]), result

@@ -17,10 +17,10 @@ from launcher.agent.transfer import SYNC_MARK
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import JobError, TransportError
 from launcher.files.collect import collect
-from launcher.files.copying import Copying
+from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.sync import finish, sync
-from launcher.files.walk import Tree, read_trees
+from launcher.files.walk import SourceTree, read_trees
 from tests.pythons import oldest_python
 from tests.unit.files.conftest import Sync
 from tests.unit.files.hosts import LocalHosts, snapshot
@@ -33,7 +33,7 @@ def synced(folder: Path) -> dict[bytes, tuple[str, int, object]]:
     return found
 
 
-def trees_of(*texts: str | Path) -> list[Tree]:
+def trees_of(*texts: str | Path) -> list[SourceTree]:
     return read_trees(parse_syncs(map(str, texts)), "/")[0]
 
 
@@ -48,12 +48,12 @@ def test_only_what_changed_is_sent(bring: Sync, hosts: LocalHosts, folder: Path)
         assert synced(tree) == snapshot(folder)
         assert (tree / "run.sh").stat().st_mtime_ns == (folder / "run.sh").stat().st_mtime_ns
         assert copying.moved == (copying.size if sent is None else sent)
-        finish(Copying(hosts, 1), ("a",), f"job{number}")
+        finish(FileTransfer(hosts, 1), ("a",), f"job{number}")
         (folder / "train.py").write_text(f"print('hell{number}')\n")  # of the same size
         if number == 1:
             (folder / "src/copy of train.py").rename(folder / "renamed.py")
     assert not os.listdir(hosts.cache("a") / "work")
-    assert finish(Copying(hosts, 8), ("a", "never synced"), "job1") == {}
+    assert finish(FileTransfer(hosts, 8), ("a", "never synced"), "job1") == {}
     assert not hosts.cache("never synced").exists()
 
 
@@ -61,7 +61,7 @@ def test_folders_become_files_and_files_folders(bring: Sync, hosts: LocalHosts, 
     for number in range(3):
         tree, _ = bring(folder, f"{folder}:some/where", job=f"job{number}")
         assert synced(tree) == synced(there) == snapshot(folder)
-        finish(Copying(hosts, 1), ("a",), f"job{number}")
+        finish(FileTransfer(hosts, 1), ("a",), f"job{number}")
         if number == 0:
             shutil.rmtree(folder / "src")
             (folder / "src").write_text("a file")
@@ -91,9 +91,9 @@ def test_several_launches_and_hosts_of_one_home_at_once(hosts: LocalHosts, folde
 
     def launch(job: str, *names: str) -> None:
         try:
-            for paths in sync(Copying(hosts, 9), names, trees, job).values():
+            for paths in sync(FileTransfer(hosts, 9), names, trees, job).values():
                 assert all(synced(Path(path)) == snapshot(folder) for path in paths[:-1])
-            assert finish(Copying(hosts, 9), names, job) == {}
+            assert finish(FileTransfer(hosts, 9), names, job) == {}
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
             failures.append(error)
 
@@ -178,14 +178,14 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
     (folder / "run.sh").unlink()
     lines: list[str] = []
     monkeypatch.setattr(CommandPipe, "send", meddling_send)
-    paths = sync(Copying(hosts, 8, lines.append), ("a",), trees, "job1")
+    paths = sync(FileTransfer(hosts, 8, lines.append), ("a",), trees, "job1")
     assert f"--sync: {folder}/run.sh vanished: left out" in lines
     text = f"--sync: {folder}/src/big changed while it was read: the copy may mix old and new content"
     assert (text in lines) == (how != "rewrite once")
     assert synced(Path(paths["a"][0])).keys() == snapshot(folder).keys()
     monkeypatch.setattr(CommandPipe, "send", send)
-    finish(Copying(hosts, 1), ("a",), "job1")
-    paths = sync(Copying(hosts, 8), ("a",), trees_of(folder), "job2")
+    finish(FileTransfer(hosts, 1), ("a",), "job1")
+    paths = sync(FileTransfer(hosts, 8), ("a",), trees_of(folder), "job2")
     assert synced(Path(paths["a"][0])) == snapshot(folder)
 
 
@@ -204,7 +204,7 @@ def test_several_folders_and_the_runs_own_stays(
     tree, _ = bring(folder, f"{data}:sets/one", data, without=str(folder / "run1"))
     assert (hosts.home("a") / "sets/one/set").read_text() == "1 2 3"
     assert (hosts.cache("a") / "work/job1" / data.name / "set").read_text() == "1 2 3"
-    assert finish(Copying(hosts, 1), ("a",), "job1") == {}
+    assert finish(FileTransfer(hosts, 1), ("a",), "job1") == {}
     assert bring(data, job="job2")[1].moved == 0
     assert tree.match("job1/project") and not (tree / "run1").exists()
 
@@ -216,7 +216,7 @@ def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path):
     (folder / "closed").chmod(0o555)
     trees = trees_of(folder, f"{folder}/closed:kept")
     for number in range(3):
-        copying = Copying(open_hosts, 8)
+        copying = FileTransfer(open_hosts, 8)
         tree = Path(sync(copying, ("a",), trees, f"job{number}")["a"][0])
         assert synced(tree) == {**snapshot(folder), b"closed": ("folder", 0o755, None)}
         assert (copying.moved == 0) == (number > 0)
@@ -224,7 +224,7 @@ def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path):
         for made in (tree / "made/closed", tree / "made"):
             os.chown(made, open_hosts.uid or -1, -1)
             made.chmod(0o555)
-        assert finish(Copying(open_hosts, 8), ("a",), f"job{number}") == {}
+        assert finish(FileTransfer(open_hosts, 8), ("a",), f"job{number}") == {}
 
 
 def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path, tmp_path: Path):
@@ -236,8 +236,8 @@ def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path,
     tree, _ = bring(folder, f"{folder}:there")
     assert synced(tree) == snapshot(folder)
     items = [Item("worker/0", "a", str(tree), "s*c", str(tmp_path / "out"))]
-    assert collect(Copying(hosts, 1), items)["a"].files == 3
-    assert finish(Copying(hosts, 8), ("a",), "job1") == {}
+    assert collect(FileTransfer(hosts, 1), items)["a"].files == 3
+    assert finish(FileTransfer(hosts, 8), ("a",), "job1") == {}
 
 
 # ---------------------------------------------------------------------- DIR:PLACE

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.files.requests import parse_syncs
-from launcher.files.walk import Tree, left_out, read_trees
+from launcher.files.walk import SourceTree, left_out, read_trees
 from tests.conftest import examples
 
 _GIT = shutil.which("git")
 
 
-def looked(*roots: Path | str) -> list[Tree]:
+def looked(*roots: Path | str) -> list[SourceTree]:
     return read_trees(parse_syncs(map(str, roots)), "/")[0]
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from launcher.backends.connections import RemoteCommand
+from launcher.backends.connections import RemoteProgram
 from launcher.backends.link import ReconnectingLink, open_link
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
@@ -24,13 +24,13 @@ from launcher.job import Host
 
 
 class Agents:
-    """Runs remote commands in agents, as ``launch`` does; see `launcher.backends.connections.Commands`."""
+    """Runs remote commands in agents, as ``launch`` does; see `ProgramRunner`."""
 
     def __init__(self, links: Mapping[str, ReconnectingLink]) -> None:
         self._links = links
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `Commands.run`."""
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `ProgramRunner.run`."""
         return self._links[host].command(entry, arguments)
 
 
@@ -45,7 +45,7 @@ def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
         links = {name: open_link(loop, name, connections, print) for name in hosts}
         yield Agents(links), loop
         for link in links.values():
-            link.hang_up()
+            link.shut_down()
         for link in links.values():
             link.wait(10.0)
             link.close()

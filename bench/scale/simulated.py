@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from launcher.__main__ import main
-from launcher.backends import TRANSPORTS, bootstrap
-from launcher.backends.backend import Transport
+from launcher.backends import BACKENDS, bootstrap
+from launcher.backends.backend import Backend
 from launcher.backends.connections import Connected
-from launcher.backends.launch_request import Asked, Reaching
+from launcher.backends.launch_request import Asked, ConnectSettings
 from launcher.common.errors import TransportError
 from launcher.job import Host
 
@@ -27,17 +27,17 @@ _ACCEPTING = 30.0
 
 
 class Program:
-    """A program on a simulated host; see `launcher.backends.connections.RemoteCommand`."""
+    """A program on a simulated host; see `launcher.backends.connections.RemoteProgram`."""
 
     def __init__(self, host: str, sock: socket.socket) -> None:
         self._host, self._socket = host, sock
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
+        """See `RemoteProgram.fileno`."""
         return self._socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
+        """See `RemoteProgram.recv`."""
         try:
             return self._socket.recv(size)
         except BlockingIOError:
@@ -46,25 +46,25 @@ class Program:
             raise TransportError(f"{self._host}: {error.strerror}") from error
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
+        """See `RemoteProgram.send`."""
         try:
             return self._socket.send(data)
         except OSError:  # full, or closed: `recv` reports which
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`: a simulated program ends well."""
+        """See `RemoteProgram.wait`: a simulated program ends well."""
         return 0
 
     def why_ended(self) -> None:
-        """See `RemoteCommand.why_ended`."""
+        """See `RemoteProgram.start_error`."""
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         return ""
 
     def close(self) -> None:
-        """See `RemoteCommand.close`."""
+        """See `RemoteProgram.close`."""
         self._socket.close()
 
 
@@ -75,7 +75,7 @@ class Simulators:
         self._sockets = sockets
 
     def run(self, host: str, entry: str, arguments: object) -> Program:
-        """See `Commands.run`. The number in a host's name chooses its simulator."""
+        """See `ProgramRunner.run`. The number in a host's name chooses its simulator."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_ACCEPTING)
@@ -91,22 +91,26 @@ class Simulators:
         """Do nothing: each program has a connection of its own."""
 
 
-class Simulated(Transport):
+class Simulated(Backend):
     """The transport; its settings are the sockets."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Transport.add_options`."""
+        """See `Backend.add_options`."""
         parser.add_argument("--simulated", metavar="FOLDER", help="the hosts are simulated")
 
     def settings(self, asked: Asked) -> list[str] | None:
-        """See `Transport.settings`."""
+        """See `Backend.settings`."""
         place = asked.args.simulated
         return None if place is None else sorted(f"{place}/{name}" for name in os.listdir(place))
 
     def connections(
-        self, hosts: Sequence[Host], settings: list[str], reaching: Reaching, notice: Callable[[str], None]
+        self,
+        hosts: Sequence[Host],
+        settings: list[str],
+        reaching: ConnectSettings,
+        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connected]:
-        """See `Transport.connections`."""
+        """See `Backend.connections`."""
         bootstrap.packed(bootstrap.AGENT_MODULES)
         return nullcontext(Connected(Simulators(settings)))
 
@@ -114,5 +118,5 @@ class Simulated(Transport):
 TRANSPORT = Simulated()
 
 if __name__ == "__main__":
-    TRANSPORTS["simulated"] = __name__
+    BACKENDS["simulated"] = __name__
     sys.exit(main())

@@ -1,6 +1,6 @@
 """The transports: how ``launch`` starts agents on hosts, and talks to them.
 
-A transport is a module, cheap to import, whose ``TRANSPORT`` is a `launcher.backends.backend.Transport`,
+A transport is a module, cheap to import, whose ``TRANSPORT`` is a `launcher.backends.backend.Backend`,
 and a line in this table. docs/extending.md shows one.
 """
 
@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 from launcher.common.errors import LaunchError
 
 if TYPE_CHECKING:  # the modules of transports import this package
-    from launcher.backends.backend import Transport
+    from launcher.backends.backend import Backend
     from launcher.config.schema import Section
 
 #: Name -> module. The first one is the default.
-TRANSPORTS = {
+BACKENDS = {
     "ssh": "launcher.backends.ssh",
     "docker": "launcher.backends.docker",
     "slurm": "launcher.backends.slurm",
     "kubernetes": "launcher.backends.kubernetes",
 }
 #: Entry points of installed packages: the name of a transport, and its module.
-_GROUP = "launch.transports"
+_ENTRY_POINT_GROUP = "launch.transports"
 
 
-def transports() -> dict[str, Transport]:
+def backends() -> dict[str, Backend]:
     """All transports, by name."""
-    return {name: importlib.import_module(module).TRANSPORT for name, module in TRANSPORTS.items()}
+    return {name: importlib.import_module(module).TRANSPORT for name, module in BACKENDS.items()}
 
 
-def find_installed() -> dict[str, Transport]:
+def find_installed() -> dict[str, Backend]:
     """Add the transports of installed packages, which takes time: for an option or key that is not known.
 
     Returns:
@@ -44,8 +44,8 @@ def find_installed() -> dict[str, Transport]:
     from importlib import metadata
 
     found = {}
-    for entry in metadata.entry_points(group=_GROUP):
-        if entry.name in TRANSPORTS:
+    for entry in metadata.entry_points(group=_ENTRY_POINT_GROUP):
+        if entry.name in BACKENDS:
             continue
         try:
             found[entry.name] = entry.load().TRANSPORT
@@ -53,18 +53,18 @@ def find_installed() -> dict[str, Transport]:
             raise LaunchError(
                 f"the transport {entry.name!r} ({entry.value}) can't be loaded: {error}"
             ) from error
-        TRANSPORTS[entry.name] = entry.value
+        BACKENDS[entry.name] = entry.value
     return found
 
 
 def sections() -> dict[str, Section]:
     """The keys of job files that transports read."""
-    return {name: part for transport in transports().values() for name, part in transport.sections().items()}
+    return {name: part for backend in backends().values() for name, part in backend.sections().items()}
 
 
 def default() -> str:
     """The name of the transport that is used if the user asks for none."""
-    return next(iter(TRANSPORTS))
+    return next(iter(BACKENDS))
 
 
 def asked_for(settings: Mapping[str, Any], implied: str = "") -> list[str]:

@@ -5,36 +5,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.connections import Commands, Connected, Hosts
-from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
+from launcher.backends.connections import Connected, Fleet, ProgramRunner
+from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.errors import Fault
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
 if TYPE_CHECKING:
-    from launcher.backends.batch_queue import Queue
+    from launcher.backends.batch_queue import BatchQueue
     from launcher.common.events import HostFacts
     from launcher.config.schema import Section
     from launcher.findings import Finding
 
 
-class Transport:
+class Backend:
     """A way to start agents on hosts and to connect to them. A transport overrides methods that differ.
 
-    `launcher.backends.TRANSPORTS`, or an entry point of an installed package, names its module, in which
+    `launcher.backends.BACKENDS`, or an entry point of an installed package, names its module, in which
     ``TRANSPORT`` is an object of the class.
     """
 
     #: Whether tasks see the files of an image, not those of a host.
-    in_containers = False
+    runs_in_containers = False
     #: In containers: a hint for a task that does not find a file.
-    missing_hint = ""
+    missing_file_hint = ""
     #: Whether `inventory` has other machines even if the user names none.
-    brings_hosts = False
+    provides_hosts = False
     #: Whether the hosts have the files of this machine as a rule: programs are looked for before `inventory`.
     shares_files = False
     #: Whether `renew` replaces lost hosts by new ones; else their tasks move to other hosts.
-    renews_hosts = False
+    replaces_hosts = False
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add its options to the command line."""
@@ -61,7 +61,7 @@ class Transport:
 
     def present(
         self, asked: Asked, name: str, notice: Callable[[str], None]
-    ) -> AbstractContextManager[Inventory | None]:
+    ) -> AbstractContextManager[Allocation | None]:
         """For commands without a job: the hosts of the allocation around this process, or of one asked for.
 
         At the end of the context they are given back.
@@ -80,39 +80,39 @@ class Transport:
         """
         return nullcontext()
 
-    def findings(self, inventory: Inventory, facts: "Mapping[str, HostFacts]") -> "Iterable[Finding]":
+    def findings(self, allocation: Allocation, facts: "Mapping[str, HostFacts]") -> "Iterable[Finding]":
         """For ``launch check``: faults of an allocation that other hosts can't have.
 
         Args:
-            inventory: of `present`.
+            allocation: of `present`.
             facts: of the hosts that answered.
         """
         return ()
 
-    def queue(self) -> "Queue | None":
+    def queue(self) -> "BatchQueue | None":
         """The queue that can start launchers as batch jobs; ``None``: there is none."""
         return None
 
-    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
+    def inventory(self, request: LaunchRequest) -> AbstractContextManager[Allocation]:
         """The hosts of a launch; at the end of the context they are given back.
 
         A stop signal raises an exception meanwhile. Before it gives hosts back, it calls
-        ``launch.ignore_signals`` if a signal must not interrupt that. A dry run acquires nothing, and shows
+        ``request.ignore_signals`` if a signal must not interrupt that. A dry run acquires nothing, and shows
         what can be known.
 
         Raises:
             InputError: the options do not fit.
             TransportError: there are no hosts.
         """
-        return nullcontext(Inventory.of(launch, launch.hosts))
+        return nullcontext(Allocation.of(request, request.hosts))
 
     def hosts(
-        self, launch: Launch, inventory: Inventory, placement: Placement, loop: EventLoop
-    ) -> AbstractContextManager[Hosts] | None:
-        """Connect to the hosts of a launch; ``None``: as `machines.Machines` does, over `connections`.
+        self, request: LaunchRequest, allocation: Allocation, placement: Placement, loop: EventLoop
+    ) -> AbstractContextManager[Fleet] | None:
+        """Connect to the hosts of a launch; ``None``: as `fleet.AgentFleet` does, over `connections`.
 
         Args:
-            launch, inventory: of `inventory`.
+            request, allocation: of `allocation`.
             placement: the tasks, each with its host, and the hosts that stand by.
             loop: drives the links to the hosts.
 
@@ -122,14 +122,18 @@ class Transport:
         return None
 
     def connections(
-        self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]
+        self,
+        hosts: Sequence[Host],
+        settings: Any,
+        connect_settings: ConnectSettings,
+        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connected]:
         """Connect to hosts, as many as possible; at the end of the context the connections are closed.
 
         Args:
             hosts: other machines.
             settings: of the inventory.
-            reaching: limits.
+            connect_settings: limits.
             notice: gets lines for the user; any thread may call it.
         """
         raise NotImplementedError
@@ -161,7 +165,7 @@ class Transport:
         self,
         args: argparse.Namespace,
         hosts: Sequence[Host],
-        commands: Commands,
+        commands: ProgramRunner,
         notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:

@@ -16,7 +16,7 @@ from launcher.output.lines import strip_controls
 from launcher.threads import start
 
 if TYPE_CHECKING:
-    from launcher.backends.launch_request import Launch
+    from launcher.backends.launch_request import LaunchRequest
     from launcher.runs.run import BatchJob, Run
 
 #: States of a batch job.
@@ -24,7 +24,7 @@ PENDING = "pending"
 RUNNING = "running"
 OVER = "over"
 #: The most bytes of a line that are shown at once.
-_PIECE = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
 
 
 def say(text: str) -> None:
@@ -32,7 +32,7 @@ def say(text: str) -> None:
     print(f"launch: {escape_controls(text)}", file=sys.stderr, flush=True)
 
 
-class Queued(Record):
+class BatchJobStatus(Record):
     """A batch job in which a launcher runs, or is to run."""
 
     #: One of the states above.
@@ -52,7 +52,7 @@ class Parcel(Record):
     pack: Callable[[Mapping[str, str], Any], bytes]
 
 
-class Submitted(Record):
+class Submission(Record):
     """A launcher that was submitted."""
 
     #: For the user: ``Slurm's job 12 is submitted``.
@@ -61,28 +61,28 @@ class Submitted(Record):
     code: int | None = None
 
 
-class Queue:
+class BatchQueue:
     """The queue of a cluster. A queue overrides methods that differ.
 
     All methods may raise `TransportError`; they block for seconds at most. Of a queue that does not share
-    files, `submit` waits until the launcher has begun, `look` may copy files.
+    files, `submit` waits until the launcher has begun, `inspect` may copy files.
     """
 
     #: Whether the launcher writes the folder of the run that this machine sees.
     shares_files = False
 
-    def submits(self) -> bool:
+    def can_submit(self) -> bool:
         """Whether ``--detach`` submits a launcher; else it starts one in the background."""
         return True
 
-    def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
+    def submit(self, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel) -> Submission:
         """Submit a launcher with the variable `RUN_FOLDER_VARIABLE`. Its output is added to the messages of
         the run.
 
         Args:
-            launch: its name is that of the run.
+            request: its name is that of the run.
             run: whose folder is made.
-            words: the command line of `launch`, without its name.
+            words: the command line of `request`, without its name.
             parcel: for a launcher that does not share files.
         """
         raise NotImplementedError
@@ -107,7 +107,7 @@ class Queue:
         """Requeue the batch job around this process. The queue may kill this process at once."""
         raise NotImplementedError
 
-    def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
+    def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
         """The batch jobs of runs, by the names of the runs.
 
         If files are not shared, and a launcher has ended, its files are copied to here, its batch job is
@@ -169,7 +169,7 @@ def run_shown(
 
 
 def _show(printed: IO[bytes], shown: TextIO | None, hidden: re.Pattern[bytes] | None = None) -> None:
-    for line in iter(functools.partial(printed.readline, _PIECE), b""):
+    for line in iter(functools.partial(printed.readline, _MAX_LINE_BYTES), b""):
         if shown is not None and (hidden is None or not hidden.search(line.strip())):
             text = strip_controls(line.decode("utf-8", "replace"))
             shown.buffer.write(text.encode("utf-8", "replace"))

@@ -30,10 +30,10 @@ from launcher.agent.processes import PASSED_STDIN
 from launcher.common.errors import TransportError
 from launcher.common.text import sanitize_host_text
 
-_OPENING = b"\n<tf-launcher program: "
-_CLOSING = b">\n"
+_MARK_START = b"\n<tf-launcher program: "
+_MARK_END = b">\n"
 #: How much a login shell may print, including the mark, in bytes.
-MAX_NOISE = 64 * 1024
+MAX_NOISE_BYTES = 64 * 1024
 
 READY = "ready"
 TOO_OLD = "too old"
@@ -43,8 +43,8 @@ EATEN = "eaten"
 #: A start-up file of the login shell has replaced it (``exec zsh``). The new shell does not know the command
 #: line, and reads its commands from the pipe: the first line makes it exit with this status. After an
 #: ``exit`` csh would execute the other lines. fish reads to the end of the pipe before it executes any line.
-REPLACED = 97
-_LEAVE = f'exec /bin/sh -c "exit {REPLACED}" #python:'
+REPLACED_STATUS = 97
+_EXIT_LINE = f'exec /bin/sh -c "exit {REPLACED_STATUS}" #python:'
 
 #: The modules and packages that hosts get.
 AGENT_MODULES = (
@@ -61,30 +61,30 @@ AGENT_MODULES = (
     "launcher.agent",
 )
 #: How many frames a program has, see above.
-_FRAMES = 3
+_FRAME_COUNT = 3
 #: Seconds for a main process to close the streams that were passed to it, after their other end has closed.
-_CLOSE_LIMIT = 20
+_CLOSE_TIMEOUT_SECONDS = 20
 #: A format of `marshal` that every Python 3 reads.
-_MARSHAL = 2
+_MARSHAL_VERSION = 2
 
 #: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can report it. It
 #: contains no quote, no ``$`` and no ``!``, as it stands within two pairs of quotes. The options have the
 #: effect of ``-I``, which old Pythons do not know; the working folder is taken off the path. It reads
 #: exactly its bytes from the descriptor: the next one belongs to the program.
-_BEGIN = "import sys;del sys.path[0];import os;"
-_REST = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
-_LOADER = _BEGIN + _REST
+_LOADER_START = "import sys;del sys.path[0];import os;"
+_LOADER_END = "r=lambda n,b=bytes():b if len(b)==n else r(n,b+os.read(0,n-len(b)));exec(r(int(r(8))))"
+_LOADER = _LOADER_START + _LOADER_END
 
 #: The process at the other end of a socket; pid 0: it is not in our process namespace, or there is none.
-_PEER = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
+_PEER_CODE = 'pid, uid, _ = array.array("i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))'
 
 #: As `_LOADER`, for the main process of a container. It makes a folder; if that fails, a program that needs
 #: the folder reports it. Another process passes its stdin and stdout to it over an abstract socket, and sends
 #: the program. It must be a process of the same user in the same container; the first one is taken. The main
 #: process exits if none comes in time, and at SIGTERM: without a handler the first process of a container
 #: ignores it. Many images lack compiled modules, so this program imports none that Python would compile.
-_WAITING = f"""\
-{_BEGIN}
+_WAITING_CODE = f"""\
+{_LOADER_START}
 try:
     os.makedirs({{!r}}, exist_ok=True)
 except OSError:
@@ -99,7 +99,7 @@ listener.listen(8)
 streams = ()
 while len(streams) != 2:
     peer = socket.socket(fileno=listener._accept()[0])
-    {_PEER}
+    {_PEER_CODE}
     if pid and uid == os.getuid():
         passed = peer.recvmsg(1, socket.CMSG_SPACE(8))[1]
         streams = array.array("i", bytes().join(data for _, _, data in passed))
@@ -110,7 +110,7 @@ listener.close()
 os.dup2(streams[0], {PASSED_STDIN}, False)
 for fd in streams:
     os.close(fd)
-{_REST}
+{_LOADER_END}
 """
 #: The process that passes its stdin and stdout to the main process, which may not listen yet. It passes them
 #: only when the whole program has arrived, so that nothing has happened if the connection breaks before: then
@@ -119,8 +119,8 @@ for fd in streams:
 #: Then it waits until the other process closes them; after the end of stdin it waits for a limited time.
 #: Containers of a pod share the names of sockets: if a process of another container listens there, it gets
 #: nothing. This program, too, imports no module that Python would compile. Python 2.6 can read it.
-_PASSING = f"""\
-{_BEGIN}
+_PASSING_CODE = f"""\
+{_LOADER_START}
 import _socket as socket, array, select, time
 def report(state):
     os.write(1, b"{{opening}}" + state + b"{{closing}}")
@@ -137,7 +137,7 @@ def take(size):
     return data
 agent = take(int(take(8))).decode("ascii")
 program = bytes()
-for _ in range({_FRAMES}):
+for _ in range({_FRAME_COUNT}):
     size = take(8)
     program += size + take(int(size))
 until = time.monotonic() + {{seconds}}
@@ -149,7 +149,7 @@ while time.monotonic() < until and peer.connect_ex("\\0{{name}}"):
         break
     time.sleep(0.02)
 try:
-    {_PEER}
+    {_PEER_CODE}
     if not pid or uid != os.getuid():
         sys.exit("the main process does not listen, or another one has its socket")
     peer.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (0, 1)))])
@@ -161,7 +161,7 @@ poll.register(peer, select.POLLIN)
 poll.register(0, select.POLLRDHUP)
 poll.poll()
 poll.unregister(0)
-poll.poll({_CLOSE_LIMIT} * 1000)
+poll.poll({_CLOSE_TIMEOUT_SECONDS} * 1000)
 """
 
 #: For the login shell: sh, bash, zsh, csh, tcsh and fish all take it as ``/bin/sh`` and one argument.
@@ -257,7 +257,7 @@ def python_line(python: str) -> bytes:
     """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")
-    return _LEAVE.encode("ascii") + python.encode("utf-8", "surrogateescape") + b"\n"
+    return _EXIT_LINE.encode("ascii") + python.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def program(entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
@@ -287,7 +287,7 @@ def waiting(python: str, name: str, seconds: int, folder: str) -> list[str]:
         seconds: The process exits after this time if no program comes.
         folder: The process makes this folder.
     """
-    return [python, "-E", "-s", "-S", "-c", _WAITING.format(folder, seconds, name)]
+    return [python, "-E", "-s", "-S", "-c", _WAITING_CODE.format(folder, seconds, name)]
 
 
 def passing(python: str, name: str, seconds: int) -> list[str]:
@@ -300,8 +300,8 @@ def passing(python: str, name: str, seconds: int) -> list[str]:
         name: The name of the socket.
         seconds: The process exits after this time if nothing listens there.
     """
-    opening, closing = (repr(mark)[2:-1] for mark in (_OPENING, _CLOSING))
-    code = _PASSING.format(opening=opening, closing=closing, seconds=seconds, name=name)
+    opening, closing = (repr(mark)[2:-1] for mark in (_MARK_START, _MARK_END))
+    code = _PASSING_CODE.format(opening=opening, closing=closing, seconds=seconds, name=name)
     return [python, "-E", "-s", "-S", "-c", code]
 
 
@@ -338,7 +338,7 @@ def packed(modules: tuple[str, ...]) -> bytes:
         code = marshal.dumps(SourceFileLoader("", path).get_code(""))
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         sent[module] = name.endswith("/__init__.py"), zlib.compress(source, 1), zlib.compress(code, 1)
-    return marshal.dumps((MAGIC_NUMBER, sent), _MARSHAL)
+    return marshal.dumps((MAGIC_NUMBER, sent), _MARSHAL_VERSION)
 
 
 def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
@@ -357,22 +357,22 @@ def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
 def find_mark(output: bytes) -> tuple[str, int] | None:
     """The first mark in what a host wrote: its text, and where it ends.
 
-    What lies beyond `MAX_NOISE` is ignored, so that a noisy host is refused however the pieces come.
+    What lies beyond `MAX_NOISE_BYTES` is ignored, so that a noisy host is refused however the pieces come.
 
     Returns:
         ``None``: no mark yet.
     """
-    start = output.find(_OPENING, 0, MAX_NOISE)
-    end = output.find(_CLOSING, start + len(_OPENING), MAX_NOISE) if start >= 0 else -1
+    start = output.find(_MARK_START, 0, MAX_NOISE_BYTES)
+    end = output.find(_MARK_END, start + len(_MARK_START), MAX_NOISE_BYTES) if start >= 0 else -1
     if end < 0:
         return None
-    return output[start + len(_OPENING) : end].decode("ascii", "replace"), end + len(_CLOSING)
+    return output[start + len(_MARK_START) : end].decode("ascii", "replace"), end + len(_MARK_END)
 
 
-_ADVICE = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
+_PYTHON_ADVICE = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
 
 
-def explain(state: str, python: str, advice: str = _ADVICE) -> str:
+def explain(state: str, python: str, advice: str = _PYTHON_ADVICE) -> str:
     """Why the program can't run on the host, for the user; ``state`` is that of the mark, and not `READY`."""
     if state == EATEN:
         return (
@@ -390,7 +390,7 @@ def explain(state: str, python: str, advice: str = _ADVICE) -> str:
 
 def explain_status(status: int | None) -> str:
     """Return why a program with this exit status never ran; empty if the status does not say it."""
-    if status != REPLACED:
+    if status != REPLACED_STATUS:
         return ""
     return (
         "a start-up file of its login shell (~/.bashrc?) replaces it by another shell even if a command is "
@@ -398,6 +398,6 @@ def explain_status(status: int | None) -> str:
     )
 
 
-def echoes(output: bytes) -> bool:
+def is_echoed(output: bytes) -> bool:
     """Whether the login shell passed our first code on to something that prints it."""
     return FIRST_CODE[:40] in output

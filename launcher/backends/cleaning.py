@@ -12,7 +12,7 @@ from launcher.agent.identity import Fate, fate_of, is_alive, read_owner
 from launcher.common.text import join_names, sanitize_host_text
 
 #: How many objects of a run a line for the user names.
-_MAX_NAMED = 5
+_MAX_NAMED_OBJECTS = 5
 
 
 def is_dead(owner: str) -> bool:
@@ -67,7 +67,7 @@ class Cleaning:
             run, machine = sanitize_host_text(run), sanitize_host_text(machine)
             if machine == os.uname().nodename:
                 machine = f"another {machine}, or on this one before it was restarted"
-            what = join_names(sorted(map(sanitize_host_text, names)), _MAX_NAMED)
+            what = join_names(sorted(map(sanitize_host_text, names)), _MAX_NAMED_OBJECTS)
             why = f"left alone, because the launcher of {run}, on {machine}, may still run"
             yield f"{what}: {why}; `launch clean --foreign {run}` removes what this run has left"
 

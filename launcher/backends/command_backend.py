@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from launcher.backends import bootstrap
-from launcher.backends.backend import Transport
+from launcher.backends.backend import Backend
 from launcher.backends.connections import Connected
-from launcher.backends.launch_request import Reaching
-from launcher.backends.link import START
+from launcher.backends.launch_request import ConnectSettings
+from launcher.backends.link import START_ENTRY
 from launcher.backends.programs import CommandPipe
 from launcher.job import Host
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
 
-class CommandTransport(Transport):
+class CommandBackend(Backend):
     """A transport by two command lines: one starts our program on a host, one connects to it again."""
 
     #: The program that starts an agent: a daemon that connections come to and go from. An agent that must be
@@ -36,9 +36,13 @@ class CommandTransport(Transport):
         return host.python or DEFAULT_PYTHON
 
     def connections(
-        self, hosts: Sequence[Host], settings: Any, reaching: Reaching, notice: Callable[[str], None]
+        self,
+        hosts: Sequence[Host],
+        settings: Any,
+        connect_settings: ConnectSettings,
+        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connected]:
-        """See `Transport.connections`: each command line connects by itself."""
+        """See `Backend.connections`: each command line connects by itself."""
         return nullcontext(Connected(CommandConnections(self, hosts, settings)))
 
 
@@ -46,21 +50,21 @@ class CommandConnections:
     """A command line for each program on a host; see `launcher.backends.connections.Connections`.
 
     Args:
-        transport: makes the command lines.
+        backend: makes the command lines.
         hosts: the hosts.
         settings: of the transport.
     """
 
-    def __init__(self, transport: CommandTransport, hosts: Iterable[Host], settings: Any) -> None:
-        self._transport, self._settings = transport, settings
+    def __init__(self, backend: CommandBackend, hosts: Iterable[Host], settings: Any) -> None:
+        self._transport, self._settings = backend, settings
         self._hosts = {host.name: host for host in hosts}
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all hosts
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        """See `Commands.run`."""
-        transport, record = self._transport, self._hosts[host]
-        python = transport.python(record, self._settings)
-        command, entry = (transport.start, transport.agent) if entry == START else (transport.connect, entry)
+        """See `ProgramRunner.run`."""
+        backend, record = self._transport, self._hosts[host]
+        python = backend.python(record, self._settings)
+        command, entry = (backend.start, backend.agent) if entry == START_ENTRY else (backend.connect, entry)
         startup = bootstrap.startup(python, entry, arguments)
         return CommandPipe(host, command(record, self._settings), startup, python)
 

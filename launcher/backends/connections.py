@@ -20,17 +20,17 @@ from launcher.threads import start
 
 _T = TypeVar("_T")
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.
-_FIRST_NOTICE = 2.0
+_FIRST_NOTICE_SECONDS = 2.0
 #: Seconds for threads to start the work that they then wait for.
-_BEGINNING = 0.03
+_THREAD_START_SECONDS = 0.03
 
 
-class Link(Protocol):
+class AgentLink(Protocol):
     """Messages to and from the agent of one host. Only `wait` and `kill` block."""
 
     #: Whether its events are dated by this machine's clock.
     same_clock: bool
-    #: Whether the agent stays for remote commands after the job, until `hang_up`.
+    #: Whether the agent stays for remote commands after the job, until `shut_down`.
     stays: bool
     #: The tasks of its host: its messages may name no other.
     tasks: set[str]
@@ -40,7 +40,7 @@ class Link(Protocol):
     preempted: bool
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether the connection is broken, or may be: nothing has come for seconds."""
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
@@ -60,7 +60,7 @@ class Link(Protocol):
         """Queue a command; it is written as soon as the connection takes it."""
 
     def wait(self, seconds: float) -> str | None:
-        """After the end of the agent, or a `hang_up`: wait until no process of it is left.
+        """After the end of the agent, or a `shut_down`: wait until no process of it is left.
 
         Returns:
             How it ended, for the user, empty if all is well; ``None`` if it did not end in time.
@@ -69,17 +69,17 @@ class Link(Protocol):
     def kill(self, seconds: float) -> str | None:
         """Kill the agent, which did not end in time, and every process it started; then as `wait`."""
 
-    def hang_up(self) -> None:
+    def shut_down(self) -> None:
         """Make the agent end all tasks, then itself. Messages that it sends until then may be lost."""
 
     def close(self) -> None:
         """Close the file descriptors."""
 
 
-class RemoteCommand(Protocol):
+class RemoteProgram(Protocol):
     """A program of ours that runs on a host, with a byte pipe each way.
 
-    Only `wait`, `why_ended`, `why_refused` and `close` block, for seconds at most.
+    Only `wait`, `start_error`, `exit_reason` and `close` block, for seconds at most.
     """
 
     def fileno(self) -> int:
@@ -92,13 +92,13 @@ class RemoteCommand(Protocol):
             TransportError: it could not be started, or the connection broke; says which.
         """
 
-    def why_ended(self) -> TransportError | None:
+    def start_error(self) -> TransportError | None:
         """After the end of its stdout: why it never ran; ``None``: it ran.
 
         `HostGoneError` if nothing can connect to its host any more.
         """
 
-    def why_refused(self, why: str) -> str:
+    def exit_reason(self, why: str) -> str:
         """Why an agent exits without being asked to, for the user; ``why`` is what the agent itself said.
 
         Raises:
@@ -122,10 +122,10 @@ class RemoteCommand(Protocol):
         """Close its pipes: the program sees the end of its stdin."""
 
 
-class Commands(Protocol):
+class ProgramRunner(Protocol):
     """Runs programs of ours on hosts."""
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Start a program on a host. Blocks for a bounded time; any thread may call it.
 
         Args:
@@ -138,7 +138,7 @@ class Commands(Protocol):
         """
 
 
-class Connections(Commands, Protocol):
+class Connections(ProgramRunner, Protocol):
     """The same, directly over the connection to a host, which may break. Links use it."""
 
     def reconnect(self, host: str) -> None:
@@ -191,53 +191,53 @@ class Connected(Record):
     login_seconds: Mapping[str, float] = {}
 
 
-class Hosts(Protocol):
+class Fleet(Protocol):
     """The hosts of a launch, as a context: when it is left, no agent or task is left on them."""
 
     #: The number of each agent on this machine, see `launcher.agent.processes`.
-    agents: Sequence[int]
+    local_agents: Sequence[int]
     #: Whether other machines are among the hosts.
-    others: bool
+    has_remote_hosts: bool
 
     @property
     def forwarding(self) -> Forwarding | None:
         """Forwards ports of other machines; ``None``: nothing does."""
 
     @property
-    def tasks_end(self) -> float | None:
+    def seconds_until_tasks_ended(self) -> float | None:
         """Seconds from the loss of a host until its tasks have ended; ``None``: tasks can't move.
 
-        0: `reach` stops them, and makes a new host.
+        0: `recover` stops them, and makes a new host.
         """
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """Run a remote command; see `Commands.run`."""
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """Run a remote command; see `ProgramRunner.run`."""
 
-    def started(self, placement: Placement) -> AbstractContextManager[Placement]:
+    def running(self, placement: Placement) -> AbstractContextManager[Placement]:
         """A context during which tasks can run, with the final placement.
 
         Raises:
             TransportError: on entering: a host can't be used.
         """
 
-    def open(self, host: Host) -> Link:
-        """The link to the agent of a host; after `reach` to a new agent.
+    def link_to(self, host: Host) -> AgentLink:
+        """The link to the agent of a host; after `recover` to a new agent.
 
         Raises:
             TransportError: there is none.
         """
 
-    def reach(self, host: str) -> None:
+    def recover(self, host: str) -> None:
         """Make a host usable again whose agent is lost. Blocks; any thread may call it.
 
         Raises:
             TransportError: it can't be used now.
         """
 
-    def located(self, placement: Placement) -> Placement:
-        """The placement with the present addresses of its hosts; for each plan, after `started`."""
+    def with_addresses(self, placement: Placement) -> Placement:
+        """The placement with the present addresses of its hosts; for each plan, after `running`."""
 
-    def kept(self) -> Sequence[str]:
+    def leftovers(self) -> Sequence[str]:
         """Lines about containers or files that stay after the job, at the user's request."""
 
 
@@ -255,7 +255,7 @@ def slow(notice: Callable[[str], None], text: str) -> Iterator[None]:
         notice: gets the line, in another thread.
         text: the line.
     """
-    timer = threading.Timer(_FIRST_NOTICE, notice, [text])
+    timer = threading.Timer(_FIRST_NOTICE_SECONDS, notice, [text])
     timer.daemon = True
     try:
         start(timer)
@@ -304,9 +304,9 @@ def for_each(
             return {}, dict.fromkeys(names, NO_THREAD_REASON)
         if meanwhile is not None:
             # Otherwise the work of this thread would keep the others from beginning.
-            wait(futures.values(), _BEGINNING)
+            wait(futures.values(), _THREAD_START_SECONDS)
             meanwhile()
-        seconds, waited = _FIRST_NOTICE, 0.0
+        seconds, waited = _FIRST_NOTICE_SECONDS, 0.0
         left = set(futures.values())
         if loop is not None:
             for future in futures.values():

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
-from launcher.backends.backend import Transport
-from launcher.backends.connections import Connections, Forwarding, Link, RemoteCommand
+from launcher.backends.backend import Backend
+from launcher.backends.connections import AgentLink, Connections, Forwarding, RemoteProgram
 from launcher.backends.here import is_here
-from launcher.backends.launch_request import Inventory, Launch, Reaching
+from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.local import fork_agent
 from launcher.common.errors import HostsError, TransportError
 from launcher.event_loop import EventLoop
@@ -22,16 +22,16 @@ if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect
     from launcher.backends.link import ReconnectingLink
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
-_DESCRIPTORS = 16
-_RELAY_DESCRIPTORS = 64
+_DESCRIPTORS_PER_HOST = 16
+_RELAY_DESCRIPTORS_PER_HOST = 64
 #: Those that are not for a host or a log.
 _OTHER_DESCRIPTORS = 256
 #: A folder with an entry for each GPU.
-_DRIVER = "/proc/driver/nvidia/gpus"
+_NVIDIA_DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
 #: Seconds without a word to the user.
-_SILENT = 2.0
+_SILENT_SECONDS = 2.0
 #: Seconds for agents that are not needed, or not any more, to end.
-_LAST_WAIT = 10.0
+_LAST_WAIT_SECONDS = 10.0
 
 
 def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> Host:
@@ -49,8 +49,8 @@ def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> H
     if visible is not None:
         ids = map(str.strip, visible.split(","))
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
-    elif os.path.isdir(_DRIVER):
-        gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_DRIVER)))
+    elif os.path.isdir(_NVIDIA_DRIVER_FOLDER):
+        gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_NVIDIA_DRIVER_FOLDER)))
     if visible is None and not gpus and has_nvidia_smi():  # the driver of WSL has no such folder
         gpus = _listed_gpus(notice) or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
@@ -64,63 +64,63 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
     with suppress(OSError, subprocess.TimeoutExpired):
         process = subprocess.Popen(command, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
         try:
-            output = process.communicate(timeout=_SILENT)[0]
+            output = process.communicate(timeout=_SILENT_SECONDS)[0]
         except subprocess.TimeoutExpired:
             notice("waiting for nvidia-smi, which counts the GPUs")
             try:
-                output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT)[0]
+                output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT_SECONDS)[0]
             finally:
                 process.kill()
-                process.wait(_SILENT)  # limited: a driver that hangs keeps it in the kernel
+                process.wait(_SILENT_SECONDS)  # limited: a driver that hangs keeps it in the kernel
         if process.returncode == 0:
             return read_gpus(output)
     notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
     return ()
 
 
-class Machines:
-    """See `launcher.backends.connections.Hosts`. Local agents are forks of launch, the others have
+class AgentFleet:
+    """See `launcher.backends.connections.Fleet`. Local agents are forks of launch, the others have
     connections.
 
     Args:
-        transport: makes the connections to other machines.
-        launch, inventory, placement, loop: see `launcher.backends.backend.Transport.hosts`.
-        agents: whether tasks run under the agents; else the agents run remote commands only.
+        backend: makes the connections to other machines.
+        request, allocation, placement, loop: see `launcher.backends.backend.Backend.hosts`.
+        local_agents: whether tasks run under the agents; else the agents run remote commands only.
     """
 
     def __init__(
         self,
-        transport: Transport,
-        launch: Launch,
-        inventory: Inventory,
+        backend: Backend,
+        request: LaunchRequest,
+        allocation: Allocation,
         placement: Placement,
         loop: EventLoop,
         agents: bool = True,
     ) -> None:
-        self._transport, self._launch, self._settings = transport, launch, inventory.settings
-        self._placement, self._loop, self._agents = placement, loop, agents
+        self._backend, self._request, self._settings = backend, request, allocation.settings
+        self._placement, self._loop, self._local_agents = placement, loop, agents
         used = {host.name for host in placement.agent_hosts()}
-        hosts = [host for host in inventory.hosts if host.name in used]
-        self._here = [host for host in hosts if host.name in inventory.here]
-        self._remote = [host for host in hosts if host.name not in inventory.here]
-        self.others = bool(self._remote)
-        self.agents: Sequence[int] = ()
+        hosts = [host for host in allocation.hosts if host.name in used]
+        self._here = [host for host in hosts if host.name in allocation.here]
+        self._remote = [host for host in hosts if host.name not in allocation.here]
+        self.has_remote_hosts = bool(self._remote)
+        self.local_agents: Sequence[int] = ()
         self.forwarding: Forwarding | None = None
-        self._links: dict[str, Link | TransportError] = {}
+        self._links: dict[str, AgentLink | TransportError] = {}
         self._reconnecting: dict[str, ReconnectingLink] = {}
         self._login_seconds: Mapping[str, float] = {}
         #: Runs programs without the agents of the hosts.
         self.programs = Programs(self._here, None)
         self._stack = ExitStack()
 
-    def __enter__(self) -> "Machines":
+    def __enter__(self) -> "AgentFleet":
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # Forked first: a process with threads, as connections need them, can't be forked.
-            for host in self._here if self._agents else ():
+            for host in self._here if self._local_agents else ():
                 try:
                     link = self._links[host.name] = fork_agent(host.name)
-                    self.agents = (*self.agents, link.number)
+                    self.local_agents = (*self.local_agents, link.agent_id)
                 except TransportError as error:
                     self._links[host.name] = error
             allow_descriptors(len(self._placement.tasks))  # their logs
@@ -130,10 +130,12 @@ class Machines:
         return self
 
     def _connect_remote(self, stack: ExitStack) -> None:
-        launch = self._launch
-        each = _DESCRIPTORS + (_RELAY_DESCRIPTORS if launch.relay else 0)
+        request = self._request
+        each = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if request.relay else 0)
         allow_descriptors(len(self._remote) * each)
-        connecting = self._transport.connections(self._remote, self._settings, launch.reaching, launch.notice)
+        connecting = self._backend.connections(
+            self._remote, self._settings, request.connect_settings, request.notice
+        )
         made = stack.enter_context(connecting)
         self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
         self._login_seconds = made.login_seconds
@@ -145,11 +147,11 @@ class Machines:
     def _open_link(self, host: str) -> None:
         from launcher.backends.link import open_link
 
-        launch = self._launch
+        request = self._request
         # Other links to the same hosts (to containers) report a lost connection, too.
-        notice = launch.notice if self._agents else lambda _: None
-        brought, lease = launch.name if launch.files else "", launch.reaching.lease
-        stays, login = launch.commands or not self._agents, self._login_seconds.get(host, 0.0)
+        notice = request.notice if self._local_agents else lambda _: None
+        brought, lease = request.run_name if request.files else "", request.connect_settings.lease
+        stays, login = request.commands or not self._local_agents, self._login_seconds.get(host, 0.0)
         link = open_link(self._loop, host, self.programs, notice, lease, brought, stays, login)
         self._links[host] = self._reconnecting[host] = link
 
@@ -173,25 +175,29 @@ class Machines:
         links = [link for link in list(self._links.values()) if not isinstance(link, TransportError)]
         self._links.clear()
         for link in links:
-            link.hang_up()
-        deadline = time.monotonic() + _LAST_WAIT
+            link.shut_down()
+        deadline = time.monotonic() + _LAST_WAIT_SECONDS
         for link in links:
             link.wait(max(0.0, deadline - time.monotonic()))
             link.close()
 
     @property
-    def tasks_end(self) -> float | None:
-        """See `Hosts.tasks_end`."""
-        from launcher.backends.link import tasks_end_after
+    def seconds_until_tasks_ended(self) -> float | None:
+        """See `Fleet.seconds_until_tasks_ended`."""
+        from launcher.backends.link import seconds_until_tasks_ended
 
-        return 0.0 if self._transport.renews_hosts else tasks_end_after(self._launch.reaching.lease)
+        return (
+            0.0
+            if self._backend.replaces_hosts
+            else seconds_until_tasks_ended(self._request.connect_settings.lease)
+        )
 
-    def started(self, placement: Placement) -> AbstractContextManager[Placement]:
-        """See `Hosts.started`: the agents run already."""
+    def running(self, placement: Placement) -> AbstractContextManager[Placement]:
+        """See `Fleet.running`: the agents run already."""
         return nullcontext(placement)
 
-    def open(self, host: Host) -> Link:
-        """See `Hosts.open`."""
+    def link_to(self, host: Host) -> AgentLink:
+        """See `Fleet.link_to`."""
         if host.name not in self._links:
             self._open_link(host.name)
         link = self._links[host.name]
@@ -201,42 +207,42 @@ class Machines:
             del self._links[host.name]
         return link
 
-    def reach(self, host: str) -> None:
-        """See `Hosts.reach`."""
-        if self._transport.renews_hosts:
-            self._transport.renew(host, self._settings)
+    def recover(self, host: str) -> None:
+        """See `Fleet.recover`."""
+        if self._backend.replaces_hosts:
+            self._backend.renew(host, self._settings)
         else:
             self.programs.reconnect(host)
             old = self._reconnecting.get(host)
-            if old is not None and old.kill(_LAST_WAIT) is None:
+            if old is not None and old.kill(_LAST_WAIT_SECONDS) is None:
                 raise TransportError(f"{host}: its last agent can't be stopped")
         self._links.pop(host, None)
         self._reconnecting.pop(host, None)
 
-    def located(self, placement: Placement) -> Placement:
-        """See `Hosts.located`."""
-        found = {host.name: self._located(host) for host in placement.hosts()}
+    def with_addresses(self, placement: Placement) -> Placement:
+        """See `Fleet.with_addresses`."""
+        found = {host.name: self._with_address(host) for host in placement.hosts()}
         hosts = (found[placed.host.name] for placed in placement.tasks)
         tasks = (placed._replace(host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
         return placement._replace(tasks=tuple(tasks))
 
-    def _located(self, host: Host) -> Host:
-        transport, settings = self._transport, self._settings
-        address = transport.address(host, settings) or host.address
-        return host._replace(address=address, node=transport.node(host, settings))
+    def _with_address(self, host: Host) -> Host:
+        backend, settings = self._backend, self._settings
+        address = backend.address(host, settings) or host.address
+        return host._replace(address=address, node=backend.node(host, settings))
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `Hosts.run`: over the link to the host's agent, which survives broken connections."""
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `Fleet.run`: over the link to the host's agent, which survives broken connections."""
         link = self._links.get(host)
         if isinstance(link, TransportError):
             raise link
         running = self._reconnecting.get(host)
-        if running is not None and not running.over:
+        if running is not None and not running.is_over:
             return running.command(entry, arguments)
         return self.programs.run(host, entry, arguments)
 
-    def kept(self) -> Sequence[str]:
-        """See `Hosts.kept`."""
+    def leftovers(self) -> Sequence[str]:
+        """See `Fleet.leftovers`."""
         return ()
 
 
@@ -253,8 +259,8 @@ class Programs:
         #: The connections to other machines; ``None``: there are none.
         self.others = others
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `launcher.backends.connections.Commands.run`."""
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `launcher.backends.connections.ProgramRunner.run`."""
         if host in self._here:
             from launcher.backends.programs import run_here
 
@@ -273,18 +279,18 @@ class Programs:
 
 @contextmanager
 def commands(
-    transport: Transport,
+    backend: Backend,
     settings: Any,
     hosts: Sequence[Host],
-    reaching: Reaching,
+    connect_settings: ConnectSettings,
     notice: Callable[[str], None],
 ) -> Iterator[tuple[Programs, Mapping[str, str]]]:
     """Connections for remote commands without a job.
 
     Args:
-        transport, settings: make the connections to other machines.
+        backend, settings: make the connections to other machines.
         hosts: this machine, and others.
-        reaching, notice: see `launcher.backends.backend.Transport.connections`.
+        connect_settings, notice: see `launcher.backends.backend.Backend.connections`.
 
     Yields:
         An object that runs the commands; and by name, the reasons why hosts can't be reached.
@@ -293,7 +299,7 @@ def commands(
     if not remote:
         yield Programs(hosts, None), {}
         return
-    with transport.connections(remote, settings, reaching, notice) as made:
+    with backend.connections(remote, settings, connect_settings, notice) as made:
         yield Programs(filter(is_here, hosts), made.connections), made.failed
 
 

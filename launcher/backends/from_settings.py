@@ -15,8 +15,8 @@ from launcher.backends.kubernetes.options import KubernetesOptions, user_faults
 from launcher.backends.slurm import (
     SlurmOptions,
     _wrong_variables,
-    in_script,
-    in_step,
+    is_in_script,
+    is_in_step,
     is_inside,
 )
 from launcher.backends.slurm import rows as slurm
@@ -199,7 +199,7 @@ def _docker_faults(
 
 
 def _slurm_faults(settings: Settings, options: SlurmOptions | None, hosts_named: bool) -> Iterator[Fault]:
-    if settings[DETACH] and in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
+    if settings[DETACH] and is_in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
         text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
         yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
     if options is None:
@@ -208,7 +208,7 @@ def _slurm_faults(settings: Settings, options: SlurmOptions | None, hosts_named:
     if hosts_named:
         yield Fault("--slurm", "the hosts are named, too", "expected one of them, or --no-slurm")
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if is_inside(os.environ) and in_step(os.environ) and tasks != "1":
+    if is_inside(os.environ) and is_in_step(os.environ) and tasks != "1":
         if os.environ.get("SLURM_PROCID", "0") != "0":
             raise SystemExit(2)
         text = f"srun has started launch {tasks} times, once for each of its tasks"

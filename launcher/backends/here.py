@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from launcher.job import Host, is_loopback
 
 #: Both ``ssh`` and ``getent`` are asked about the name of this machine. They may ask a name server.
-_ANSWER_SECONDS = 2.0
+_ANSWER_TIMEOUT_SECONDS = 2.0
 
 
 def is_here(host: Host) -> bool:
@@ -52,7 +52,7 @@ def _ssh_name(name: str) -> str:
     from launcher.backends.ssh_query import ask_ssh
 
     try:
-        printed = ask_ssh(["--", name], pwd.getpwuid(os.getuid()).pw_dir, _ANSWER_SECONDS).stdout
+        printed = ask_ssh(["--", name], pwd.getpwuid(os.getuid()).pw_dir, _ANSWER_TIMEOUT_SECONDS).stdout
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     except (KeyError, OSError):  # ssh knows no user without an account; or there is no ssh
@@ -74,7 +74,9 @@ def _addresses(name: str) -> Sequence[str]:
 
     argv = ["getent", "ahosts", name]
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS)
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_TIMEOUT_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.split()[0].decode("ascii", "replace") for line in done.stdout.splitlines() if line.strip()]

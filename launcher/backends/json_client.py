@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from launcher.backends.connections import RemoteCommand
+from launcher.backends.connections import RemoteProgram
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import last_line, sanitize_host_text
 from launcher.common.validation import FieldReader
@@ -15,14 +15,14 @@ from launcher.event_loop import await_readable
 
 _T = TypeVar("_T")
 #: Seconds until the next attempt to send, and until the next look at whether to go on.
-_SEND = 0.05
-_LOOK = 0.25
+_SEND_PAUSE_SECONDS = 0.05
+_POLL_SECONDS = 0.25
 #: Bytes of a read, and of the longest answer.
-_PIECE = 1 << 16
-_LONGEST = 1 << 20
+_READ_BYTES = 1 << 16
+_MAX_ANSWER_BYTES = 1 << 20
 
 
-class Dialog:
+class JsonClient:
     """A program that answers to requests. One thread uses it at a time.
 
     Args:
@@ -30,7 +30,7 @@ class Dialog:
         check: called while it waits; raises TransportError to end that.
     """
 
-    def __init__(self, program: RemoteCommand, check: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, program: RemoteProgram, check: Callable[[], object] = lambda: None) -> None:
         self._program, self._check, self._received = program, check, b""
 
     def ask(self, request: object, seconds: float, record: type[_T]) -> _T:
@@ -50,7 +50,7 @@ class Dialog:
         """
         view, until = memoryview(json.dumps(request).encode("ascii") + b"\n"), time.monotonic() + seconds
         while view := view[self._program.send(view) :]:
-            self._listen(until, _SEND)
+            self._listen(until, _SEND_PAUSE_SECONDS)
 
     def receive(self, seconds: float) -> Any:
         """The next answer.
@@ -60,7 +60,7 @@ class Dialog:
         """
         until = time.monotonic() + seconds
         while b"\n" not in self._received:
-            self._listen(until, _LOOK)
+            self._listen(until, _POLL_SECONDS)
         line, _, self._received = self._received.partition(b"\n")
         try:
             return json.loads(line)
@@ -70,11 +70,11 @@ class Dialog:
     def _listen(self, until: float, seconds: float) -> None:
         """Receive what comes within so many seconds."""
         self._check()
-        data = self._program.recv(_PIECE)
-        if data and len(self._received) < _LONGEST:
+        data = self._program.recv(_READ_BYTES)
+        if data and len(self._received) < _MAX_ANSWER_BYTES:
             self._received += data
         elif data is not None:
-            if error := self._program.why_ended():
+            if error := self._program.start_error():
                 raise error
             printed = last_line(self._program.stderr(), "it printed no error")
             raise TransportError(f"the program there failed: {printed}")

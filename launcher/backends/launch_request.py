@@ -9,7 +9,7 @@ from launcher.job import Host, JobSpec
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
 
-class Reaching(Record):
+class ConnectSettings(Record):
     """How a launch reaches its hosts, by whatever transport; times in seconds."""
 
     #: The limit for each step of connecting.
@@ -25,32 +25,32 @@ class Asked(Record):
 
     #: The parsed options, with those of the transport.
     args: argparse.Namespace
-    #: The value of its key in the job file, read as `Transport.sections` defines; ``None``: there is none.
+    #: The value of its key in the job file, read as `Backend.sections` defines; ``None``: there is none.
     section: Any = None
     #: Of the job file: paths in the file are relative to it.
     folder: str = ""
     #: Whether ``--hosts``, or ``hosts:`` of the job file, names the hosts.
     named: bool = False
-    job: JobSpec = JobSpec(())
+    spec: JobSpec = JobSpec(())
     #: Whether the command itself asks for the transport, unless the user asks for another one.
     implied: bool = False
-    #: Whether the transport that is used runs tasks in containers; known when `Transport.faults` is called.
+    #: Whether the transport that is used runs tasks in containers; known when `Backend.faults` is called.
     in_containers: bool = False
 
 
-class Launch(Record):
+class LaunchRequest(Record):
     """A launch, as its transport gets it."""
 
     #: The id of the job.
-    name: str
-    job: JobSpec
+    run_name: str
+    spec: JobSpec
     #: The hosts that the user names; else this machine, or none if the transport brings hosts.
     hosts: tuple[Host, ...]
     #: Whether the user names the hosts.
     named: bool
     #: The settings of the transport.
     settings: Any
-    reaching: Reaching
+    connect_settings: ConnectSettings
     #: The default transport and its settings, for transports that do their work over its connections.
     usual: tuple[Any, Any]
     #: Gets lines for the user; any thread may call it.
@@ -72,12 +72,12 @@ class Launch(Record):
     meanwhile: Callable[[], object] = lambda: None
 
 
-class Inventory(Record):
+class Allocation(Record):
     """The hosts that a transport has for a launch, before the tasks are placed."""
 
     hosts: tuple[Host, ...]
     #: The job of the launch, which a transport may adapt.
-    job: JobSpec
+    spec: JobSpec
     #: The settings of the transport, with what is known now: the id of an allocation, for example.
     settings: Any = None
     #: Names of the hosts that are this machine: their agents are forks of launch.
@@ -97,17 +97,17 @@ class Inventory(Record):
     end: str = ""
 
     @classmethod
-    def of(cls, launch: Launch, hosts: Iterable[Host], here: Collection[str] = ()) -> "Inventory":
+    def of(cls, request: LaunchRequest, hosts: Iterable[Host], here: Collection[str] = ()) -> "Allocation":
         """The usual inventory. Other machines use their ``python3``, unless the user names a Python.
 
         Args:
-            launch: the launch.
+            request: the launch.
             hosts: its hosts.
             here: names of those that are this machine.
         """
 
         def named(host: Host) -> bool:
-            return bool(host.name in here or host.python or host.venv or launch.python_given)
+            return bool(host.name in here or host.python or host.venv or request.python_given)
 
         made = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in hosts)
-        return cls(tuple(made), launch.job, launch.settings, frozenset(here), frozenset(here))
+        return cls(tuple(made), request.spec, request.settings, frozenset(here), frozenset(here))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.processes import new_agent_id
 from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
-from launcher.backends.connections import Connections, RemoteCommand
+from launcher.backends.connections import Connections, RemoteProgram
 from launcher.backends.link_pipe import LinkCommand
 from launcher.common.errors import (
     AllocationEndedError,
@@ -48,31 +48,31 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 #: Entries of programs on the host.
-START = "launcher.agent.main:start"
-CONNECT = "launcher.agent.main:connect"
-KILL = "launcher.agent.sweep:kill"
+START_ENTRY = "launcher.agent.main:start"
+CONNECT_ENTRY = "launcher.agent.main:connect"
+KILL_ENTRY = "launcher.agent.sweep:kill"
 #: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
 #: first.
-SILENCE = 5.0
-FIRST_ANSWER = 15.0
+SILENCE_SECONDS = 5.0
+FIRST_ANSWER_SECONDS = 15.0
 #: Seconds between two attempts to connect.
-_PAUSE = 0.2
+_RECONNECT_PAUSE_SECONDS = 0.2
 #: Seconds without an answer after which output may be delayed; pings are answered every 2 s.
-_BROKEN = 3.0
+_BROKEN_SECONDS = 3.0
 #: Seconds for the last acknowledgement to be sent.
-_LAST_ACK = 1.0
+_LAST_ACK_SECONDS = 1.0
 #: Seconds without a connection after which the host will hardly answer soon.
-_LONG_LOST = 3.0
+_LONG_LOST_SECONDS = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
-_MOST_WAITING = 2 * WINDOW_BYTES
+_MAX_WAITING_BYTES = 2 * WINDOW_BYTES
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
-_LONGER = 5.0
+_LONGER_FACTOR = 5.0
 #: Bytes of a read, and reads in a turn of the loop.
-_READ = 128 * 1024
-_READS = 4
+_READ_BYTES = 128 * 1024
+_MAX_READS = 4
 #: Seconds until more is sent to a connection that took less than all: not all show that they take more.
-_LOOK = 0.05
-_OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)
+_SEND_PAUSE_SECONDS = 0.05
+_COMMAND_RECORDS = (CommandData, CommandCredit, CommandEnded)
 
 
 def lease_there(lease: float) -> float:
@@ -80,7 +80,7 @@ def lease_there(lease: float) -> float:
     return max(lease - 2.0, lease * 0.7)
 
 
-def tasks_end_after(lease: float) -> float:
+def seconds_until_tasks_ended(lease: float) -> float:
     """Seconds from the loss of a host until none of its tasks is alive, whatever state its agent is in.
 
     When we give a host up, its agent may just have heard from us: a network may fail in one direction only.
@@ -92,12 +92,12 @@ def tasks_end_after(lease: float) -> float:
     return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
 
 
-class _Ended(Exception):
+class _LinkClosed(Exception):
     """The end of a link; its text is for the user, empty after an orderly end."""
 
 
 class ReconnectingLink:
-    """See `launcher.backends.connections.Link`.
+    """See `launcher.backends.connections.AgentLink`.
 
     Args:
         loop: drives it.
@@ -105,7 +105,7 @@ class ReconnectingLink:
         hosts: starts programs there.
         arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
         notify: gets a line for the user when the connection is lost, and when it is back.
-        stays: see `Link`.
+        stays: see `AgentLink`.
         login_seconds: how long the connection took to make over which the first program runs; 0: the program
             makes it.
     """
@@ -138,7 +138,7 @@ class ReconnectingLink:
         self._ready: Callable[[], object] = lambda: None
         self._commands: dict[int, LinkCommand] = {}
         self._numbers = 0
-        self._program: RemoteCommand | None = None
+        self._program: RemoteProgram | None = None
         #: Another thread makes a connection; or finds out why the present one has ended.
         self._connecting = self._ending = False
         #: Bytes that the program took of more; ``None``: it took all.
@@ -165,42 +165,42 @@ class ReconnectingLink:
     # ------------------------------------------------------------------ for its reader
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the link has ended."""
         return self.reason is not None
 
     @property
-    def broken(self) -> bool:
-        """See `Link.broken`."""
-        return time.monotonic() > self._received_at + _BROKEN
+    def is_broken(self) -> bool:
+        """See `AgentLink.is_broken`."""
+        return time.monotonic() > self._received_at + _BROKEN_SECONDS
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
-        """See `Link.watch`."""
+        """See `AgentLink.watch`."""
         self._ready = ready
-        if self._inbox or self.over:
-            loop.call_soon(ready if self.over else lambda: self._step(ready))
+        if self._inbox or self.is_over:
+            loop.call_soon(ready if self.is_over else lambda: self._step(ready))
 
     def unwatch(self) -> None:
-        """See `Link.unwatch`."""
+        """See `AgentLink.unwatch`."""
         self._ready = lambda: None
 
     def receive(self) -> Sequence[Message] | None:
-        """See `Link.receive`."""
+        """See `AgentLink.receive`."""
         with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
             # The TCP connection of srun (Nagle) delays a short message by 40 ms until the last is answered.
             at_once = self._closed_there or any(isinstance(each, TaskStarted) for each in messages)
             self._channel.took(len(messages), time.monotonic(), at_once)
         if messages:
-            if self.over:
+            if self.is_over:
                 self.loop.call_soon(self._ready)
             return messages
-        if self.over and self._fault is not None:
+        if self.is_over and self._fault is not None:
             raise self._fault
-        return None if self.over else ()
+        return None if self.is_over else ()
 
     def send(self, command: Command | Message) -> None:
-        """See `Link.send`; any thread may call it."""
+        """See `AgentLink.send`; any thread may call it."""
         if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
             command = command._replace(stays=True)
         with self.lock:
@@ -210,13 +210,13 @@ class ReconnectingLink:
                 self.loop.call_soon(self._flush)
 
     def command(self, entry: str, arguments: object) -> LinkCommand:
-        """Start a remote command: a program of ours in a child of the agent; see `Commands.run`."""
+        """Start a remote command: a program of ours in a child of the agent; see `ProgramRunner.run`."""
         with self.lock:
             self._numbers += 1
             command = self._commands[self._numbers] = LinkCommand(
                 self._numbers, self.lock, self.send, self.forget
             )
-            if self.over:
+            if self.is_over:
                 command.lost(f"{self.host}: {self.reason or 'its agent has exited'}")
             self.send(RunCommand(command.number, entry, arguments))
         return command
@@ -227,30 +227,30 @@ class ReconnectingLink:
             if self._commands.pop(number, None) is not None:
                 self.send(CloseCommand(number))
 
-    def hang_up(self) -> None:
-        """See `Link.hang_up`; any thread may call it."""
+    def shut_down(self) -> None:
+        """See `AgentLink.shut_down`; any thread may call it."""
         if not self._hung_up:
             self._hung_up = True
             self.send(CloseAgent(self.host))
 
     def wait(self, seconds: float) -> str | None:
-        """See `Link.wait`."""
-        self.loop.run_until(lambda: self.over or self._is_long_lost(), seconds)
+        """See `AgentLink.wait`."""
+        self.loop.run_until(lambda: self.is_over or self._is_long_lost(), seconds)
         return self.reason
 
     def _is_long_lost(self) -> bool:
         """Whether there has been no connection for so long that the host will hardly answer soon."""
         lost_at = self._lost_at
-        return lost_at is not None and time.monotonic() >= lost_at + _LONG_LOST
+        return lost_at is not None and time.monotonic() >= lost_at + _LONG_LOST_SECONDS
 
     def kill(self, seconds: float) -> str | None:
-        """See `Link.kill`: all that the agent started, it and its watchdog carry its tag."""
+        """See `AgentLink.kill`: all that the agent started, it and its watchdog carry its tag."""
         until = time.monotonic() + seconds
-        self.hang_up()
-        if self._is_long_lost() and not self.over:
+        self.shut_down()
+        if self._is_long_lost() and not self.is_over:
             return None
         agent = {"agent": self._arguments["agent"]}
-        with suppress(TransportError), closing(self._hosts.run(self.host, KILL, agent)) as program:
+        with suppress(TransportError), closing(self._hosts.run(self.host, KILL_ENTRY, agent)) as program:
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
                     return "it was killed" if program.wait(left) == 0 else None
@@ -258,31 +258,31 @@ class ReconnectingLink:
         return None
 
     def close(self) -> None:
-        """See `Link.close`: what an agent that still runs has not taken is lost."""
-        self.hang_up()
+        """See `AgentLink.close`: what an agent that still runs has not taken is lost."""
+        self.shut_down()
         self._flush()
-        if not self.over:
+        if not self.is_over:
             self._end("closed before its agent exited")
 
     # ------------------------------------------------------------------ turns
 
     def _step(self, step: Callable[[], object]) -> None:
         """Do something, then look at the time."""
-        if self.over:
+        if self.is_over:
             return
         try:
             try:
                 step()
             except TransportError as error:
                 self._broke(error)
-            if not self.over:
-                self._look_at_time(time.monotonic())
+            if not self.is_over:
+                self._check_deadlines(time.monotonic())
         except ProtocolError as error:
             self._fault = error
             self._end(str(error))
-        except _Ended as end:
+        except _LinkClosed as end:
             self._end(str(end))
-        if not self.over:
+        if not self.is_over:
             self._schedule()
 
     def _schedule(self) -> None:
@@ -290,14 +290,14 @@ class ReconnectingLink:
         now = time.monotonic()
         dues = [self._received_at + self._lease, self._leave_at]
         if self._taken is not None:
-            dues.append(now + _LOOK)
+            dues.append(now + _SEND_PAUSE_SECONDS)
         else:
             with self.lock:
                 dues.append(self._channel.next_due())
         if not self._connecting and not self._ending:
-            dues.append(self._tried_at + _PAUSE)
+            dues.append(self._tried_at + _RECONNECT_PAUSE_SECONDS)
             if self._program is not None:
-                dues[-1] = max(self._tried_at + _PAUSE, self._silent_at())
+                dues[-1] = max(self._tried_at + _RECONNECT_PAUSE_SECONDS, self._silent_at())
         due = min(due for due in dues if due is not None)
         if self._timer is None or due < self._timer.due:
             if self._timer is not None:
@@ -329,16 +329,16 @@ class ReconnectingLink:
         self._step(self._receive)
 
     def _receive(self) -> None:
-        for _ in range(_READS):
+        for _ in range(_MAX_READS):
             program = self._program
-            data = None if program is None else program.recv(_READ)
+            data = None if program is None else program.recv(_READ_BYTES)
             if program is None or data is None:
                 if self._channel.has_part:
                     self.loop.await_rest()
                 return
             if not data:
                 if self._closed_there:
-                    raise _Ended
+                    raise _LinkClosed
                 self._find_out_why(program)
                 return
             self._received_at = time.monotonic()
@@ -347,7 +347,7 @@ class ReconnectingLink:
                 messages = self._channel.receive(data)
             if self._channel.met and not was_met:
                 took = self._received_at - self._began
-                self._channel.grace = max(self._channel.grace if self._met else 0.0, _LONGER * took)
+                self._channel.grace = max(self._channel.grace if self._met else 0.0, _LONGER_FACTOR * took)
                 self._met = True
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")
@@ -363,10 +363,10 @@ class ReconnectingLink:
         with self.lock:
             others = []
             for message in messages:
-                if not isinstance(message, _OF_COMMANDS):
+                if not isinstance(message, _COMMAND_RECORDS):
                     others.append(message)
                 elif message.command in self._commands:
-                    self._commands[message.command].take(message)
+                    self._commands[message.command].handle_message(message)
             if self._hung_up or not self.stays:
                 self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
             if self._hung_up:
@@ -374,7 +374,7 @@ class ReconnectingLink:
             self._channel.took(len(messages) - len(others), time.monotonic(), at_once=self._closed_there)
             self._inbox += others
             self._inbox_size += size if others else 0
-            if self._inbox_size > _MOST_WAITING:
+            if self._inbox_size > _MAX_WAITING_BYTES:
                 raise ProtocolError("its agent sends more than was acknowledged")
         if others:
             self._ready()
@@ -403,31 +403,31 @@ class ReconnectingLink:
 
     # ------------------------------------------------------------------ time
 
-    def _look_at_time(self, now: float) -> None:
+    def _check_deadlines(self, now: float) -> None:
         if self._hung_up:
             with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
                 self._inbox.clear()
         if self._closed_there and not self._inbox:
-            self._leave_at = self._leave_at or now + _LAST_ACK
+            self._leave_at = self._leave_at or now + _LAST_ACK_SECONDS
         if now >= self._received_at + self._lease:
             tasks = "; its agent stops the tasks there" if self._met and self.tasks else ""
-            raise _Ended(f"no answer for {now - self._received_at:.0f}s: {self._why_not}{tasks}")
+            raise _LinkClosed(f"no answer for {now - self._received_at:.0f}s: {self._why_not}{tasks}")
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
-            raise _Ended("" if self._closed_there else "closed before its agent exited")
+            raise _LinkClosed("" if self._closed_there else "closed before its agent exited")
         if self._connecting or self._ending or (self._program is not None and now < self._silent_at()):
             return
         if self._program is not None and not self._met:
-            self._why_not = nothing_started(FIRST_ANSWER)
+            self._why_not = nothing_started(FIRST_ANSWER_SECONDS)
         self._lose(f"no answer for {now - self._received_at:.0f}s" if self._met else self._why_not)
-        if now >= self._tried_at + _PAUSE:
+        if now >= self._tried_at + _RECONNECT_PAUSE_SECONDS:
             self._connect()
 
     def _silent_at(self) -> float:
         """When the present connection counts as lost if nothing comes."""
         if self._channel.met:
-            return self._received_at + SILENCE
-        return max(self._received_at, self._tried_at) + FIRST_ANSWER
+            return self._received_at + SILENCE_SECONDS
+        return max(self._received_at, self._tried_at) + FIRST_ANSWER_SECONDS
 
     # ------------------------------------------------------------------ connections
 
@@ -437,23 +437,23 @@ class ReconnectingLink:
         self._connecting = True
         if self._attempts > 1:
             self._began = time.monotonic()
-        again, entry = self._attempts > 1, CONNECT if self._met else START
+        again, entry = self._attempts > 1, CONNECT_ENTRY if self._met else START_ENTRY
 
-        def connect() -> RemoteCommand:
-            if self.over:
+        def connect() -> RemoteProgram:
+            if self.is_over:
                 raise TransportError("the link has ended")
             if again:
                 self._hosts.reconnect(self.host)
             return self._hosts.run(self.host, entry, self._arguments)
 
-        def done(made: Future[RemoteCommand]) -> None:
+        def done(made: Future[RemoteProgram]) -> None:
             self._step(lambda: self._connected(made))
             if made.exception() is None and made.result() is not self._program:  # the link has ended
                 self.loop.run_in_thread(made.result().close, lambda closed: closed.result())
 
         self.loop.run_in_thread(connect, done)
 
-    def _connected(self, made: Future[RemoteCommand]) -> None:
+    def _connected(self, made: Future[RemoteProgram]) -> None:
         """Another thread has connected, or has failed to."""
         self._connecting, self._tried_at = False, time.monotonic()
         try:
@@ -471,7 +471,7 @@ class ReconnectingLink:
             self._channel.connect(self._attempts, time.monotonic())
         self._move()
 
-    def _find_out_why(self, program: RemoteCommand) -> None:
+    def _find_out_why(self, program: RemoteProgram) -> None:
         """A connection has ended: let another thread wait for the reason."""
         self._ending = True
         self.loop.watch(program.fileno())
@@ -481,20 +481,20 @@ class ReconnectingLink:
             if self._program is program:
                 raise why.result() or TransportError(self._why_ended(program))
 
-        self.loop.run_in_thread(program.why_ended, lambda why: self._step(lambda: known(why)))
+        self.loop.run_in_thread(program.start_error, lambda why: self._step(lambda: known(why)))
 
-    def _refused(self, program: RemoteCommand, why: str) -> None:
+    def _refused(self, program: RemoteProgram, why: str) -> None:
         """The agent exits without being asked to: let another thread look for the reason."""
         if self._closed_there:
-            raise _Ended
+            raise _LinkClosed
         self._ending = True
         self.loop.watch(program.fileno())
 
         def known(reason: Future[str]) -> None:
-            raise _Ended(reason.result())
+            raise _LinkClosed(reason.result())
 
         self.loop.run_in_thread(
-            lambda: program.why_refused(why), lambda found: self._step(lambda: known(found))
+            lambda: program.exit_reason(why), lambda found: self._step(lambda: known(found))
         )
 
     def _broke(self, error: TransportError) -> None:
@@ -503,17 +503,17 @@ class ReconnectingLink:
         If the way to the host is down, more of them are tried, until the lease is over.
         """
         if self._closed_there:
-            raise _Ended from error
+            raise _LinkClosed from error
         if isinstance(error, HostGoneError):
             self.all_gone, self.preempted = (
                 isinstance(error, AllocationEndedError),
                 isinstance(error, HostPreemptedError),
             )
-            raise _Ended(self._bare(error)) from error
+            raise _LinkClosed(self._bare(error)) from error
         once = isinstance(error, ConnectionLostError) and self._attempts == 1
         other = self._connecting or once or isinstance(error, RouteDownError)
         if not self._met and not other:
-            raise _Ended(self._bare(error)) from error
+            raise _LinkClosed(self._bare(error)) from error
         self._drop_program()
         self._lose(self._bare(error))
 
@@ -534,7 +534,7 @@ class ReconnectingLink:
             tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
             self._report(f"connection lost ({why}); {tasks} for {left:.0f}s")
 
-    def _why_ended(self, program: RemoteCommand) -> str:
+    def _why_ended(self, program: RemoteProgram) -> str:
         if self._met:
             return last_line(program.stderr(), "it was closed")
         return f"the agent can't be started: {last_line(program.stderr(), 'it was killed')}"
@@ -554,7 +554,7 @@ def open_link(
     hosts: Connections,
     notify: Callable[[str], None],
     lease: float = 60.0,
-    job: str = "",
+    run_name: str = "",
     stays: bool = False,
     login_seconds: float = 0.0,
 ) -> ReconnectingLink:
@@ -563,9 +563,9 @@ def open_link(
     Args:
         loop, host, hosts, notify, stays, login_seconds: see `ReconnectingLink`.
         lease: seconds that the tasks of the host outlive a lost connection.
-        job: the run whose files are brought to the host; empty: none are.
+        run_name: the run whose files are brought to the host; empty: none are.
     """
     own = {"host": host, "agent": new_agent_id(), "token": os.urandom(16).hex(), "lease": lease}
     return ReconnectingLink(
-        loop, host, hosts, {**own, **({"job": job} if job else {})}, notify, stays, login_seconds
+        loop, host, hosts, {**own, **({"job": run_name} if run_name else {})}, notify, stays, login_seconds
     )

@@ -13,11 +13,11 @@ from launcher.common.text import last_line
 
 
 class LinkCommand:
-    """See `launcher.backends.connections.RemoteCommand`.
+    """See `launcher.backends.connections.RemoteProgram`.
 
     Args:
         number: of the command.
-        lock: of the link; held by it when it calls `take` and `lost`.
+        lock: of the link; held by it when it calls `handle_message` and `lost`.
         send: sends a message over the link.
         forget: called when it is closed, with its number.
     """
@@ -40,7 +40,7 @@ class LinkCommand:
         self._status: int | None = None
         self._ended = threading.Event()
 
-    def take(self, message: CommandData | CommandCredit | CommandEnded) -> None:
+    def handle_message(self, message: CommandData | CommandCredit | CommandEnded) -> None:
         """Called by the link, which holds its lock, with a message of this command."""
         if isinstance(message, CommandCredit):
             self._credit += message.size
@@ -61,11 +61,11 @@ class LinkCommand:
         os.eventfd_write(self._wake, 1)
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
+        """See `RemoteProgram.fileno`."""
         return self._wake
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
+        """See `RemoteProgram.recv`."""
         with self._lock:
             data = bytes(self._output[:size])
             del self._output[:size]
@@ -80,7 +80,7 @@ class LinkCommand:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
+        """See `RemoteProgram.send`."""
         with self._lock:
             if self._lost:
                 raise TransportError(self._lost)
@@ -93,24 +93,24 @@ class LinkCommand:
         return count
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`; not for the loop's thread. A program that was killed has no status."""
+        """See `RemoteProgram.wait`; not for the loop's thread. A program that was killed has no status."""
         self._ended.wait(seconds)
         status = self._status
         return status if status is not None and status >= 0 else None
 
-    def why_ended(self) -> None:
-        """See `RemoteCommand.why_ended`: it ran; if the agent has exited, `recv` says so."""
+    def start_error(self) -> None:
+        """See `RemoteProgram.start_error`: it ran; if the agent has exited, `recv` says so."""
 
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`."""
+    def exit_reason(self, why: str) -> str:
+        """See `RemoteProgram.exit_reason`."""
         return why
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`; known after its end."""
+        """See `RemoteProgram.stderr`; known after its end."""
         return self._stderr
 
     def close(self) -> None:
-        """See `RemoteCommand.close`."""
+        """See `RemoteProgram.close`."""
         with self._lock:
             self._forget(self.number)
             os.close(self._wake)

@@ -23,12 +23,12 @@ from launcher.common.protocol import PIPED_RECORDS, Decoder, Message, MessageCha
 from launcher.common.text import last_line, signal_name, why_not_started
 from launcher.event_loop import EventLoop
 
-_READ = 256 * 1024
-_STDERR_LIMIT = 64 * 1024
+_READ_BYTES = 256 * 1024
+_STDERR_LIMIT_BYTES = 64 * 1024
 
 
 class PipeLink:
-    """The launcher's end of the pipes to an agent; see `launcher.backends.connections.Link`.
+    """The launcher's end of the pipes to an agent; see `launcher.backends.connections.AgentLink`.
 
     Args:
         host: name of the agent's host.
@@ -37,7 +37,7 @@ class PipeLink:
 
     same_clock = True
     stays = all_gone = preempted = False
-    broken = False
+    is_broken = False
 
     def __init__(self, host: str, reading: int, writing: int) -> None:
         self.tasks: set[str] = set()
@@ -50,22 +50,22 @@ class PipeLink:
             os.set_blocking(fd, False)
 
     def watch(self, loop: EventLoop, ready: Callable[[], object]) -> None:
-        """See `Link.watch`."""
+        """See `AgentLink.watch`."""
         self._loop = loop
         loop.watch(self._reading, ready)
         self._flush()
 
     def unwatch(self) -> None:
-        """See `Link.unwatch`."""
+        """See `AgentLink.unwatch`."""
         if self._loop is not None:
             self._loop.watch(self._reading)
             self._loop.watch(self._input)
             self._loop = None
 
     def receive(self) -> Sequence[Message] | None:
-        """See `Link.receive`."""
+        """See `AgentLink.receive`."""
         try:
-            data = os.read(self._reading, _READ)
+            data = os.read(self._reading, _READ_BYTES)
         except BlockingIOError:
             return ()
         except ConnectionResetError:  # a socket whose agent ended before it read all of its input
@@ -81,7 +81,7 @@ class PipeLink:
         return messages
 
     def send(self, command: Command) -> None:
-        """See `Link.send`."""
+        """See `AgentLink.send`."""
         self._channel.send(command)
         self._flush()
 
@@ -92,13 +92,13 @@ class PipeLink:
         try:
             full = not self._channel.write(self._input, 0.0)
         except OSError:  # the agent has ended: reading reports it
-            self.hang_up()
+            self.shut_down()
             return
         if self._loop is not None:
             self._loop.watch(self._input, write=self._flush if full else None)
 
-    def hang_up(self) -> None:
-        """See `Link.hang_up`."""
+    def shut_down(self) -> None:
+        """See `AgentLink.shut_down`."""
         if self._input >= 0:
             if self._loop is not None:
                 self._loop.watch(self._input)
@@ -106,27 +106,27 @@ class PipeLink:
             self._input = -1
 
 
-class LocalLink(PipeLink):
+class ForkedAgentLink(PipeLink):
     """The same, to an agent that is a child of this process.
 
     Args:
         host: name of the agent's host.
         pid: the watchdog.
-        number: of the agent, for process tags.
+        agent_id: of the agent, for process tags.
         reading, writing, stderr: our ends of its stdout, stdin and stderr.
     """
 
-    def __init__(self, host: str, pid: int, number: int, reading: int, writing: int, stderr: int) -> None:
+    def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
         super().__init__(host, reading, writing)
         self.pid = pid
-        self.number = number
+        self.agent_id = agent_id
         self._stderr = stderr
         os.set_blocking(stderr, False)
         self._printed = b""
         self._status: int | None = None
 
     def wait(self, seconds: float) -> str | None:
-        """See `Link.wait`; kills what is left if agent and watchdog were both killed."""
+        """See `AgentLink.wait`; kills what is left if agent and watchdog were both killed."""
         deadline = time.monotonic() + seconds
         while not self._is_over():
             left = deadline - time.monotonic()
@@ -141,7 +141,7 @@ class LocalLink(PipeLink):
             poll.register(self._stderr, select.POLLIN)
             poll.poll(1000 * min(left, 0.05))
         killed = os.WIFSIGNALED(self._status or 0)
-        if killed and sweep.kill_leftovers(self.number, deadline - time.monotonic()):
+        if killed and sweep.kill_leftovers(self.agent_id, deadline - time.monotonic()):
             return None
         return self._describe(self._status or 0)
 
@@ -157,7 +157,7 @@ class LocalLink(PipeLink):
         return f"the agent exited: {last}" if last else "the agent was killed"
 
     def kill(self, seconds: float) -> str | None:
-        """See `Link.kill`; watchdog and agent are one process group, and tasks carry the tag."""
+        """See `AgentLink.kill`; watchdog and agent are one process group, and tasks carry the tag."""
         if not self._is_over():
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -169,10 +169,10 @@ class LocalLink(PipeLink):
         """Whether both watchdog (our child) and agent (not ours to reap) are gone: both hold this stderr."""
         while self._stderr >= 0:
             try:
-                data = os.read(self._stderr, _STDERR_LIMIT)
+                data = os.read(self._stderr, _STDERR_LIMIT_BYTES)
             except BlockingIOError:
                 return False
-            self._printed = (self._printed + data)[-_STDERR_LIMIT:]
+            self._printed = (self._printed + data)[-_STDERR_LIMIT_BYTES:]
             if not data:
                 os.close(self._stderr)
                 self._stderr = -1
@@ -182,15 +182,15 @@ class LocalLink(PipeLink):
         return self._status is not None
 
     def close(self) -> None:
-        """See `Link.close`."""
-        self.hang_up()
+        """See `AgentLink.close`."""
+        self.shut_down()
         for fd in (self._reading, self._stderr):
             if fd >= 0:
                 os.close(fd)
         self._reading = self._stderr = -1
 
 
-def fork_agent(host: str) -> LocalLink:
+def fork_agent(host: str) -> ForkedAgentLink:
     """Start the agent of this machine as a fork of this process.
 
     Args:
@@ -199,7 +199,7 @@ def fork_agent(host: str) -> LocalLink:
     Raises:
         TransportError: that is not possible.
     """
-    number = processes.new_agent_id()
+    agent_id = processes.new_agent_id()
     fds: list[int] = []
     try:
         for _ in range(3):
@@ -215,13 +215,13 @@ def fork_agent(host: str) -> LocalLink:
         why = why_not_started(error) if isinstance(error, OSError) else str(error)
         raise TransportError(f"{host}: the agent can't be started: {why}") from error
     if pid == 0:
-        processes.become_function(partial(_run_agent, host, number), (commands_out, events_in, stderr_in))
+        processes.become_function(partial(_run_agent, host, agent_id), (commands_out, events_in, stderr_in))
     for fd in (commands_out, events_in, stderr_in):
         os.close(fd)
-    return LocalLink(host, pid, number, events_out, commands_in, stderr_out)
+    return ForkedAgentLink(host, pid, agent_id, events_out, commands_in, stderr_out)
 
 
-def _run_agent(host: str, number: int) -> NoReturn:
+def _run_agent(host: str, agent_id: int) -> NoReturn:
     from launcher.agent import main  # in the agent alone, while the launcher imports its own modules
 
-    main.run({"host": host, "agent": number})
+    main.run({"host": host, "agent": agent_id})

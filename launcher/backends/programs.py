@@ -16,16 +16,16 @@ from launcher.backends import bootstrap
 from launcher.common.errors import TransportError
 from launcher.common.text import last_line, nothing_started, signal_name, why_not_started
 
-_PIECE = 128 * 1024
+_READ_BYTES = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
-STDERR_LIMIT = 64 * 1024
+STDERR_LIMIT_BYTES = 64 * 1024
 #: Seconds for a command to read our program; to end after its output or stdin has ended. Then it is killed.
-_ARRIVAL = 60.0
-_END = 5.0
+_ARRIVAL_SECONDS = 60.0
+_END_TIMEOUT_SECONDS = 5.0
 
 
 class PipedProgram:
-    """A program of ours behind a pipe; see `launcher.backends.connections.RemoteCommand`.
+    """A program of ours behind a pipe; see `launcher.backends.connections.RemoteProgram`.
 
     It drops output before the mark of `bootstrap`. One thread uses it at a time.
 
@@ -42,9 +42,9 @@ class PipedProgram:
         self._ready, self._early = False, b""
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
+        """See `RemoteProgram.recv`."""
         while not self._ready:
-            data = self._receive(_PIECE)
+            data = self._receive(_READ_BYTES)
             if data:
                 self._await_mark(data)
             elif data is None and time.monotonic() > self._begun_at + self._patience:
@@ -66,19 +66,19 @@ class PipedProgram:
             if state != bootstrap.READY:
                 raise self._fault(bootstrap.explain(state, self._python))
             self._early, self._ready = self._early[end:], True
-        elif bootstrap.echoes(self._early):
+        elif bootstrap.is_echoed(self._early):
             raise self._fault(bootstrap.explain(bootstrap.EATEN, self._python))
-        elif len(self._early) > bootstrap.MAX_NOISE:
+        elif len(self._early) > bootstrap.MAX_NOISE_BYTES:
             raise self._fault(
-                f"{self._starter} printed more than {bootstrap.MAX_NOISE // 1024} KiB before the agent "
+                f"{self._starter} printed more than {bootstrap.MAX_NOISE_BYTES // 1024} KiB before the agent "
                 "started; its start-up files must print nothing when a command is run"
             )
 
-    def why_ended(self) -> TransportError | None:
-        """See `RemoteCommand.why_ended`."""
+    def start_error(self) -> TransportError | None:
+        """See `RemoteProgram.start_error`."""
         if self._ready:
             return None
-        status = self.wait(_END)
+        status = self.wait(_END_TIMEOUT_SECONDS)
         if why := bootstrap.explain_status(status):
             return self._fault(why)
         ended = f"{self._starter} {self._how_ended(status)}"
@@ -89,15 +89,15 @@ class PipedProgram:
     def _how_ended(self, status: int | None) -> str:
         return "exited" if status is None else f"exited with {status}"
 
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`."""
+    def exit_reason(self, why: str) -> str:
+        """See `RemoteProgram.exit_reason`."""
         return why
 
     def _fault(self, text: str) -> TransportError:
         return TransportError(f"{self._host}: {text}")
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`; takes no bytes before the program runs."""
+        """See `RemoteProgram.send`; takes no bytes before the program runs."""
         return self._send(data) if self._ready else 0
 
     def _send(self, data: bytes | memoryview) -> int:
@@ -105,11 +105,11 @@ class PipedProgram:
         raise NotImplementedError
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`."""
+        """See `RemoteProgram.wait`."""
         raise NotImplementedError
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         raise NotImplementedError
 
 
@@ -155,7 +155,7 @@ class CommandPipe(PipedProgram):
             self._stderr.close()
             raise self._fault(f"{argv[0]} can't be started: {why_not_started(error)}") from error
         started(self)
-        self._socket.settimeout(_ARRIVAL)
+        self._socket.settimeout(_ARRIVAL_SECONDS)
         try:
             self._socket.sendall(startup)
         except TimeoutError:  # it has read a part of the program only
@@ -165,7 +165,7 @@ class CommandPipe(PipedProgram):
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
+        """See `RemoteProgram.fileno`."""
         return self._socket.fileno()
 
     def _receive(self, size: int) -> bytes | None:
@@ -185,7 +185,7 @@ class CommandPipe(PipedProgram):
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`."""
+        """See `RemoteProgram.wait`."""
         try:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -199,22 +199,22 @@ class CommandPipe(PipedProgram):
         return super()._how_ended(status)
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         fd = self._stderr.fileno()
-        start = max(0, os.fstat(fd).st_size - STDERR_LIMIT)
-        return os.pread(fd, STDERR_LIMIT, start).decode("utf-8", "replace")
+        start = max(0, os.fstat(fd).st_size - STDERR_LIMIT_BYTES)
+        return os.pread(fd, STDERR_LIMIT_BYTES, start).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See `RemoteCommand.close`; a program that does not end by itself is killed."""
+        """See `RemoteProgram.close`; a program that does not end by itself is killed."""
         self._socket.close()
-        if self._process.returncode is None and self.wait(_END) is None:
+        if self._process.returncode is None and self.wait(_END_TIMEOUT_SECONDS) is None:
             self._process.kill()
             self._process.wait()
         self._stderr.close()
 
 
 def run_here(host: str, entry: str, arguments: object) -> CommandPipe:
-    """Run a program of ours in a child process here; see `launcher.backends.connections.Commands.run`."""
+    """Run a program of ours in a child process here; see `ProgramRunner.run`."""
     return CommandPipe(
         host, bootstrap.loader(sys.executable), bootstrap.program(entry, arguments), sys.executable
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 USER_FILE = "~/.ssh/config"
 _SYSTEM_FILE = "/etc/ssh/ssh_config"
 #: A file for ``ssh -F``: ssh closes all descriptors but the first three, and opens it for each reading.
-STDIN = "/proc/self/fd/0"
+STDIN_PATH = "/proc/self/fd/0"
 
 
 def is_home_elsewhere(home: str) -> bool:
@@ -36,7 +36,7 @@ def ask_ssh(arguments: Sequence[str], home: str, seconds: float) -> subprocess.C
         OSError: It can't be run.
         subprocess.TimeoutExpired: It does not answer in time.
     """
-    argv = ["ssh", *(["-F", STDIN] if is_home_elsewhere(home) else []), "-G", *arguments]
+    argv = ["ssh", *(["-F", STDIN_PATH] if is_home_elsewhere(home) else []), "-G", *arguments]
     user_file = glob.escape(os.path.expanduser(USER_FILE))
     with open(os.memfd_create("ssh_config"), "r+b") as stdin:
         stdin.write(f'Include "{user_file}"\nInclude {_SYSTEM_FILE}\n'.encode("utf-8", "surrogateescape"))

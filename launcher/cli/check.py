@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from launcher.backends.connections import Commands, for_each
+from launcher.backends.connections import ProgramRunner, for_each
 from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
-from launcher.backends.json_client import Dialog
+from launcher.backends.json_client import JsonClient
 from launcher.cli.connecting import add_allocating, add_connecting, allocation, commands
 from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
         hosts = within[1].hosts if within else hosts
         programs, unreached = stack.enter_context(commands(hosts, args, within))
         if within:  # some addresses are known only now
-            transport, settings = within[0], within[1].settings
-            at = {host.name: transport.address(host, settings) or host.address for host in hosts}
+            backend, settings = within[0], within[1].settings
+            at = {host.name: backend.address(host, settings) or host.address for host in hosts}
             hosts = tuple(host._replace(address=at[host.name]) for host in hosts)
         asked = _ask(hosts, programs, unreached, args, stack)
     more: Iterable[Finding] = ()
@@ -148,7 +148,7 @@ class Asked(Record):
 
 def _ask(
     hosts: Sequence[Host],
-    programs: Commands,
+    programs: ProgramRunner,
     unreached: Mapping[str, str],
     args: argparse.Namespace,
     stack: ExitStack,
@@ -167,7 +167,7 @@ def _ask(
     #: A host sends its token to each peer that connects.
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, int] = {}
-    running: dict[str, Dialog] = {}
+    running: dict[str, JsonClient] = {}
 
     def look(name: str) -> HostCheck:
         if name in unreached:
@@ -175,7 +175,7 @@ def _ask(
         host = by_name[name]
         command = programs.run(name, _ENTRY, {})
         stack.callback(command.close)
-        dialog = running[name] = Dialog(command)
+        client = running[name] = JsonClient(command)
         venv = host.venv or args.venv
         usual = args.python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {
@@ -187,12 +187,12 @@ def _ask(
             "seconds": args.timeout,
             "token": tokens[name],
         }
-        answer = dialog.ask(request, _PARTS * args.timeout + _MARGIN, _Look)
+        answer = client.ask(request, _PARTS * args.timeout + _MARGIN, _Look)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
         ports[name] = answer.port
         asked = time.time()
-        clock = dialog.ask({"do": "clock"}, args.timeout + _MARGIN, _Clock).at
+        clock = client.ask({"do": "clock"}, args.timeout + _MARGIN, _Clock).at
         came = time.time()
         return HostCheck(host, answer.facts, clock=clock - (asked + came) / 2)
 

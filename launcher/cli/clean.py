@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--foreign", metavar="RUN", action="append", default=[], help=text)
     parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
     add_connecting(parser)
-    for transport in backends.transports().values():
-        transport.add_cleaning(parser)
+    for backend in backends.backends().values():
+        backend.add_cleaning(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     with commands(hosts, args) as (programs, unreached):
         if unreached:
             raise HostsError(f"{host}: {why}" for host, why in unreached.items())
-        made = backends.transports()
+        made = backends.backends()
         asked = [name for name in made if getattr(args, name, False)] or [*made]
-        for transport in map(made.__getitem__, asked):
+        for backend in map(made.__getitem__, asked):
             try:
-                for line in transport.cleanup(args, hosts, programs, print_notice, args.dry_run):
+                for line in backend.cleanup(args, hosts, programs, print_notice, args.dry_run):
                     print(line)
                     found = True
             except LaunchError as error:  # others may have something to remove

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from launcher import backends
 from launcher.backends import fleet
-from launcher.backends.backend import Transport
-from launcher.backends.launch_request import Asked, Inventory, Reaching
+from launcher.backends.backend import Backend
+from launcher.backends.launch_request import Allocation, Asked, ConnectSettings
 from launcher.common.errors import Fault, JobError
 from launcher.config import values
 from launcher.job import Host
@@ -43,27 +43,27 @@ def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> N
     values.option(parser, "--fanout N", text, values.whole(1, _MOST_AT_ONCE))
 
 
-def reaching(args: argparse.Namespace) -> Reaching:
+def reaching(args: argparse.Namespace) -> ConnectSettings:
     """How to reach hosts."""
-    given = {name: getattr(args, name, None) for name in Reaching._fields}
-    return Reaching()._replace(**{name: value for name, value in given.items() if value is not None})
+    given = {name: getattr(args, name, None) for name in ConnectSettings._fields}
+    return ConnectSettings()._replace(**{name: value for name, value in given.items() if value is not None})
 
 
 def add_connecting(parser: argparse.ArgumentParser) -> None:
     """Add the options of `commands`."""
-    backends.transports()[backends.default()].add_options(parser)
+    backends.backends()[backends.default()].add_options(parser)
     add_reaching(parser)
 
 
 def add_allocating(parser: argparse.ArgumentParser) -> None:
     """Add the options of `allocation` that ask for one."""
-    for transport in backends.transports().values():
-        if type(transport).present is not Transport.present:
-            transport.add_options(parser)
+    for backend in backends.backends().values():
+        if type(backend).present is not Backend.present:
+            backend.add_options(parser)
 
 
 @contextmanager
-def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transport, Inventory] | None]:
+def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Backend, Allocation] | None]:
     """The allocation that this command runs in, or asks for, and its transport; ``None``: there is none.
 
     Args:
@@ -76,16 +76,16 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Transpor
     """
     from launcher.launch.run import new_job_id
 
-    for transport in backends.transports().values():
-        with transport.present(Asked(args, named=named), new_job_id(), print_notice) as found:
+    for backend in backends.backends().values():
+        with backend.present(Asked(args, named=named), new_job_id(), print_notice) as found:
             if found is not None:
-                yield transport, found
+                yield backend, found
                 return
     yield None
 
 
 def commands(
-    hosts: Sequence[Host], args: argparse.Namespace, within: tuple[Transport, Inventory] | None = None
+    hosts: Sequence[Host], args: argparse.Namespace, within: tuple[Backend, Allocation] | None = None
 ) -> AbstractContextManager[tuple[fleet.Programs, Mapping[str, str]]]:
     """Run remote commands on hosts, see `launcher.backends.fleet.commands`.
 
@@ -99,11 +99,11 @@ def commands(
     """
     check_current_folder()
     if within is not None:
-        transport, inventory = within
-        return fleet.commands(transport, inventory.settings, hosts, reaching(args), print_notice)
-    transport = backends.transports()[backends.default()]
-    settings = transport.settings(Asked(args))
-    return fleet.commands(transport, settings, hosts, reaching(args), print_notice)
+        backend, allocation = within
+        return fleet.commands(backend, allocation.settings, hosts, reaching(args), print_notice)
+    backend = backends.backends()[backends.default()]
+    settings = backend.settings(Asked(args))
+    return fleet.commands(backend, settings, hosts, reaching(args), print_notice)
 
 
 def lease(text: str) -> float:

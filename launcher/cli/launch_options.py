@@ -135,9 +135,9 @@ def read_options(
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
     asked = {
         name: Asked(args, sections.get(name), folder, named, job, implied=name == args.engine)
-        for name in backends.transports()
+        for name in backends.backends()
     }
-    chosen = {name: transport.settings(asked[name]) for name, transport in backends.transports().items()}
+    chosen = {name: backend.settings(asked[name]) for name, backend in backends.backends().items()}
     name, *others = backends.asked_for(chosen, args.engine)
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
@@ -147,25 +147,25 @@ def read_options(
         each: None if getattr(found, "implied", False) and each != name else found
         for each, found in chosen.items()
     }
-    transport = backends.transports()[name]
-    other_machines = named or transport.brings_hosts
+    backend = backends.backends()[name]
+    other_machines = named or backend.provides_hosts
     if not other_machines:
         hosts = (this_machine(os.environ, print_notice),)
     faults += _conflicts(args, other_machines or bool(file.faults or defaults.file.faults or args.faults))
     logdir = settings.get("tensorboard")
     if logdir is not None:
-        own_container = transport.in_containers and not other_machines
+        own_container = backend.runs_in_containers and not other_machines
         job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
     unknown = _may_be_asked_for((file, defaults.file), args)
-    for each, found in backends.transports().items():
-        asked_now = asked[each]._replace(job=job, in_containers=transport.in_containers)
+    for each, found in backends.backends().items():
+        asked_now = asked[each]._replace(spec=job, in_containers=backend.runs_in_containers)
         if chosen[each] is not None or not unknown:
             faults += found.faults(asked_now, chosen[each])
         notes += found.notes(asked[each], chosen[each])
-    if transport.in_containers and not other_machines and "collect" in settings and not args.faults:
+    if backend.runs_in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
-    if transport.in_containers and job.venv:
+    if backend.runs_in_containers and job.venv:
         problem = f"containers do not have the environment {job.venv!r}"
         faults.append(Fault(where["venv"], problem, "expected an image with its packages"))
     if "sync" in file.settings and "sync" not in given and not other_machines:
@@ -313,9 +313,9 @@ def add_installed(parser: argparse.ArgumentParser, args: argparse.Namespace | No
     """
     found = backends.find_installed()
     parser.conflict_handler = "error"
-    for name, transport in found.items():
+    for name, backend in found.items():
         try:
-            transport.add_options(parser)
+            backend.add_options(parser)
         except argparse.ArgumentError as error:
             raise LaunchError(
                 f"the transport {name!r} has an option that launch has already: {error}"
@@ -447,7 +447,7 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
 def _may_be_asked_for(files: Sequence[JobFile], args: argparse.Namespace) -> bool:
     """Return whether faults of options or files hide which transports the user asks for."""
     texts = " ".join(map(str, args.faults))
-    return any(file.faults for file in files) or any(f"--{name}" in texts for name in backends.transports())
+    return any(file.faults for file in files) or any(f"--{name}" in texts for name in backends.backends())
 
 
 def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:

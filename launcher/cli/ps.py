@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.backends.batch_queue import OVER, PENDING, RUNNING, Queued
+from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _goes_on(state: RunState, queued: Queued | None) -> bool:
+def _goes_on(state: RunState, queued: BatchJobStatus | None) -> bool:
     """Whether a run is pending or runs."""
     return state is RunState.RUNNING or (queued is not None and queued.state != OVER)
 
@@ -197,7 +197,7 @@ def _task_row(task: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _record(run: Run, state: RunState, queued: Queued | None) -> dict[str, Any]:
+def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[str, Any]:
     """A run, as ``--json`` prints it."""
     plan, report, owner = run.plan(), run.report(), run.owner
     tasks = tasks_of(plan)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from launcher import backends
-from launcher.backends.batch_queue import OVER, PENDING, RUNNING, Queue, Queued
+from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus, BatchQueue
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import escape_controls
 from launcher.launch.notices import print_notice
@@ -21,28 +21,28 @@ _LATE = 5.0
 LEFT = 130
 
 
-def queue_of(run: Run) -> Queue | None:
+def queue_of(run: Run) -> BatchQueue | None:
     """The queue that has started the launcher of a run, or will do so; ``None``: none, or it runs here."""
     if run.batch is None or run.state not in (RunState.ELSEWHERE, RunState.ENDED):
         return None
-    transport = backends.transports().get(run.batch.transport)
-    return None if transport is None else transport.queue()
+    backend = backends.backends().get(run.batch.transport)
+    return None if backend is None else backend.queue()
 
 
-def states(runs: Sequence[Run]) -> Mapping[str, Queued]:
+def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
     """The states of those of these runs that are in a queue, by name; each queue is asked once.
 
     A queue that does not answer is named to the user, and its runs are left out.
     """
-    found: dict[str, Queued] = {}
+    found: dict[str, BatchJobStatus] = {}
     by_transport: dict[str, list[Run]] = {}
     for run in runs:
         if run.batch is not None and queue_of(run) is not None:
             by_transport.setdefault(run.batch.transport, []).append(run)
     for name, own in by_transport.items():
-        queue = backends.transports()[name].queue()
+        queue = backends.backends()[name].queue()
         try:
-            found.update(queue.look(own) if queue else {})
+            found.update(queue.inspect(own) if queue else {})
         except TransportError as error:
             print_notice(escape_controls(str(error)))
     return found
@@ -59,7 +59,7 @@ def going() -> list[Run]:
     ]
 
 
-def _queue_of_unfinished(run: Run) -> Queue | None:
+def _queue_of_unfinished(run: Run) -> BatchQueue | None:
     return None if run.state is RunState.ENDED else queue_of(run)
 
 
@@ -80,7 +80,7 @@ def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return None
-    now = queue.look([run]).get(run.name)
+    now = queue.inspect([run]).get(run.name)
     if now is None:
         return None
     if now.state != RUNNING:
@@ -131,7 +131,7 @@ def withdrawn(run: Run) -> str:
     queue = _queue_of_unfinished(run)
     if queue is None or run.batch is None:
         return ""
-    now = queue.look([run]).get(run.name)
+    now = queue.inspect([run]).get(run.name)
     if now is None:
         return ""
     if now.state == OVER:

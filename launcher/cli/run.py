@@ -171,8 +171,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     others("--relay SOCKET", "forward a port of each host here; see LAUNCH_RELAY")
     others("--lease S", "time tasks run without a connection (default: 60)", lease)
     add_reaching(machines)
-    for transport in backends.transports().values():
-        transport.add_options(parser)
+    for backend in backends.backends().values():
+        backend.add_options(parser)
 
     again = group("failed tasks")
     again("--restarts N", "start failed tasks again, up to N times (default: 0)", count)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from launcher.backends.connections import for_each
 from launcher.backends.fleet import Programs
 from launcher.backends.here import is_here
-from launcher.backends.json_client import Dialog, read
+from launcher.backends.json_client import JsonClient, read
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.options import reason_of
 from launcher.common.errors import LaunchError, TransportError
@@ -106,7 +106,7 @@ class Preparer:
             if name in self._unreached:
                 raise TransportError(self._unreached[name])
             with closing(self._programs.run(name, "launcher.environments.remote:main", asked)) as program:
-                look = self._converse(name, Dialog(program))
+                look = self._converse(name, JsonClient(program))
         except (LaunchError, OSError) as error:
             text = str(error).removeprefix(f"{name}: ").removeprefix("the program there failed: ")
             look = Look(state=f"failed: {text}")
@@ -114,19 +114,19 @@ class Preparer:
         self._begin(name, look.state)
         return look
 
-    def _converse(self, name: str, dialog: Dialog) -> Look:
+    def _converse(self, name: str, client: JsonClient) -> Look:
         """Give a host what it asks for, until it says what it has.
 
         Raises:
             LaunchError: it can't do its work, or the connection broke.
         """
         for _ in range(_MOST_LINES):
-            look = read(Look, dialog.receive(_DEAD))
+            look = read(Look, client.receive(_DEAD))
             if look.state:
                 return look
             self._begin(name, look.stage)
             if look.platform:
-                dialog.send(self._answer(name, look), _DEAD)
+                client.send(self._answer(name, look), _DEAD)
         raise TransportError(f"the program there sent {_MOST_LINES} lines")
 
     def _answer(self, name: str, look: Look) -> object:

@@ -15,7 +15,7 @@ import threading
 from contextlib import closing
 
 from launcher.agent.files import cache_folder
-from launcher.backends.json_client import Dialog
+from launcher.backends.json_client import JsonClient
 from launcher.backends.programs import run_here
 from launcher.common.errors import LaunchError
 from launcher.common.trusted_io import read_regular
@@ -113,6 +113,6 @@ class Resolver:
                 asked = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
                 program = run_here("this machine", "launcher.environments.remote:run_here", asked)
                 with closing(program):
-                    self._faults[argv] = Dialog(program).receive(_LIMIT)["fault"]
+                    self._faults[argv] = JsonClient(program).receive(_LIMIT)["fault"]
         if self._faults[argv]:
             raise LaunchError(f"on this machine: {self._faults[argv]}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from launcher.agent.transfer import TransferStream
-from launcher.backends.connections import Commands, RemoteCommand, for_each
+from launcher.backends.connections import ProgramRunner, RemoteProgram, for_each
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import byte_size, last_line
 from launcher.event_loop import EventLoop, await_readable
@@ -39,7 +39,7 @@ class FileTransfer:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: ProgramRunner,
         fanout: int,
         report: Callable[[str], None] = lambda text: None,
         seconds: float = math.inf,
@@ -134,7 +134,7 @@ class ProgramStream(TransferStream):
         host, command: the command, where.
     """
 
-    def __init__(self, transfer: FileTransfer, host: str, command: RemoteCommand) -> None:
+    def __init__(self, transfer: FileTransfer, host: str, command: RemoteProgram) -> None:
         super().__init__(host)
         self._transfer, self._command = transfer, command
         self._moved_at = time.monotonic()
@@ -175,7 +175,7 @@ class ProgramStream(TransferStream):
         if data is None:
             return b""
         if not data:
-            if error := self._command.why_ended():
+            if error := self._command.start_error():
                 raise error
             status = self._command.wait(2.0)
             printed = last_line(self._command.stderr())

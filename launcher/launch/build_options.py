@@ -19,7 +19,7 @@ from launcher.backends import from_settings
 from launcher.backends.docker.rows import DOCKER
 from launcher.backends.fleet import this_machine
 from launcher.backends.kubernetes.rows import KUBERNETES
-from launcher.backends.launch_request import Reaching
+from launcher.backends.launch_request import ConnectSettings
 from launcher.common.errors import Fault, InputError, JobError
 from launcher.common.record import Record
 from launcher.common.text import join_names
@@ -153,29 +153,36 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
         each: None if getattr(found, "implied", False) and each != name else found
         for each, found in chosen.items()
     }
-    backend = backends.transports()[name]
-    other_machines = named or backend.brings_hosts
+    backend = backends.backends()[name]
+    other_machines = named or backend.provides_hosts
     if not other_machines:
         hosts = (this_machine(os.environ, print_notice),)
     faults += _conflicts(settings)
     logdir = settings[table.TENSORBOARD]
     if logdir is not None:
-        own_container = backend.in_containers and not other_machines
+        own_container = backend.runs_in_containers and not other_machines
         job = _with_tensorboard(job, logdir, own_container, settings.source(table.TENSORBOARD), faults)
     # Faults may hide which hosts and backends the user asks for.
     hides_hosts = bool(file.faults or project.faults or words.faults)
     wrong = {fault.where for fault in words.faults}
     hides_backend = bool(file.faults or project.faults or wrong & {DOCKER.flag, KUBERNETES.flag})
-    met = from_settings.met_needs(chosen, backend.in_containers, other_machines or hides_hosts)
+    met = from_settings.met_needs(chosen, backend.runs_in_containers, other_machines or hides_hosts)
     faults += () if hides_backend else from_settings.need_faults(settings, met)
     for each in chosen:
         if chosen[each] is not None or not hides_backend:
-            faults += from_settings.backend_faults(each, settings, job, chosen, named, backend.in_containers)
+            faults += from_settings.backend_faults(
+                each, settings, job, chosen, named, backend.runs_in_containers
+            )
     notes += from_settings.backend_notes(chosen["slurm"], named)
-    if backend.in_containers and not other_machines and settings.is_given(table.COLLECT) and not words.faults:
+    if (
+        backend.runs_in_containers
+        and not other_machines
+        and settings.is_given(table.COLLECT)
+        and not words.faults
+    ):
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs"))
-    if backend.in_containers and job.venv:
+    if backend.runs_in_containers and job.venv:
         problem = f"containers do not have the environment {job.venv!r}"
         faults.append(Fault(settings.source(table.VENV), problem, "expected an image with its packages"))
     if settings.source_kind(table.SYNC) == SourceKind.JOB_FILE and not other_machines:
@@ -191,7 +198,9 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
         hosts_named=named,
         transport_name=name,
         settings=chosen,
-        reaching=Reaching(settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]),
+        reaching=ConnectSettings(
+            settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
+        ),
         check=not settings[table.NO_CHECK],
         tensorboard=logdir,
         relay=settings[table.RELAY],

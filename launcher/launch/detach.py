@@ -18,7 +18,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from launcher.agent.processes import nothing_on
-from launcher.backends.batch_queue import Parcel, Queue
+from launcher.backends.batch_queue import BatchQueue, Parcel
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.events import TaskMoved
 from launcher.common.report import Report
@@ -122,7 +122,7 @@ def run_detached(options: Options) -> int:
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
         return run_job(options._replace(submitted=submitted))
-    if queue is not None and queue.submits():
+    if queue is not None and queue.can_submit():
         return _submit(options, queue)
     reading, writing = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -152,7 +152,7 @@ def run_detached(options: Options) -> int:
     return code
 
 
-def _submit(options: Options, queue: Queue) -> int:
+def _submit(options: Options, queue: BatchQueue) -> int:
     """Let the queue of a cluster start the launcher, and print the name of the run.
 
     Returns:
@@ -174,8 +174,8 @@ def _submit(options: Options, queue: Queue) -> int:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
         with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
-            launch = launch_of(options._replace(submitted=run), interrupts.ignore, print_notice)
-            submitted = queue.submit(launch, run, sys.argv[1:], parcel)
+            request = launch_of(options._replace(submitted=run), interrupts.ignore, print_notice)
+            submitted = queue.submit(request, run, sys.argv[1:], parcel)
     except InputError:  # nothing was begun
         discard(run)
         raise

@@ -145,7 +145,7 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
 
 def _place(options: Options) -> TaskPlace:
     """Return what is known about where the tasks run."""
-    transport, job, venv = options.transport, options.job, options.job.venv or ""
+    backend, job, venv = options.transport, options.job, options.job.venv or ""
     variables = [
         job.env,
         job.option_env,
@@ -155,10 +155,10 @@ def _place(options: Options) -> TaskPlace:
     over_ssh = options.transport_name == "ssh" and options.other_machines
     return TaskPlace(
         other_machines=options.other_machines,
-        over_ssh=over_ssh and not transport.in_containers,
-        in_containers=transport.in_containers,
+        over_ssh=over_ssh and not backend.runs_in_containers,
+        in_containers=backend.runs_in_containers,
         synced=bool(options.sync),
-        files=transport.missing_hint,
+        files=backend.missing_file_hint,
         prepare=job.prepare if options.other_machines else "launch prepare",
         venv="" if "/" in venv else venv,
         passed=frozenset(name for pairs in variables for name, _ in pairs),

@@ -28,11 +28,11 @@ class Followers:
 
     Args:
         loop: serves their connections.
-        recent: the last events.
+        event_buffer: the last events.
     """
 
-    def __init__(self, loop: EventLoop, recent: EventBuffer) -> None:
-        self._loop, self._recent = loop, recent
+    def __init__(self, loop: EventLoop, event_buffer: EventBuffer) -> None:
+        self._loop, self._recent = loop, event_buffer
         #: The number of the next event of each, and bytes that it has not taken yet.
         self._next: dict[socket.socket, int] = {}
         self._rests: dict[socket.socket, bytes] = {}

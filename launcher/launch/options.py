@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends import default, transports
-from launcher.backends.backend import Transport
-from launcher.backends.launch_request import Reaching
+from launcher.backends import backends, default
+from launcher.backends.backend import Backend
+from launcher.backends.launch_request import ConnectSettings
 from launcher.common.record import Record
 from launcher.job import Host, JobSpec
 
@@ -42,7 +42,7 @@ class Options(Record):
     #: The name of the transport for the hosts, and the settings of all transports by name.
     transport_name: str = default()
     settings: Mapping[str, Any] = {}
-    reaching: Reaching = Reaching()
+    reaching: ConnectSettings = ConnectSettings()
     #: Whether the hosts connect to each other before the job starts.
     check: bool = True
     #: The folder of ``--tensorboard``; empty: the default; ``None``: the job runs no TensorBoard.
@@ -84,16 +84,16 @@ class Options(Record):
     defaults: tuple[str, ...] = ()
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> Backend:
         """The transport for the hosts."""
-        return transports()[self.transport_name]
+        return backends()[self.transport_name]
 
     @property
     def other_machines(self) -> bool:
         """Whether there may be other machines among the hosts."""
-        return self.hosts_named or self.transport.brings_hosts
+        return self.hosts_named or self.transport.provides_hosts
 
     @property
     def own_containers(self) -> bool:
         """Whether each task has a container of its own on this machine."""
-        return self.transport.in_containers and not self.other_machines
+        return self.transport.runs_in_containers and not self.other_machines

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.backends.connections import Link
+from launcher.backends.connections import AgentLink
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
@@ -50,7 +50,7 @@ _TOLD_BY_MOVES = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, 
 class _Connection:
     """The connection to the agent of one host."""
 
-    def __init__(self, host: str, link: Link) -> None:
+    def __init__(self, host: str, link: AgentLink) -> None:
         self.host = host
         self.link = link
         self.closed = False
@@ -112,7 +112,7 @@ class Orchestrator:
         loop: EventLoop,
         job: JobSpec,
         placement: Placement,
-        open_link: Callable[[Host], Link],
+        open_link: Callable[[Host], AgentLink],
         display: JobDisplay,
         run_info: RunInfo,
         interrupts: Interrupts,
@@ -254,7 +254,7 @@ class Orchestrator:
             self._handle(event)
             return
         links = [connection.link for connection in self._connections.values() if not connection.closed]
-        if self._held or any(link.broken for link in links):
+        if self._held or any(link.is_broken for link in links):
             self._output_delayed()
         self._execute(self._machine.handle(event))  # not shown: it comes often
 
@@ -389,7 +389,7 @@ class Orchestrator:
             if stays:
                 connection.link.tasks.clear()
             else:
-                connection.link.hang_up()
+                connection.link.shut_down()
 
     def _close_connections(self) -> None:
         """Close all connections, and wait for the agents on this machine to end."""

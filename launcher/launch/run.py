@@ -15,9 +15,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher import backends
-from launcher.backends.connections import Hosts
-from launcher.backends.fleet import Machines
-from launcher.backends.launch_request import Inventory, Launch
+from launcher.backends.connections import Fleet
+from launcher.backends.fleet import AgentFleet
+from launcher.backends.launch_request import Allocation, LaunchRequest
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
@@ -86,33 +86,33 @@ def _with_inventory(
     detached: Background | None,
 ) -> int:
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
-    launch = launch_of(options, interrupts.ignore, notices)
-    unstarted.run_name = launch.name
+    request = launch_of(options, interrupts.ignore, notices)
+    unstarted.run_name = request.run_name
     if options.transport.shares_files:
         check_programs_here(options)
-    with options.transport.inventory(launch) as inventory:
+    with options.transport.inventory(request) as allocation:
         if options.job.venv:
-            hosts = (host._replace(venv=host.venv or options.job.venv) for host in inventory.hosts)
-            inventory = inventory._replace(hosts=tuple(hosts))
+            hosts = (host._replace(venv=host.venv or options.job.venv) for host in allocation.hosts)
+            allocation = allocation._replace(hosts=tuple(hosts))
         if (queue := options.transport.queue()) and (count := queue.times_requeued()):
-            inventory = inventory._replace(job=_after_earlier(inventory.job, options.submitted, count))
-        interrupts.name(inventory.limit, inventory.end)
-        placement = place(inventory.job, inventory.hosts)
-        if not inventory.standby:
+            allocation = allocation._replace(spec=_after_earlier(allocation.spec, options.submitted, count))
+        interrupts.name(allocation.limit, allocation.end)
+        placement = place(allocation.spec, allocation.hosts)
+        if not allocation.standby:
             placement = placement._replace(standby=())
         unstarted.placement = placement
-        if not options.transport.in_containers:
-            check_programs(options, placement, inventory.here)
+        if not options.transport.runs_in_containers:
+            check_programs(options, placement, allocation.here)
         staging = None
-        if launch.commands:
+        if request.commands:
             from launcher.launch.staged_files import Staging  # with compression and pathspec
 
-            staging = Staging(options, inventory, placement)
+            staging = Staging(options, allocation, placement)
         if options.dry_run:
-            return _show_plan(options, inventory, placement, staging)
+            return _show_plan(options, allocation, placement, staging)
         show = _selection(options, placement)
         return _launch(
-            options, launch, inventory, placement, staging, show, interrupts, notices, detached, unstarted
+            options, request, allocation, placement, staging, show, interrupts, notices, detached, unstarted
         )
 
 
@@ -147,22 +147,22 @@ def _after_earlier(job: JobSpec, run: Run | None, requeued: int) -> JobSpec:
     return job._replace(policy=policy)
 
 
-def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[str], None]) -> Launch:
+def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[str], None]) -> LaunchRequest:
     """The launch, as its transport gets it.
 
     Args:
         options: of the launch.
-        ignore, notice: see `Launch.ignore_signals` and `Launch.notice`.
+        ignore, notice: see `LaunchRequest.ignore_signals` and `LaunchRequest.notice`.
     """
     usual = backends.default()
-    return Launch(
+    return LaunchRequest(
         options.submitted.name if options.submitted else "dry-run" if options.dry_run else new_job_id(),
         options.job,
         options.hosts,
         options.hosts_named,
         options.settings[options.transport_name],
         options.reaching,
-        (backends.transports()[usual], options.settings[usual]),
+        (backends.backends()[usual], options.settings[usual]),
         notice,
         ignore,
         options.dry_run,
@@ -193,7 +193,9 @@ def _selection(options: Options, placement: Placement) -> frozenset[str] | None:
     return frozenset(selected([placed.task for placed in placement.tasks], names, "--show"))
 
 
-def _show_plan(options: Options, inventory: Inventory, placement: Placement, staging: Staging | None) -> int:
+def _show_plan(
+    options: Options, allocation: Allocation, placement: Placement, staging: Staging | None
+) -> int:
     from launcher.launch.plan_output import show_plan
 
     expected = placement if staging is None else staging.expected()
@@ -201,8 +203,8 @@ def _show_plan(options: Options, inventory: Inventory, placement: Placement, sta
         expected = with_output_folder(expected)
     defaults = [f"default: {text}" for text in options.defaults]
     notes = [*defaults, *options.notes, *expected.notes]
-    files = [*inventory.remarks, *([] if staging is None else staging.described())]
-    return show_plan(inventory.job, expected._replace(notes=tuple(notes)), options.json, files)
+    files = [*allocation.remarks, *([] if staging is None else staging.described())]
+    return show_plan(allocation.spec, expected._replace(notes=tuple(notes)), options.json, files)
 
 
 def new_job_id() -> str:
@@ -213,8 +215,8 @@ def new_job_id() -> str:
 
 def _launch(
     options: Options,
-    launch: Launch,
-    inventory: Inventory,
+    request: LaunchRequest,
+    allocation: Allocation,
     placement: Placement,
     staging: Staging | None,
     show: frozenset[str] | None,
@@ -224,16 +226,18 @@ def _launch(
     unstarted: Unstarted,
 ) -> int:
     """Run a job whose options were checked."""
-    began, job, planned = events.now(), launch.name, placement
-    queue, restarts = options.transport.queue(), inventory.job.policy.restarts
+    began, job, planned = events.now(), request.run_name, placement
+    queue, restarts = options.transport.queue(), allocation.spec.policy.restarts
     with ExitStack() as stack:
         loop = stack.enter_context(EventLoop())
         for text in () if staging is None else staging.notes:
             notices(text)
         if options.other_machines:
-            _name_idle_hosts(inventory.hosts, placement)
-        made = options.transport.hosts(launch, inventory, placement, loop)
-        hosts = stack.enter_context(made or Machines(options.transport, launch, inventory, placement, loop))
+            _name_idle_hosts(allocation.hosts, placement)
+        made = options.transport.hosts(request, allocation, placement, loop)
+        fleet = stack.enter_context(
+            made or AgentFleet(options.transport, request, allocation, placement, loop)
+        )
         from launcher.launch.display import JobDisplay, tmux_session
         from launcher.launch.orchestrator import Moves, Orchestrator
         from launcher.output.jsonl import record_as_dict
@@ -241,24 +245,24 @@ def _launch(
         from launcher.output.run_files import write_json
 
         if staging is not None:
-            staging.begin(hosts, job, interrupts, loop)
+            staging.begin(fleet, job, interrupts, loop)
             stack.callback(staging.remove)
             staging.send()
 
         tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None
-        unstarted.paths = paths = _run_folder(options, job, hosts.agents)
+        unstarted.paths = paths = _run_folder(options, job, fleet.local_agents)
         if detached is not None:
             detached.use_folder(paths, job)
-        relays = _relays(hosts, options.relay)
+        relays = _relays(fleet, options.relay)
         without_relay: tuple[str, ...] = ()
-        if options.relay is not None and hosts.others:
-            reached = {*relays, *inventory.here}
-            without_relay = tuple(host.name for host in inventory.hosts if host.name not in reached)
+        if options.relay is not None and fleet.has_remote_hosts:
+            reached = {*relays, *allocation.here}
+            without_relay = tuple(host.name for host in allocation.hosts if host.name not in reached)
 
         board = (
             None
             if options.tensorboard is None
-            else Board(hosts.forwarding, inventory.here, options.own_containers)
+            else Board(fleet.forwarding, allocation.here, options.own_containers)
         )
 
         def settled(placement: Placement) -> Placement:
@@ -271,23 +275,25 @@ def _launch(
                 placement = with_output_folder(placement)
             return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
 
-        placement = hosts.located(stack.enter_context(hosts.started(settled(placement))))
+        placement = fleet.with_addresses(stack.enter_context(fleet.running(settled(placement))))
 
         def reach(host: str) -> None:
             """Connect to a lost host again, and bring the files of the launch."""
             if relays and host not in relays:
                 raise TransportError(f"{host}: none of its ports is forwarded")
-            hosts.reach(host)
+            fleet.recover(host)
             if staging is not None:
                 staging.bring(host)
 
         moves = None
-        if inventory.job.policy.restarts and hosts.tasks_end is not None:
+        if allocation.spec.policy.restarts and fleet.seconds_until_tasks_ended is not None:
 
             def moved(placement: Placement) -> Placement:
-                return hosts.located(settled(placement))
+                return fleet.with_addresses(settled(placement))
 
-            moves = Moves(planned._replace(standby=placement.standby), moved, hosts.tasks_end, reach)
+            moves = Moves(
+                planned._replace(standby=placement.standby), moved, fleet.seconds_until_tasks_ended, reach
+            )
 
         display = JobDisplay(options, show, paths, tmux)
         if detached is not None:
@@ -297,15 +303,15 @@ def _launch(
         swept = _sweep(job)
         if swept:
             notices.add(swept, urgent=True)
-        check = hosts.others and options.check
+        check = fleet.has_remote_hosts and options.check
         hints = HostHints(placement.hosts()) if check else None
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()
         orchestrator = Orchestrator(
             loop,
-            inventory.job,
+            allocation.spec,
             placement,
-            hosts.open,
+            fleet.link_to,
             display,
             RunInfo(job, placement, paths, began, without_relay),
             interrupts,
@@ -334,7 +340,7 @@ def _launch(
                 complete = staging.collect(orchestrator.plan, paths, display.show)
             if options.report is not None:
                 written = write_report(report, options.report, display.show)
-            for line in hosts.kept():
+            for line in fleet.leftovers():
                 display.show(line)
             if goes_on:
                 display.show(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
@@ -356,17 +362,17 @@ def _launch(
     return code
 
 
-def _relays(hosts: Hosts, socket: str | None) -> dict[str, dict[str, str]]:
+def _relays(fleet: Fleet, socket: str | None) -> dict[str, dict[str, str]]:
     """Forward a port of each other machine to a unix socket here; the variables of its tasks, by host.
 
     Raises:
         TransportError: the transport forwards no ports.
     """
-    if socket is None or not hosts.others:
+    if socket is None or not fleet.has_remote_hosts:
         return {}
-    if hosts.forwarding is None:
+    if fleet.forwarding is None:
         raise TransportError("--relay: this transport forwards no ports")
-    ports = hosts.forwarding.relay(os.path.abspath(socket))
+    ports = fleet.forwarding.relay(os.path.abspath(socket))
     return {host: {RELAY_VARIABLE: f"127.0.0.1:{port}"} for host, port in ports.items()}
 
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS_FOLDER
-from launcher.backends.connections import Commands, with_tilde
-from launcher.backends.launch_request import Inventory
+from launcher.backends.connections import ProgramRunner, with_tilde
+from launcher.backends.launch_request import Allocation
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.text import byte_size, join_names, plural
@@ -39,17 +39,17 @@ class Staging:
 
     Args:
         options: of the launch.
-        inventory: the hosts.
+        allocation: the hosts.
         placement: the tasks, each with its host.
 
     Raises:
         JobError: a file or folder is not there, or can't be read.
     """
 
-    def __init__(self, options: Options, inventory: Inventory, placement: Placement) -> None:
-        self._options, self._placement, self._other_user = options, placement, inventory.other_user
+    def __init__(self, options: Options, allocation: Allocation, placement: Placement) -> None:
+        self._options, self._placement, self._other_user = options, placement, allocation.other_user
         hosts = [host.name for host in placement.agent_hosts()]
-        self._remote = [host for host in hosts if host not in inventory.same_files]
+        self._remote = [host for host in hosts if host not in allocation.same_files]
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
@@ -60,7 +60,7 @@ class Staging:
         if self._syncs and self._remote:
             self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), options.run_dir)
         elif self._syncs:
-            here = inventory.here.issuperset(hosts)
+            here = allocation.here.issuperset(hosts)
             why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
             self.notes.append(f"--sync: nothing is copied: {why}")
         #: Hosts whose tasks have their output folders there, not in the run's folder.
@@ -91,7 +91,7 @@ class Staging:
 
     # ------------------------------------------------------------------ before the job
 
-    def begin(self, commands: Commands, job: str, interrupts: Interrupts, loop: EventLoop) -> None:
+    def begin(self, commands: ProgramRunner, job: str, interrupts: Interrupts, loop: EventLoop) -> None:
         """The hosts are connected.
 
         Args:

@@ -34,7 +34,7 @@ class TaskPlace(Record):
     in_containers: bool = False
     #: Whether ``--sync`` copied folders there.
     synced: bool = False
-    #: How files get into a container; see `launcher.backends.backend.Transport.missing_hint`.
+    #: How files get into a container; see `launcher.backends.backend.Backend.missing_file_hint`.
     files: str = ""
     #: The command that makes environments there.
     prepare: str = "launch prepare"

@@ -15,7 +15,7 @@ from launcher.api.run import (
     program_driver,
     read_options,
 )
-from launcher.backends.docker.engine import FIXED_ADDRESSES, Engine
+from launcher.backends.docker.engine import FIXED_ADDRESSES_VARIABLE, Engine
 from launcher.common.arguments import Arguments, named_arguments, number
 from launcher.runs.orphans import kill_leftovers
 from launcher.runs.run import load
@@ -101,7 +101,7 @@ class Cluster:
         read = read_options(found, {**options, "run_dir": folder / "run", "docker": image})
         found.check()
         counts = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator}
-        more = {FIXED_ADDRESSES: "1"}
+        more = {FIXED_ADDRESSES_VARIABLE: "1"}
         driver = program_driver("cluster.start", program, counts, roles, read, more, defaults=False)
         driver.keep_events = True
         folder.mkdir()

@@ -110,7 +110,7 @@ def open_agent(site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
 
         yield opened
         for driver in drivers:
-            driver.link.hang_up()
+            driver.link.shut_down()
         ends = [driver.to_the_end() for driver in drivers]
         for driver in drivers:
             driver.link.close()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from launcher.backends.connections import Link
+from launcher.backends.connections import AgentLink
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSequence
@@ -34,7 +34,7 @@ class Driver:
         loop: drives the link.
     """
 
-    def __init__(self, link: Link, host: str, mark: Mapping[str, str], loop: EventLoop) -> None:
+    def __init__(self, link: AgentLink, host: str, mark: Mapping[str, str], loop: EventLoop) -> None:
         self.link = link
         self.loop = loop
         self.host = host
@@ -116,7 +116,7 @@ class Driver:
 
     def hang_up(self) -> None:
         """Hang up; what has come counts no more."""
-        self.link.hang_up()
+        self.link.shut_down()
         self.loop.run_once(0)
 
     def vanish(self) -> None:

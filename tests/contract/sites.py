@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from launcher.backends.connections import Connections, Link
+from launcher.backends.connections import AgentLink, Connections
 from launcher.backends.local import fork_agent
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec
@@ -40,7 +40,7 @@ class Site(Protocol):
     watchdog_killed: str
     both_killed: str
 
-    def open(self, loop: EventLoop) -> Link:
+    def open(self, loop: EventLoop) -> AgentLink:
         """Start an agent there."""
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
@@ -66,7 +66,7 @@ class LocalSite:
         """See `Site.run`."""
         return subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, timeout=60, check=True).stdout
 
-    def open(self, loop: EventLoop) -> Link:
+    def open(self, loop: EventLoop) -> AgentLink:
         """See `Site.open`."""
         return fork_agent(self.host.name)
 
@@ -89,7 +89,7 @@ class SshSite:
         """See `Site.run`."""
         return self._lab_host.run(argv, stdin, timeout=60).stdout
 
-    def open(self, loop: EventLoop) -> Link:
+    def open(self, loop: EventLoop) -> AgentLink:
         """See `Site.open`."""
         from launcher.backends.link import open_link  # not on the path of the other transports
 
@@ -153,7 +153,7 @@ class RoomSite(LocalSite):
         super().__init__(folder)
         self.host, self._hosts, self._notices = host, hosts, notices
 
-    def open(self, loop: EventLoop) -> Link:
+    def open(self, loop: EventLoop) -> AgentLink:
         """See `Site.open`."""
         from launcher.backends.link import open_link
 
@@ -163,21 +163,21 @@ class RoomSite(LocalSite):
 @contextmanager
 def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     """A host that is known when the launch runs, and an agent that is the main process of its command."""
-    from launcher.backends.launch_request import Launch, Reaching
+    from launcher.backends.launch_request import ConnectSettings, LaunchRequest
     from tests.stubs.rooms import TRANSPORT
 
     folder: Path = request.getfixturevalue("tmp_path")
     request.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
-    settings, reaching, notices = Namespace(count=1, shared=False), Reaching(), list[str]()
+    settings, reaching, notices = Namespace(count=1, shared=False), ConnectSettings(), list[str]()
     (folder / "test").mkdir()
 
     usual = TRANSPORT, None
-    launch = Launch("x", JobSpec(()), (), False, settings, reaching, usual, print, lambda: None)
+    launch = LaunchRequest("x", JobSpec(()), (), False, settings, reaching, usual, print, lambda: None)
     with (
-        TRANSPORT.inventory(launch) as inventory,
-        TRANSPORT.connections(inventory.hosts, inventory.settings, reaching, print) as made,
+        TRANSPORT.inventory(launch) as allocation,
+        TRANSPORT.connections(allocation.hosts, allocation.settings, reaching, print) as made,
     ):
-        yield RoomSite(folder / "test", inventory.hosts[0], made.connections, notices)
+        yield RoomSite(folder / "test", allocation.hosts[0], made.connections, notices)
     # The agent is the program at the other end of the first connection.
     notices = [line for line in notices if not line.startswith("room1: connection lost (it was closed")]
     assert notices == [], notices
@@ -214,8 +214,8 @@ class SlurmSite(RoomSite):
 
 @contextmanager
 def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
-    from launcher.backends.slurm.allocation import Job
-    from launcher.backends.slurm.steps import connections, look
+    from launcher.backends.slurm.allocation import SlurmJob
+    from launcher.backends.slurm.steps import connections, inspect_nodes
     from tests.slurm.cluster import Cluster, soon
 
     slurm: Cluster = request.getfixturevalue("slurm")
@@ -227,7 +227,7 @@ def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     patch.setenv("PATH", f"{slurm.commands(folder)}:{os.environ['PATH']}")
     notices: list[str] = []
     (folder / "test").mkdir()
-    found = look(Job.of(environ), {}, lambda _: None, 0)
+    found = inspect_nodes(SlurmJob.of(environ), {}, lambda _: None, 0)
     hosts = found.hosts(0, False)
     with connections(found, hosts) as made:
         yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made.connections, notices)

@@ -37,7 +37,7 @@ class ProcessLink(PipeLink):
         stdout.close()
 
     def wait(self, seconds: float) -> str | None:
-        """See `launcher.backends.connections.Link`."""
+        """See `launcher.backends.connections.AgentLink`."""
         assert self._process.stderr
         if not self._process.stderr.closed:
             with self._process.stderr as stderr:
@@ -49,8 +49,8 @@ class ProcessLink(PipeLink):
         return self.wait(seconds)
 
     def close(self) -> None:
-        """See `launcher.backends.connections.Link`."""
-        self.hang_up()
+        """See `launcher.backends.connections.AgentLink`."""
+        self.shut_down()
         os.close(self._reading)
 
 
@@ -63,7 +63,7 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> 
         driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left}, loop)
         driver.ready()
         yield driver
-        driver.link.hang_up()
+        driver.link.shut_down()
         assert driver.to_the_end() == ""
         driver.link.close()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.connections import Link
+from launcher.backends.connections import AgentLink
 from launcher.backends.docker import TRANSPORT
 from launcher.backends.docker.container import Container, Mount, container_name
-from launcher.backends.docker.fleet import Containers
+from launcher.backends.docker.fleet import ContainerFleet
 from launcher.backends.docker.options import DockerOptions
-from launcher.backends.launch_request import Inventory, Launch, Reaching
+from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Placement
 from tests.conftest import is_about_waiting
@@ -36,12 +36,14 @@ _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "
 
 def containers(
     job: str, planned: Sequence[Container], notices: list[str], loop: EventLoop
-) -> AbstractContextManager[Containers]:
+) -> AbstractContextManager[ContainerFleet]:
     """The containers of a launch at the engine of this machine."""
     spec, options = JobSpec(()), DockerOptions(BASE)
     usual = TRANSPORT, options
-    launch = Launch(job, spec, (), False, options, Reaching(), usual, notices.append, lambda: None)
-    return nullcontext(Containers(launch, Inventory((), spec, options), planned, loop))
+    request = LaunchRequest(
+        job, spec, (), False, options, ConnectSettings(), usual, notices.append, lambda: None
+    )
+    return nullcontext(ContainerFleet(request, Allocation((), spec, options), planned, loop))
 
 
 class DockerSite:
@@ -62,17 +64,17 @@ class DockerSite:
         environ.setenv("DOCKER_HOST", engine.host)
         self._inits: list[int] = []
 
-    def open(self, loop: EventLoop) -> Link:
+    def open(self, loop: EventLoop) -> AgentLink:
         """See `tests.contract.sites.Site.open`."""
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
         container = Container(self.host.name, BASE, self.python, (Mount(self.folder, self.folder),))
         made = self._stack.enter_context(containers(job, [container], self.notices, loop))
-        self._stack.enter_context(made.started(Placement(())))
+        self._stack.enter_context(made.running(Placement(())))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, self.host.name))
         self._inits.append(int(found))
-        return made.open(self.host)
+        return made.link_to(self.host)
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """See `tests.contract.sites.Site.run`."""

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.processes import children_of
-from launcher.backends.docker.container import OWNER, labels, network_name
+from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
 from tests.conftest import Launch, command_line
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
@@ -39,8 +39,8 @@ def containers(engine: Engine, launcher: int, *options: str) -> list[str]:
 
 
 def _owned(engine: Engine, launcher: int, *args: str) -> list[str]:
-    form = f'{{{{.Label "{OWNER}"}}}} {{{{.ID}}}}'
-    lines = engine.lines(*args, "--filter", f"label={OWNER}", "--format", form)
+    form = f'{{{{.Label "{OWNER_LABEL}"}}}} {{{{.ID}}}}'
+    lines = engine.lines(*args, "--filter", f"label={OWNER_LABEL}", "--format", form)
     return [line for line in lines if line.startswith(f"{launcher}:")]
 
 
@@ -153,7 +153,7 @@ class EngineEvents:
 
     def __init__(self, engine: Engine) -> None:
         form = (
-            f'{{{{.Type}}}} {{{{.Action}}}} {{{{index .Actor.Attributes "{OWNER}"}}}} '
+            f'{{{{.Type}}}} {{{{.Action}}}} {{{{index .Actor.Attributes "{OWNER_LABEL}"}}}} '
             '{{index .Actor.Attributes "name"}}'
         )
         args = ["events", "--since", f"{time.time():.9f}", "--format", form]
@@ -232,7 +232,7 @@ def made(docker: Engine) -> Iterator[Made]:
 
 @pytest.mark.usefixtures("alone")
 def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
-    me = labels("x", keep=False)[OWNER]
+    me = labels("x", keep=False)[OWNER_LABEL]
     dead, uid = this_process()._replace(start_ticks=1), os.getuid()
 
     def network(name: str, **changes: str) -> None:

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
-from launcher.backends.connections import Connections, Link
+from launcher.backends.connections import AgentLink, Connections
 from launcher.backends.kubernetes import TRANSPORT, pods
 from launcher.backends.kubernetes.options import KubernetesOptions
-from launcher.backends.launch_request import Launch, Reaching
+from launcher.backends.launch_request import ConnectSettings, LaunchRequest
 from launcher.backends.link import open_link
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
@@ -34,7 +34,7 @@ class KubernetesSite(DockerSite):
         self._is_open = False
         self.run(["mkdir", self.folder])
 
-    def open(self, loop: EventLoop) -> Link:
+    def open(self, loop: EventLoop) -> AgentLink:
         """See `tests.contract.sites.Site.open`."""
         if self._is_open:
             pytest.skip("a pod is a machine of its own, and has one agent")
@@ -45,14 +45,14 @@ class KubernetesSite(DockerSite):
 @contextmanager
 def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
     """A site whose pod goes with it."""
-    settings, reaching, notices = KubernetesOptions(cluster.image), Reaching(), list[str]()
+    settings, reaching, notices = KubernetesOptions(cluster.image), ConnectSettings(), list[str]()
     worker = Role("worker", 1, Program(ProgramKind.EXECUTABLE, "true"))
     job = JobSpec((worker,), policy=Policy(grace=1.0))
     name = f"contract-{os.getpid()}-{os.urandom(2).hex()}"
-    launch = Launch(name, job, (), False, settings, reaching, (TRANSPORT, None), print, lambda: None)
+    request = LaunchRequest(name, job, (), False, settings, reaching, (TRANSPORT, None), print, lambda: None)
     with (
-        patch.object(pods, "OUTAGE", 1.5),  # as of other sites
-        TRANSPORT.inventory(launch) as found,
+        patch.object(pods, "MIN_OUTAGE_SECONDS", 1.5),  # as of other sites
+        TRANSPORT.inventory(request) as found,
         TRANSPORT.connections(found.hosts, found.settings, reaching, print) as made,
     ):
         yield KubernetesSite(cluster, found.hosts[0], made.connections, notices)

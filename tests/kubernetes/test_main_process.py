@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.connections import RemoteCommand
-from launcher.backends.link import START, open_link
+from launcher.backends.connections import RemoteProgram
+from launcher.backends.link import START_ENTRY, open_link
 from launcher.backends.programs import CommandPipe
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
@@ -108,9 +108,9 @@ class _Pod:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `Commands.run`."""
-        assert entry == START and isinstance(arguments, dict)
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `ProgramRunner.run`."""
+        assert entry == START_ENTRY and isinstance(arguments, dict)
         entry = "launcher.agent.main:serve_passed"
         sent = bootstrap.passed(entry, {**arguments, "grace": 20.0}, arguments["token"])
         return CommandPipe(host, bootstrap.passing(sys.executable, self._name, 30), sent, sys.executable)

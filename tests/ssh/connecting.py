@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.connections import RemoteCommand
+from launcher.backends.connections import RemoteProgram
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.program import SshProgram
@@ -77,14 +77,14 @@ def start(hosts: SshConnections, host: str, function: str, arguments: object) ->
     return SshProgram(hosts.connection(host), python, startup)
 
 
-def receive(program: RemoteCommand, until: int | None = None, seconds: float = TIME_LIMIT) -> bytes:
+def receive(program: RemoteProgram, until: int | None = None, seconds: float = TIME_LIMIT) -> bytes:
     """All that comes up to the end, or so many bytes."""
     deadline = time.monotonic() + seconds
     received = b""
     while until is None or len(received) < until:
         data = program.recv(1 << 20)
         if data == b"":
-            if error := program.why_ended():
+            if error := program.start_error():
                 raise error
             return received
         if data is not None:
@@ -96,7 +96,7 @@ def receive(program: RemoteCommand, until: int | None = None, seconds: float = T
     return received
 
 
-def send(program: RemoteCommand, data: bytes, seconds: float = TIME_LIMIT) -> bytes:
+def send(program: RemoteProgram, data: bytes, seconds: float = TIME_LIMIT) -> bytes:
     """Send all of it; what came back meanwhile."""
     deadline = time.monotonic() + seconds
     view, received = memoryview(data), b""

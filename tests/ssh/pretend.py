@@ -32,7 +32,7 @@ _PIECE = 64 * 1024
 
 
 class PretendProgram:
-    """See `launcher.transport.base.RemoteCommand`."""
+    """See `launcher.backends.connections.RemoteProgram`."""
 
     def __init__(self, line: PretendLine, python: str, entry: str, arguments: object) -> None:
         self._line = line
@@ -60,11 +60,11 @@ class PretendProgram:
                     return
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
+        """See `RemoteProgram.fileno`."""
         return self._ours.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
+        """See `RemoteProgram.recv`."""
         try:
             data = self._ours.recv(size)
         except BlockingIOError:
@@ -76,7 +76,7 @@ class PretendProgram:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
+        """See `RemoteProgram.send`."""
         try:
             return self._ours.send(data)
         except BlockingIOError:
@@ -85,25 +85,25 @@ class PretendProgram:
             raise ConnectionLostError(f"{self._line.host}: the connection broke") from error
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`."""
+        """See `RemoteProgram.wait`."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand`."""
+    def exit_reason(self, why: str) -> str:
+        """See `RemoteProgram`."""
         return why
 
-    def why_ended(self) -> None:
-        """See `RemoteCommand.why_ended`."""
+    def start_error(self) -> None:
+        """See `RemoteProgram.start_error`."""
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         return os.pread(self._errors, _PIECE, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """See `RemoteCommand.close`."""
+        """See `RemoteProgram.close`."""
         self._ours.close()
 
     def end(self) -> None:

@@ -74,8 +74,8 @@ class Reach:
     def close(self) -> None:
         """Let the agent exit, and let go of everything."""
         self.fleet.thaw()
-        self.link.hang_up()
-        assert self.loop.run_until(lambda: self.link.over, TIME_LIMIT), "the agent does not exit"
+        self.link.shut_down()
+        assert self.loop.run_until(lambda: self.link.is_over, TIME_LIMIT), "the agent does not exit"
         self.link.close()
         self.loop.__exit__()
         self.fleet.close()
@@ -173,7 +173,7 @@ def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connectio
         before = now
         time.sleep(0.3)
     assert before == now, "the task goes on printing"
-    time.sleep(links.SILENCE + 1)
+    time.sleep(links.SILENCE_SECONDS + 1)
     assert here.notices == []
     here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
     here.agent.stopped("worker/0")
@@ -187,7 +187,7 @@ def _cpu(pid: int) -> tuple[int, int]:
 
 def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
     here.fleet.cut(reachable=False)
-    here.link.hang_up()
+    here.link.shut_down()
     assert here.link.kill(1) is None
     here.gone(within=60)  # five times as long as the first connection took
 
@@ -209,7 +209,7 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
     ours, its = socket.socketpair()
     with ours:
         ours.sendall(json.dumps(arguments).encode() + b"\n" + b"".join(channel.output(time.monotonic())))
-        argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT]
+        argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT_ENTRY]
         with its:
             program = subprocess.Popen(
                 argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL
@@ -233,7 +233,7 @@ def test_the_program_of_a_connection_is_killed(here: Reach):
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
-    program = here.fleet.run("node1", links.START, here.link._arguments)
+    program = here.fleet.run("node1", links.START_ENTRY, here.link._arguments)
     channel = MessageChannel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
     channel.connect(0, time.monotonic())
     assert program.send(b"".join(channel.output(time.monotonic())))
@@ -249,13 +249,13 @@ def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, i
     notices: list[str] = []
     with EventLoop() as loop:
         link = open_link(loop, "node1", fleet, notices.append, lease)
-        loop.run_until(lambda: link.over, TIME_LIMIT)
+        loop.run_until(lambda: link.is_over, TIME_LIMIT)
     fleet.close()
     return link.reason, len(notices)
 
 
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(links, "START", "launcher.agent.main:no_such_function")
+    monkeypatch.setattr(links, "START_ENTRY", "launcher.agent.main:no_such_function")
     message, notices = never_ready(PretendFleet())
     assert message and message.startswith("the agent can't be started: AttributeError: ")
     assert notices == 0
@@ -267,7 +267,7 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
     for moment in (0.0, 0.02, 0.05, 0.2):
         here = opened()
         time.sleep(moment)
-        here.link.hang_up()
+        here.link.shut_down()
         assert here.link.wait(TIME_LIMIT) is not None
         here.link.close()
         assert here.fleet.programs[0].wait(TIME_LIMIT) is not None
@@ -343,13 +343,13 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
 ):
     """The first one ends while the second is being made."""
-    monkeypatch.setattr(links, "FIRST_ANSWER", 2.0)
+    monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 2.0)
     fleet = PretendFleet()
     fleet.takes = 0.4
     fleet.line.frozen.set()
     here = opened(fleet=fleet)
     here.agent.until(lambda: fleet.dialled)
-    monkeypatch.setattr(links, "FIRST_ANSWER", 60.0)  # the second one may take its time
+    monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 60.0)  # the second one may take its time
     works(here)
     assert re.match(r"node1: connection lost \(the agent has not started there", here.notices[0])
     assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])

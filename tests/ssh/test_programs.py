@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.backends.connections import RemoteCommand
+from launcher.backends.connections import RemoteProgram
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
@@ -22,7 +22,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._fleets: dict[Host, SshConnections] = {}
-        self._programs: list[RemoteCommand] = []
+        self._programs: list[RemoteProgram] = []
 
     def fleet(self, host: LabHost, python: str | None = None) -> SshConnections:
         """A fleet of this host alone."""
@@ -34,7 +34,7 @@ class Runner:
 
     def __call__(
         self, host: LabHost, function: str, arguments: object = None, python: str | None = None
-    ) -> RemoteCommand:
+    ) -> RemoteProgram:
         program = start(self.fleet(host, python), host.name, function, arguments)
         self._programs.append(program)
         return program
@@ -55,7 +55,7 @@ def run() -> Iterator[Runner]:
     runner.close()
 
 
-def failure(program: RemoteCommand) -> str:
+def failure(program: RemoteProgram) -> str:
     """Why it can't be run."""
     with pytest.raises(TransportError) as caught:
         receive(program)

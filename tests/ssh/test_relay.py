@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.relay import MOST_CONNECTIONS
+from launcher.backends.ssh.relay import MAX_CONNECTIONS
 from tests.conftest import Launch
 from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.lab import Lab
@@ -174,11 +174,11 @@ def test_all_hosts_reach_it(lab: Lab, fleet: SshConnections, notices: list[str],
 def test_the_limit_of_connections(lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo):
     port = fleet.relay(echo.path)["node1"]
     node = lab.hosts[0]
-    assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
+    assert crowd_on(node, port, MAX_CONNECTIONS) == f"{MAX_CONNECTIONS} b'x'"
     until(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
-    assert crowd_on(node, port, MOST_CONNECTIONS + 1) == f"{MOST_CONNECTIONS + 1} b''"
+    assert crowd_on(node, port, MAX_CONNECTIONS + 1) == f"{MAX_CONNECTIONS + 1} b''"
     until(lambda: notices, TIME_LIMIT, "a notice")
-    assert notices == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
+    assert notices == [f"node1: more than {MAX_CONNECTIONS} connections at a time to this machine: refused"]
 
 
 def test_a_task_that_closes_in_the_middle_breaks_nothing(

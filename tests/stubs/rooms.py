@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from launcher.backends.bootstrap import COMMAND
-from launcher.backends.command_backend import CommandTransport
-from launcher.backends.launch_request import Asked, Inventory, Launch
+from launcher.backends.command_backend import CommandBackend
+from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
 from launcher.common.errors import Fault, TransportError
 from launcher.config.schema import Section, single
 from launcher.job import Host
@@ -56,70 +56,70 @@ class Building:
             ledger.write(line + "\n")
 
 
-class Rooms(CommandTransport):
+class Rooms(CommandBackend):
     """See above."""
 
-    brings_hosts = renews_hosts = True
+    provides_hosts = replaces_hosts = True
     agent = "launcher.agent.main:serve"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Transport.add_options`."""
+        """See `Backend.add_options`."""
         parser.add_argument("--rooms", type=int, metavar="N", help="run in rooms")
         parser.add_argument("--shared", action="store_true", help="rooms have the files of this machine")
 
     def sections(self) -> Mapping[str, Section]:
-        """See `Transport.sections`."""
+        """See `Backend.sections`."""
         read: Callable[..., Any] = single(int)
         return {
             "rooms": Section("The number of rooms.", lambda node, roles, faults: read(node, "rooms", faults))
         }
 
     def settings(self, asked: Asked) -> argparse.Namespace | None:
-        """See `Transport.settings`."""
+        """See `Backend.settings`."""
         count = asked.args.rooms or asked.section
         return count and argparse.Namespace(count=count, shared=asked.args.shared)
 
     def faults(self, asked: Asked, settings: argparse.Namespace | None) -> Iterable[Fault]:
-        """See `Transport.faults`."""
+        """See `Backend.faults`."""
         return [Fault("--rooms", "the hosts are named, too")] if settings and asked.named else []
 
     @contextmanager
-    def inventory(self, launch: Launch) -> Iterator[Inventory]:
-        """See `Transport.inventory`."""
-        building = Building(launch.settings.count)
+    def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:
+        """See `Backend.inventory`."""
+        building = Building(request.settings.count)
         hosts = [Host(name, slots=1) for name in building.names]
-        found = Inventory.of(launch, hosts)._replace(remarks=("the rooms are made when the job starts",))
-        if launch.settings.shared:
+        found = Allocation.of(request, hosts)._replace(remarks=("the rooms are made when the job starts",))
+        if request.settings.shared:
             found = found._replace(same_files=frozenset(building.names))
-        if launch.dry_run:
+        if request.dry_run:
             yield found
             return
         with tempfile.TemporaryDirectory() as building.folder:
             try:
                 for name in building.names:
                     building.make(name)
-                launch.notice("the rooms are made")
+                request.notice("the rooms are made")
                 if os.environ.get("LANDLORD") == "is slow":
                     time.sleep(60)
                 yield found._replace(settings=building)
             finally:
-                launch.ignore_signals()
+                request.ignore_signals()
                 building.close()
 
     def address(self, host: Host, settings: Building) -> str:
-        """See `Transport.address`."""
+        """See `Backend.address`."""
         return settings.addresses[host.name]
 
     def renew(self, host: str, settings: Building) -> None:
-        """See `Transport.renew`: nothing runs in the room any more."""
+        """See `Backend.renew`: nothing runs in the room any more."""
         settings.make(host)
 
     def python(self, host: Host, settings: Building) -> str:
-        """See `CommandTransport.python`."""
+        """See `CommandBackend.python`."""
         return sys.executable
 
     def start(self, host: Host, settings: Building) -> Sequence[str]:
-        """See `CommandTransport.start`."""
+        """See `CommandBackend.start`."""
         home = settings.home(host.name)
         return ["env", "-C", home, "-u", "XDG_CACHE_HOME", f"HOME={home}", "sh", "-c", COMMAND]
 

@@ -16,7 +16,7 @@ from paramiko import PKey
 
 from launcher.backends import here, ssh_query
 from launcher.backends.ssh.keys import KnownHosts
-from launcher.backends.ssh.options import Hop, HostFailure, HostOptions, Queries, host_options, parse_hop
+from launcher.backends.ssh.options import Hop, HostOptions, Queries, SshError, host_options, parse_hop
 from launcher.job import Host
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="it is about the ssh command")
@@ -53,7 +53,7 @@ def verdict(text: str, path: Path, address: str = "node1", port: int = 22) -> st
     path.write_text(text)
     try:
         KnownHosts().check(options(path, address, port), KEY, accept_new=False)
-    except HostFailure as failure:
+    except SshError as failure:
         return str(failure)
     return ""
 
@@ -162,7 +162,7 @@ def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
     found = host_options(Hop("node1"))
     assert (found.user, found.port, found.agent, found.known_hosts) == ("general", 2222, "", ())
     assert host_options(Hop("node1", "me", 7)).proxy_command == "relay other 7 me"
-    with pytest.raises(HostFailure, match="shell of its ProxyCommand would interpret"):
+    with pytest.raises(SshError, match="shell of its ProxyCommand would interpret"):
         host_options(Hop("node1", "*"))
 
 
@@ -194,10 +194,10 @@ def test_ssh_config_that_can_not_be_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ):
     (folder / "config").write_text(text)
-    with pytest.raises(HostFailure, match=message):
+    with pytest.raises(SshError, match=message):
         host_options(Hop("x"))
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(HostFailure, match="the `ssh` command, which reads ~/.ssh/config, is missing here"):
+    with pytest.raises(SshError, match="the `ssh` command, which reads ~/.ssh/config, is missing here"):
         host_options(Hop("x"))
 
 
@@ -259,5 +259,5 @@ def test_gateways_as_they_are_written(text: str, hop: Hop):
 
 @pytest.mark.parametrize("text", ["me@", "gate:port", "[fe80::1"])
 def test_texts_that_are_not_a_gateway(text: str):
-    with pytest.raises(HostFailure, match="is not a gateway"):
+    with pytest.raises(SshError, match="is not a gateway"):
         parse_hop(text)

@@ -17,13 +17,13 @@ from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placeme
 _N = TypeVar("_N")
 
 #: Labels of everything a launch creates: its job, its launcher process, ``--keep``.
-JOB, OWNER, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "kept"))
+JOB_LABEL, OWNER_LABEL, KEPT_LABEL = (f"tf-launcher.{name}" for name in ("job", "owner", "kept"))
 #: Network of containers on the hosts of a hostfile: the host's own.
 HOST_NETWORK = "host"
 #: Characters that container names do not have.
-_INVALID = re.compile(r"[^A-Za-z0-9_.-]")
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
 #: Names in ``options:`` of a job file that are not those of ``docker run`` with underscores.
-_ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
+_OPTION_ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
 
 
 class Mount(Record):
@@ -55,24 +55,24 @@ class Container(Record):
 
 
 def own_hosts(
-    job: JobSpec, free: Sequence[str] | None = None
+    spec: JobSpec, free: Sequence[str] | None = None
 ) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
     """A host for each task, with the task's name, and the GPUs of each.
 
     Args:
-        job: the job.
+        spec: the job.
         free: ids of this machine's GPUs; ``None``: there are enough elsewhere.
 
     Raises:
         JobError: two roles would have containers of the same name.
         PlacementError: there are not enough GPUs.
     """
-    names = [_host_name(role, 0) for role in job.roles]
+    names = [_host_name(role, 0) for role in spec.roles]
     problem = "its containers would have the same names as those of another role"
-    twins = [role for role, name in zip(job.roles, names, strict=True) if names.count(name) > 1]
+    twins = [role for role, name in zip(spec.roles, names, strict=True) if names.count(name) > 1]
     if twins:
         raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
-    asked = sum((role.gpus or 0) * role.count for role in job.roles)
+    asked = sum((role.gpus or 0) * role.count for role in spec.roles)
     left = [*map(str, range(asked))] if free is None else list(free)
     if asked > len(left):
         problem = f"the tasks ask for {plural(asked, 'GPU')}, this machine has {len(left)}"
@@ -80,7 +80,7 @@ def own_hosts(
         raise PlacementError([Fault("", problem, expected)])
     hosts: list[Host] = []
     given: dict[str, tuple[str, ...]] = {}
-    for role in job.roles:
+    for role in spec.roles:
         for index in range(role.count):
             name = _host_name(role, index)
             given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
@@ -105,13 +105,13 @@ def seen_inside(host: Host) -> Host:
 
 
 def containers(
-    docker: DockerOptions, job: JobSpec, placement: Placement, gpus: Mapping[str, Sequence[str]], here: bool
+    docker: DockerOptions, spec: JobSpec, placement: Placement, gpus: Mapping[str, Sequence[str]], here: bool
 ) -> list[Container]:
     """A container for each host in use.
 
     Args:
         docker: the options, without faults.
-        job: the job; its Python is the image's.
+        spec: the job; its Python is the image's.
         placement: the tasks of each.
         gpus: host -> ids of its GPUs; its container sees them if a task asks for one.
         here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
@@ -119,8 +119,8 @@ def containers(
     Raises:
         PlacementError: tasks of one host have different images.
     """
-    mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, job) if here else []
-    same = Container("", docker.image, job.python or "python3", tuple(mounts))
+    mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, spec) if here else []
+    same = Container("", docker.image, spec.python or "python3", tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
     made = []
     for host, tasks in placement.by_host().items():
@@ -136,7 +136,7 @@ def containers(
         if any(placed.gpus for placed in tasks):
             options.append("--gpus=" + _csv(f"device={','.join(gpus[host])}"))
         for name, values in docker.engine_options:
-            options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
+            options += [f"--{_OPTION_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
         memory = sum(_limits(placed.role.memory for placed in tasks)) or None
         made.append(same._replace(host=host, image=image, options=tuple(options), memory=memory))
     return made
@@ -157,18 +157,18 @@ def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Con
     )
 
 
-def task_folders(docker: DockerOptions, job: JobSpec) -> list[str]:
+def task_folders(docker: DockerOptions, spec: JobSpec) -> list[str]:
     """The folders of this machine that tasks run in, and that their containers see."""
-    workdirs = [] if docker.no_mount else [job.workdir, *(role.workdir for role in job.roles)]
+    workdirs = [] if docker.no_mount else [spec.workdir, *(role.workdir for role in spec.roles)]
     # A folder that is not here may be the image's own.
     return [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
 
 
-def container_faults(docker: DockerOptions, job: JobSpec, here: bool) -> Iterator[Fault]:
+def container_faults(docker: DockerOptions, spec: JobSpec, here: bool) -> Iterator[Fault]:
     """The faults of mounts, limits and folders; see `containers`."""
     yield from asked_mounts(docker, here)[1]
-    yield from image_faults(job, docker, "docker")
-    if here and "/" in task_folders(docker, job):
+    yield from image_faults(spec, docker, "docker")
+    if here and "/" in task_folders(docker, spec):
         expected = "expected another folder, or --no-mount"
         yield Fault("--workdir", "the root folder can't be mounted", expected)
 
@@ -205,19 +205,23 @@ def _limits(limits: Iterable[_N | None]) -> list[_N]:
 # ---------------------------------------------------------------------- names and labels
 
 
-def network_name(job: str) -> str:
+def network_name(run_name: str) -> str:
     """The name of a job's network at the engine."""
-    return f"tf-launcher-{job}"
+    return f"tf-launcher-{run_name}"
 
 
-def container_name(job: str, host: str) -> str:
+def container_name(run_name: str, host: str) -> str:
     """The name of a host's container at the engine."""
-    return f"tf-launcher-{job}-{_INVALID.sub('-', host)}"
+    return f"tf-launcher-{run_name}-{_INVALID_CHARACTERS.sub('-', host)}"
 
 
-def labels(job: str, keep: bool) -> dict[str, str]:
+def labels(run_name: str, keep: bool) -> dict[str, str]:
     """Return the labels of what this process creates."""
-    return {OWNER: owner_text(this_process()), JOB: job, **({KEPT: "1"} if keep else {})}
+    return {
+        OWNER_LABEL: owner_text(this_process()),
+        JOB_LABEL: run_name,
+        **({KEPT_LABEL: "1"} if keep else {}),
+    }
 
 
 def label_options(found: Mapping[str, str]) -> list[str]:
@@ -236,14 +240,14 @@ def run_command(
         container: to start.
         name: its name at the engine.
         network: that it joins; in a network of the job its host's name resolves to it.
-        its_labels: with `KEPT` the container stays when it has ended.
+        its_labels: with `KEPT_LABEL` the container stays when it has ended.
         command: to run in the container, instead of the image's entry point.
     """
     argv = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
     argv += ["--sig-proxy=false"]
     if network != HOST_NETWORK:
         argv += ["--hostname", container.host, "--network-alias", container.host]
-    if KEPT not in its_labels:
+    if KEPT_LABEL not in its_labels:
         argv += ["--rm"]
     argv += label_options(its_labels)
     if container.user:

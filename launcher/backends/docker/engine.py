@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.remote_programs import NOT_FOUND_STATUS, TIMED_OUT_STATUS
 from launcher.backends.cleaning import is_dead
-from launcher.backends.connections import Commands, RemoteCommand
-from launcher.backends.docker.container import JOB, KEPT, OWNER, label_options
+from launcher.backends.connections import ProgramRunner, RemoteProgram
+from launcher.backends.docker.container import JOB_LABEL, KEPT_LABEL, OWNER_LABEL, label_options
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import sanitize_host_text, why_not_started
@@ -23,20 +23,20 @@ from launcher.event_loop import await_readable
 from launcher.job import Host
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
-_MAIN = "launcher.agent.remote_programs:execute"
-_BECOME = "launcher.agent.remote_programs:become"
+_EXECUTE_ENTRY = "launcher.agent.remote_programs:execute"
+_BECOME_ENTRY = "launcher.agent.remote_programs:become"
 #: Seconds for one answer of an engine, for the removal of containers and networks, and for a pull.
-ANSWER = 30.0
-REMOVAL = 50.0
-PULL = 3600.0
+ANSWER_TIMEOUT_SECONDS = 30.0
+REMOVAL_TIMEOUT_SECONDS = 50.0
+PULL_TIMEOUT_SECONDS = 3600.0
 #: Seconds between two attempts to remove a network whose containers are just ending.
-_AGAIN = 0.1
+_REMOVAL_PAUSE_SECONDS = 0.1
 #: Seconds for a host to report that a command took too long, and bytes of a command's output.
-_REPORT = 10.0
-_OUTPUT = 4 << 20
+_REPORT_TIMEOUT_SECONDS = 10.0
+_MAX_OUTPUT_BYTES = 4 << 20
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
 #: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
-FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
+FIXED_ADDRESSES_VARIABLE = "TF_LAUNCHER_FIXED_ADDRESSES"
 #: Meanings of messages of the engine and of its command, by a pattern; the first match counts.
 _MEANINGS = {
     r"; (?-i:PATH) is ": "the `docker` command is missing ({message}): install Docker",
@@ -62,8 +62,8 @@ _MEANINGS = {
         "the image {image} has no {python}: it must have a Python of 3.8 or later; --python says where it is"
     ),
 }
-_GONE = re.compile(r"no such|not found", re.I)
-_BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
+_GONE_MESSAGE = re.compile(r"no such|not found", re.I)
+_BUSY_MESSAGE = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
 
 
 class Result(Record):
@@ -113,7 +113,7 @@ class Engine:
         self,
         notice: Callable[[str], None],
         host: Host | None = None,
-        commands: Commands | None = None,
+        commands: ProgramRunner | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
@@ -124,11 +124,11 @@ class Engine:
         #: Follows the names of containers and networks in lines for the user.
         self._where = f" on {host.name}" if host else ""
 
-    def docker(self, *arguments: str, seconds: float = ANSWER) -> Result:
+    def docker(self, *arguments: str, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Result:
         """Run ``docker`` with these arguments."""
         return self._run(["docker", *arguments], seconds)
 
-    def start(self, programs: Commands, arguments: Sequence[str]) -> RemoteCommand:
+    def start(self, programs: ProgramRunner, arguments: Sequence[str]) -> RemoteProgram:
         """Start ``docker`` on the host, with a pipe to its streams.
 
         Args:
@@ -138,9 +138,11 @@ class Engine:
         Raises:
             TransportError: there is no connection to the host.
         """
-        return self._start(programs, _BECOME, ["docker", *arguments])
+        return self._start(programs, _BECOME_ENTRY, ["docker", *arguments])
 
-    def _start(self, commands: Commands, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
+    def _start(
+        self, commands: ProgramRunner, entry: str, argv: Sequence[str], **more: object
+    ) -> RemoteProgram:
         assert self._host is not None
         env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
         return commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
@@ -148,17 +150,17 @@ class Engine:
     def _run(self, argv: Sequence[str], seconds: float) -> Result:
         if self._commands is None:
             return self._run_here(argv, seconds)
-        command = self._start(self._commands, _MAIN, argv, seconds=seconds)
-        until, out = time.monotonic() + seconds + _REPORT, b""
+        command = self._start(self._commands, _EXECUTE_ENTRY, argv, seconds=seconds)
+        until, out = time.monotonic() + seconds + _REPORT_TIMEOUT_SECONDS, b""
         try:
             while (data := command.recv(1 << 16)) != b"":
                 out += data or b""
                 left = until - time.monotonic()
-                if left < 0 or len(out) > _OUTPUT:
+                if left < 0 or len(out) > _MAX_OUTPUT_BYTES:
                     return _late(seconds)
                 if data is None:
                     await_readable(command, left)
-            if error := command.why_ended():
+            if error := command.start_error():
                 raise error
             code = command.wait(max(0.0, until - time.monotonic()))
             if code is None or code == TIMED_OUT_STATUS:
@@ -229,7 +231,7 @@ class Engine:
         Raises:
             TransportError: the host does not answer.
         """
-        result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER)
+        result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER_TIMEOUT_SECONDS)
         lines = result.out.splitlines()
         if result.code or len(lines) != 2:
             fault = result.fault or f"it answered {sanitize_host_text(result.out)!r}"
@@ -238,7 +240,7 @@ class Engine:
 
     # ------------------------------------------------------------------ images and networks
 
-    def provide(self, image: str, policy: str) -> None:
+    def ensure_image(self, image: str, policy: str) -> None:
         """Make sure that the engine has an image: pull it if needed.
 
         Args:
@@ -254,9 +256,9 @@ class Engine:
             raise TransportError(f"the engine has no image {image}, and --pull never is set")
         self._notice(f"pulling the image {image}{self._where}")
         if self._commands is None:  # shows its progress on stderr
-            result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)
+            result = self._run_here(["docker", "pull", "--", image], PULL_TIMEOUT_SECONDS, stdout=2)
         else:
-            result = self.docker("pull", "--quiet", "--", image, seconds=PULL)
+            result = self.docker("pull", "--quiet", "--", image, seconds=PULL_TIMEOUT_SECONDS)
         if result.code:
             raise TransportError(f"the image {image} can't be pulled: {result.fault}")
 
@@ -271,7 +273,7 @@ class Engine:
         """
         create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
         result = self.docker(*create, name)
-        if result.code == 0 and os.environ.get(FIXED_ADDRESSES):
+        if result.code == 0 and os.environ.get(FIXED_ADDRESSES_VARIABLE):
             # Again, with the subnet that the engine chose.
             form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
             subnets = self.docker("network", "inspect", "--format", form, name).out.split()
@@ -283,20 +285,22 @@ class Engine:
 
     # ------------------------------------------------------------------ clean-up
 
-    def objects(self, job: str | None = None, seconds: float = ANSWER) -> list[EngineObject]:
+    def objects(
+        self, run_name: str | None = None, seconds: float = ANSWER_TIMEOUT_SECONDS
+    ) -> list[EngineObject]:
         """The containers and networks of launches at the engine, containers first.
 
         Args:
-            job: of this job only.
+            run_name: of this job only.
             seconds: time limit for each answer.
 
         Raises:
             TransportError: the engine does not list them.
         """
-        keys = [OWNER, KEPT, JOB]
+        keys = [OWNER_LABEL, KEPT_LABEL, JOB_LABEL]
         fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
-        options = ["--no-trunc", "--filter", f"label={OWNER}"]
-        options += ["--filter", f"label={JOB}={job}"] if job else []
+        options = ["--no-trunc", "--filter", f"label={OWNER_LABEL}"]
+        options += ["--filter", f"label={JOB_LABEL}={run_name}"] if run_name else []
         found: list[EngineObject] = []
         for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
             result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
@@ -308,7 +312,9 @@ class Engine:
                     found.append(EngineObject(kind, row[0], sanitize_host_text(row[1]), its_labels))
         return found
 
-    def remove(self, found: Sequence[EngineObject], seconds: float = REMOVAL) -> dict[str, str]:
+    def remove(
+        self, found: Sequence[EngineObject], seconds: float = REMOVAL_TIMEOUT_SECONDS
+    ) -> dict[str, str]:
         """Remove these, containers first.
 
         Returns:
@@ -320,9 +326,9 @@ class Engine:
             removal = ["rm", "--force", "--volumes"] if item.kind == "container" else ["network", "rm"]
             while True:
                 result = self.docker(*removal, item.id, seconds=max(1.0, until - time.monotonic()))
-                if not _BUSY.search(result.fault) or time.monotonic() > until:
+                if not _BUSY_MESSAGE.search(result.fault) or time.monotonic() > until:
                     break
-                time.sleep(_AGAIN)
+                time.sleep(_REMOVAL_PAUSE_SECONDS)
             if result.code and not self._is_gone(item, max(1.0, until - time.monotonic())):
                 left[item.id] = f"{item.kind} {item.name}: {result.fault}"
         return left
@@ -333,12 +339,14 @@ class Engine:
         What the engine says of the removal itself depends on how far the other one was.
         """
         result = self.docker(item.kind, "inspect", "--format", "{{.Name}}", item.id, seconds=seconds)
-        return result.code != 0 and _GONE.search(result.fault) is not None
+        return result.code != 0 and _GONE_MESSAGE.search(result.fault) is not None
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove what killed launches have left, but not what ``--keep`` left."""
         found = [
-            item for item in self.objects() if KEPT not in item.labels and is_dead(item.labels.get(OWNER, ""))
+            item
+            for item in self.objects()
+            if KEPT_LABEL not in item.labels and is_dead(item.labels.get(OWNER_LABEL, ""))
         ]
         if found:
             left = self.remove(found)

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from launcher.agent.processes import new_agent_id
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import Commands, Connections, Link, RemoteCommand, for_each, slow
+from launcher.backends.connections import AgentLink, Connections, ProgramRunner, RemoteProgram, for_each, slow
 from launcher.backends.docker.container import (
     HOST_NETWORK,
-    JOB,
-    KEPT,
-    OWNER,
+    JOB_LABEL,
+    KEPT_LABEL,
+    OWNER_LABEL,
     Container,
     container_name,
     containers,
@@ -30,11 +30,11 @@ from launcher.backends.docker.container import (
     with_output_mounts,
 )
 from launcher.backends.docker.engine import Engine, EngineObject
-from launcher.backends.docker.link import END, ContainerCommand, ContainerLink
+from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerCommand, ContainerLink
 from launcher.backends.docker.options import DockerOptions
-from launcher.backends.fleet import Machines
-from launcher.backends.launch_request import Inventory, Launch
-from launcher.backends.link import CONNECT, KILL, START, ReconnectingLink, lease_there
+from launcher.backends.fleet import AgentFleet
+from launcher.backends.launch_request import Allocation, LaunchRequest
+from launcher.backends.link import CONNECT_ENTRY, KILL_ENTRY, START_ENTRY, ReconnectingLink, lease_there
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
 from launcher.common.text import join_names
@@ -45,14 +45,14 @@ from launcher.threads import in_thread
 _T = TypeVar("_T")
 
 #: The agent in a container here, and elsewhere, where it listens.
-_RUN = "launcher.agent.main:run"
-_SERVE = "launcher.agent.main:serve"
+_RUN_ENTRY = "launcher.agent.main:run"
+_SERVE_ENTRY = "launcher.agent.main:serve"
 #: The engine of this machine in lines for the user.
-_HERE = "this machine"
+_THIS_MACHINE = "this machine"
 #: The step, in lines for users who wait.
-_STEP = "its engine to start the container"
+_START_STEP = "its engine to start the container"
 #: Seconds for an answer from an engine that may hang, after the job.
-_HURRY = 10.0
+_HURRIED_ANSWER_SECONDS = 10.0
 
 
 def _for_all(
@@ -73,7 +73,7 @@ def _for_all(
         by_fault.setdefault(fault, []).append(name)
     if by_fault:
         raise HostsError(
-            fault if found == [_HERE] else f"{join_names(sorted(found))}: {fault}"
+            fault if found == [_THIS_MACHINE] else f"{join_names(sorted(found))}: {fault}"
             for fault, found in by_fault.items()
         )
     return results
@@ -81,21 +81,21 @@ def _for_all(
 
 def cleanup(
     hosts: Sequence[Host],
-    commands: Commands,
+    commands: ProgramRunner,
     notice: Callable[[str], None],
     dry_run: bool,
     cleaning: Cleaning,
 ) -> Iterator[str]:
-    """See `launcher.backends.backend.Transport.cleanup`."""
-    engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
+    """See `launcher.backends.backend.Backend.cleanup`."""
+    engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_THIS_MACHINE: Engine(notice)}
 
     def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
         if not engines[name].is_installed():
             return [], {}
-        where = "" if name == _HERE else f" on {name}"
+        where = "" if name == _THIS_MACHINE else f" on {name}"
 
         def may_remove(item: EngineObject) -> bool:
-            run, owner = item.labels.get(JOB, ""), item.labels.get(OWNER, "")
+            run, owner = item.labels.get(JOB_LABEL, ""), item.labels.get(OWNER_LABEL, "")
             return cleaning.may_remove(run, owner, f"{item.kind} {item.name}{where}")
 
         found = [*filter(may_remove, engines[name].objects())]
@@ -103,8 +103,8 @@ def cleanup(
 
     faults = []
     for name, (found, left) in _for_all(engines, clean, notice, "its Docker engine").items():
-        faults += [fault if name == _HERE else f"{name}: {fault}" for fault in left.values()]
-        where = "" if name == _HERE else f" on {name}"
+        faults += [fault if name == _THIS_MACHINE else f"{name}: {fault}" for fault in left.values()]
+        where = "" if name == _THIS_MACHINE else f" on {name}"
         for item in found:
             if item.id not in left:
                 yield f"{'would remove' if dry_run else 'removed'} {item.kind} {item.name}{where}"
@@ -114,56 +114,56 @@ def cleanup(
 
 @contextmanager
 def docker_hosts(
-    launch: Launch, inventory: Inventory, placement: Placement, loop: EventLoop
-) -> Iterator[Containers]:
-    """See `launcher.backends.backend.Transport.hosts`."""
-    gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in launch.hosts}
-    if not launch.named:
-        gpus = own_hosts(inventory.job, launch.hosts[0].gpus or ())[1]
-    made = containers(inventory.settings, inventory.job, placement, gpus, here=not launch.named)
-    if not launch.named:
-        yield Containers(launch, inventory, made, loop)
+    request: LaunchRequest, allocation: Allocation, placement: Placement, loop: EventLoop
+) -> Iterator[ContainerFleet]:
+    """See `launcher.backends.backend.Backend.hosts`."""
+    gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in request.hosts}
+    if not request.named:
+        gpus = own_hosts(allocation.spec, request.hosts[0].gpus or ())[1]
+    made = containers(allocation.settings, allocation.spec, placement, gpus, here=not request.named)
+    if not request.named:
+        yield ContainerFleet(request, allocation, made, loop)
         return
-    usual, settings = launch.usual
-    under = inventory._replace(hosts=launch.hosts, settings=settings)
-    with Machines(usual, launch, under, placement, loop, agents=False) as machines:
-        yield Containers(launch, inventory, made, loop, machines)
+    usual, settings = request.usual
+    under = allocation._replace(hosts=request.hosts, settings=settings)
+    with AgentFleet(usual, request, under, placement, loop, agents=False) as fleet:
+        yield ContainerFleet(request, allocation, made, loop, fleet)
 
 
-class Containers:
-    """See `launcher.backends.connections.Hosts`. At the end no container is left, except with ``keep``.
+class ContainerFleet:
+    """See `launcher.backends.connections.Fleet`. At the end no container is left, except with ``keep``.
 
     Args:
-        launch, inventory, loop: see `launcher.backends.backend.Transport.hosts`.
+        request, allocation, loop: see `launcher.backends.backend.Backend.hosts`.
         containers: one for each host.
-        machines: the hosts whose engines start the containers; ``None``: the engine of this machine does.
+        fleet: the hosts whose engines start the containers; ``None``: the engine of this machine does.
 
     Raises:
         HostsError: an engine can't be used, or does not have the image.
     """
 
-    agents: Sequence[int] = ()
+    local_agents: Sequence[int] = ()
 
     def __init__(
         self,
-        launch: Launch,
-        inventory: Inventory,
+        request: LaunchRequest,
+        allocation: Allocation,
         containers: Iterable[Container],
         loop: EventLoop,
-        machines: Machines | None = None,
+        fleet: AgentFleet | None = None,
     ) -> None:
-        self._launch, self._inventory, self._loop = launch, inventory, loop
-        self._notice, self._machines = launch.notice, machines
-        self._docker: DockerOptions = inventory.settings
+        self._request, self._allocation, self._loop = request, allocation, loop
+        self._notice, self._agent_fleet = request.notice, fleet
+        self._docker: DockerOptions = allocation.settings
         self._containers = {container.host: container for container in containers}
-        self._labels = labels(launch.name, self._docker.keep)
-        self.others = machines is not None and machines.others
-        self.forwarding = None if machines is None else machines.forwarding
-        self.tasks_end = 0.0 if machines is None else None
-        self._engines = {_HERE: Engine(self._notice)}
-        if machines is not None:
-            hosts = [host for host in inventory.hosts if host.name in self._containers]
-            self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
+        self._labels = labels(request.run_name, self._docker.keep)
+        self.has_remote_hosts = fleet is not None and fleet.has_remote_hosts
+        self.forwarding = None if fleet is None else fleet.forwarding
+        self.seconds_until_tasks_ended = 0.0 if fleet is None else None
+        self._engines = {_THIS_MACHINE: Engine(self._notice)}
+        if fleet is not None:
+            hosts = [host for host in allocation.hosts if host.name in self._containers]
+            self._engines = {host.name: Engine(self._notice, host, fleet) for host in hosts}
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
@@ -179,71 +179,77 @@ class Containers:
         """Check that an engine responds and has the image; remove what killed launches left there."""
         engine, docker = self._engines[name], self._docker
         rootless = engine.is_rootless()
-        engine.sweep()
-        own = list(self._containers) if name == _HERE else [name]
+        engine.remove_leftovers()
+        own = list(self._containers) if name == _THIS_MACHINE else [name]
         for image in dict.fromkeys(self._containers[host].image for host in own):
-            engine.provide(image, docker.pull)
+            engine.ensure_image(image, docker.pull)
         # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
-        mine = f"{os.getuid()}:{os.getgid()}" if name == _HERE else ""
+        mine = f"{os.getuid()}:{os.getgid()}" if name == _THIS_MACHINE else ""
         user = docker.user or ("0:0" if rootless else mine)
         for host in own:
             self._containers[host] = self._containers[host]._replace(user=user)
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `Hosts.run`: on the host, not in its container."""
-        if self._machines is None:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `Fleet.run`: on the host, not in its container."""
+        if self._agent_fleet is None:
             raise TransportError(f"{host}: this is a container of this machine")
-        return self._machines.run(host, entry, arguments)
+        return self._agent_fleet.run(host, entry, arguments)
 
-    def located(self, placement: Placement) -> Placement:
-        """See `Hosts.located`: names and addresses of containers do not change."""
+    def with_addresses(self, placement: Placement) -> Placement:
+        """See `Fleet.with_addresses`: names and addresses of containers do not change."""
         return placement
 
-    def kept(self) -> Sequence[str]:
-        """See `Hosts.kept`."""
+    def leftovers(self) -> Sequence[str]:
+        """See `Fleet.leftovers`."""
         if not self._docker.keep:
             return ()
         names = [
-            self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
+            self._name(host) + ("" if self._agent_fleet is None else f" on {host}")
+            for host in self._containers
         ]
         return [
-            f"kept (--keep): {join_names(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
-            f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
+            f"kept (--keep): {join_names(names)} (docker ps -a --filter "
+            f"label={JOB_LABEL}={self._request.run_name})",
+            f"remove them:          launch clean{'' if self._agent_fleet is None else ' --hosts ...'}",
         ]
 
     def _name(self, host: str) -> str:
-        return container_name(self._launch.name, host)
+        return container_name(self._request.run_name, host)
 
     # ------------------------------------------------------------------ containers
 
     @contextmanager
-    def started(self, placement: Placement) -> Iterator[Placement]:
-        """See `Hosts.started`: create all containers, and wait until each agent is up."""
+    def running(self, placement: Placement) -> Iterator[Placement]:
+        """See `Fleet.running`: create all containers, and wait until each agent is up."""
         with ExitStack() as stack:
             stack.callback(self._end)
-            if self._machines is None:
-                stack.callback(self._launch.ignore_signals)  # while they are removed
+            if self._agent_fleet is None:
+                stack.callback(self._request.ignore_signals)  # while they are removed
             for host, tasks in placement.by_host().items():
                 self._containers[host] = with_output_mounts(self._containers[host], tasks)
-            if self._machines is None:
+            if self._agent_fleet is None:
                 self._start_here()
             else:
-                placement = self._start_there(self._machines.programs, placement)
+                placement = self._start_there(self._agent_fleet.programs, placement)
             yield placement
 
     def _start_here(self) -> None:
-        network, engine = network_name(self._launch.name), self._engines[_HERE]
+        network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
         # A signal does not end the command that creates something.
         self._network = in_thread(partial(engine.make_network, network, self._labels))
         for host in self._containers:
             self._links[host] = self._start(host)
-        _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
+        _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _START_STEP)
 
     def _start(self, host: str) -> ContainerLink:
         container, program = self._containers[host], {"host": host, "agent": new_agent_id()}
-        argv = self._run_command(container, network_name(self._launch.name))
+        argv = self._run_command(container, network_name(self._request.run_name))
         return ContainerLink(
-            container, self._name(host), argv, self._engines[_HERE], bootstrap.program(_RUN, program)
+            container,
+            self._name(host),
+            argv,
+            self._engines[_THIS_MACHINE],
+            bootstrap.program(_RUN_ENTRY, program),
         )
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
@@ -262,19 +268,19 @@ class Containers:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._docker.read_only)
             argv = self._run_command(container, HOST_NETWORK)
-            engine, lease = self._engines[host], self._launch.reaching.lease
+            engine, lease = self._engines[host], self._request.connect_settings.lease
             started = _Elsewhere(engine, programs, container, self._name(host), argv, lease)
             self._elsewhere[host] = started
             started.first.await_agent()
             return {placed.task: placed for placed in tasks}
 
-        found = _for_all(self._engines, start, self._notice, _STEP, self._loop)
+        found = _for_all(self._engines, start, self._notice, _START_STEP, self._loop)
         tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
         return placement._replace(tasks=tuple(tasks))
 
     def _in_folder(self, placed: PlacedTask, home: str) -> PlacedTask:
         """A task whose host names its folder, in full."""
-        folder = placed.role.workdir or placed.host.workdir or self._inventory.job.workdir
+        folder = placed.role.workdir or placed.host.workdir or self._allocation.spec.workdir
         if folder is None:
             return placed
         role = placed.role._replace(workdir=None)
@@ -289,7 +295,7 @@ class Containers:
         for started in list(self._elsewhere.values()):  # a thread may still be starting one
             if not started.taken:
                 started.first.close()
-        if self._machines is not None:
+        if self._agent_fleet is not None:
             return
         self._renewing.abandon()
         with self._starting:
@@ -299,18 +305,26 @@ class Containers:
 
     def _remove_here(self) -> None:
         for link in self._links.values():
-            link.hang_up()
-        until = time.monotonic() + END
+            link.shut_down()
+        until = time.monotonic() + END_TIMEOUT_SECONDS
         ended = all(link.wait(until - time.monotonic()) is not None for link in self._links.values())
         for link in self._links.values():
             link.close()
-        if KEPT in self._labels:
+        if KEPT_LABEL in self._labels:
             return
-        engine = self._engines[_HERE]
-        if ended and self._network and not engine.docker("network", "rm", self._network, seconds=_HURRY).code:
+        engine = self._engines[_THIS_MACHINE]
+        if (
+            ended
+            and self._network
+            and not engine.docker("network", "rm", self._network, seconds=_HURRIED_ANSWER_SECONDS).code
+        ):
             return
         try:
-            left = list(engine.remove(engine.objects(self._launch.name, _HURRY), _HURRY).values())
+            left = list(
+                engine.remove(
+                    engine.objects(self._request.run_name, _HURRIED_ANSWER_SECONDS), _HURRIED_ANSWER_SECONDS
+                ).values()
+            )
         except TransportError as error:
             left = [str(error)]
         if left:
@@ -318,8 +332,8 @@ class Containers:
                 f"not all of this job was removed ({'; '.join(left)}): `launch clean` removes the rest later"
             )
 
-    def reach(self, host: str) -> None:
-        """See `Hosts.reach`: remove a container, which kills its tasks, and start another."""
+    def recover(self, host: str) -> None:
+        """See `Fleet.recover`: remove a container, which kills its tasks, and start another."""
         name = self._name(host)
         left = self._renewing.remove([EngineObject("container", name, name, {})])
         if left:
@@ -331,8 +345,8 @@ class Containers:
             link = self._links[host] = self._start(host)
         link.await_agent()
 
-    def open(self, host: Host) -> Link:
-        """See `Hosts.open`: the agent is up already."""
+    def link_to(self, host: Host) -> AgentLink:
+        """See `Fleet.link_to`: the agent is up already."""
         if host.name in self._links:
             return self._links[host.name]
         container = self._elsewhere[host.name]
@@ -370,20 +384,20 @@ class _Elsewhere:
         own = {"host": container.host, "agent": new_agent_id(), "token": os.urandom(16).hex()}
         #: Of the link to its agent.
         self.arguments: dict[str, Any] = {**own, "lease": lease}
-        program = bootstrap.program(_SERVE, {**own, "lease": lease_there(lease)})
+        program = bootstrap.program(_SERVE_ENTRY, {**own, "lease": lease_there(lease)})
         #: The first connection to its agent, and whether the link has it.
         self.first = ContainerCommand(engine.start(programs, argv), container, program)
         self.taken = False
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `launcher.backends.connections.Commands.run`: start the agent, connect to it, or end it."""
-        if entry == KILL:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `ProgramRunner.run`: start the agent, connect to it, or end it."""
+        if entry == KILL_ENTRY:
             return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
-        if entry == START and not self.taken:
+        if entry == START_ENTRY and not self.taken:
             self.taken = True
             return self.first
         argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
-        program = bootstrap.program(CONNECT, arguments)
+        program = bootstrap.program(CONNECT_ENTRY, arguments)
         return ContainerCommand(self._engine.start(self._programs, argv), self._container, program, False)
 
     def reconnect(self, host: str) -> None:

@@ -24,7 +24,7 @@ from contextlib import suppress
 
 from launcher.agent.remote_programs import TIMED_OUT_STATUS
 from launcher.backends import bootstrap
-from launcher.backends.connections import RemoteCommand
+from launcher.backends.connections import RemoteProgram
 from launcher.backends.docker.container import Container
 from launcher.backends.docker.engine import Engine, Result, explain
 from launcher.backends.local import PipeLink
@@ -34,25 +34,25 @@ from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
-END = 10.0
-_STATUS = 5.0
+END_TIMEOUT_SECONDS = 10.0
+_STATUS_TIMEOUT_SECONDS = 5.0
 #: Seconds for all containers to start.
-_START = 300.0
+_START_TIMEOUT_SECONDS = 300.0
 #: Seconds until more of a program is sent: no event says that a container takes it now.
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 #: What ``docker exec`` prints about a container that has ended.
-_GONE = re.compile(r"no such container|is not running", re.I)
+_GONE_MESSAGE = re.compile(r"no such container|is not running", re.I)
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
-_REFUSAL = 125
-_NOT_STARTED = (125, 126, 127)
+_REFUSED_STATUS = 125
+_NOT_STARTED_STATUSES = (125, 126, 127)
 #: What the command says if the engine or the container dies with data unread, as Go words it.
-_CUT_OFF = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
+_CUT_OFF_MESSAGE = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
 
 
 class ContainerCommand:
     """A ``docker run`` or ``docker exec`` whose stdin and stdout are a connection to the agent.
 
-    See `launcher.backends.connections.RemoteCommand`.
+    See `launcher.backends.connections.RemoteProgram`.
 
     Args:
         command: the ``docker`` command; its output is that of the container.
@@ -62,7 +62,7 @@ class ContainerCommand:
     """
 
     def __init__(
-        self, command: RemoteCommand, container: Container, program: bytes, is_run: bool = True
+        self, command: RemoteProgram, container: Container, program: bytes, is_run: bool = True
     ) -> None:
         self._command, self._is_run = command, is_run
         self._container = container
@@ -96,7 +96,7 @@ class ContainerCommand:
                     advice = "--python names another Python of the image"
                     raise TransportError(bootstrap.explain(found[0], python, advice))
                 self.ready = True
-            elif len(self._output) > bootstrap.MAX_NOISE:
+            elif len(self._output) > bootstrap.MAX_NOISE_BYTES:
                 raise TransportError(
                     f"its {self._container.python} printed too much before the agent started"
                 )
@@ -108,17 +108,17 @@ class ContainerCommand:
         Raises:
             TransportError: there will be no agent.
         """
-        until = time.monotonic() + _START
+        until = time.monotonic() + _START_TIMEOUT_SECONDS
         while not self.arrive():
-            if self._ended and (error := self.why_ended()):
+            if self._ended and (error := self.start_error()):
                 raise error
             if time.monotonic() > until:
-                raise TransportError(f"not started by the engine within {_START:.0f}s")
-            await_readable(self, _LOOK)
+                raise TransportError(f"not started by the engine within {_START_TIMEOUT_SECONDS:.0f}s")
+            await_readable(self, _POLL_SECONDS)
 
     def _end(self) -> str:
         """How the container ended; empty: all is well, or the command was killed and does not know."""
-        code = self._command.wait(_STATUS)
+        code = self._command.wait(_STATUS_TIMEOUT_SECONDS)
         if code is None:
             return "" if self.ready else "its `docker` command was killed"
         return self.explain(code)
@@ -128,18 +128,18 @@ class ContainerCommand:
         return end_fault(code, self._container, self.ready, self._command.stderr())
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
+        """See `RemoteProgram.recv`."""
         if not self.arrive():
             return b"" if self._ended else None
         return self._command.recv(size)
 
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`."""
+    def exit_reason(self, why: str) -> str:
+        """See `RemoteProgram.exit_reason`."""
         return why
 
-    def why_ended(self) -> TransportError | None:
-        """See `RemoteCommand.why_ended`: why the container has ended."""
-        if not self._is_run and _GONE.search(self._command.stderr()):
+    def start_error(self) -> TransportError | None:
+        """See `RemoteProgram.start_error`: why the container has ended."""
+        if not self._is_run and _GONE_MESSAGE.search(self._command.stderr()):
             return HostGoneError("its container exited while the connection was down")
         if not self.ready:
             return TransportError(self._end() or "its container exited at once")
@@ -147,7 +147,7 @@ class ContainerCommand:
         return HostGoneError(why) if why else None
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
+        """See `RemoteProgram.send`."""
         return self._command.send(data) if self.ready else 0
 
 
@@ -164,7 +164,7 @@ class DockerRun(CommandPipe):
             self._socket.shutdown(socket.SHUT_WR)
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`; ``-N`` after signal N."""
+        """See `RemoteProgram.wait`; ``-N`` after signal N."""
         try:
             return self._process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
@@ -204,13 +204,13 @@ class ContainerLink(PipeLink):
         self._ended: str | None = None
         super().__init__(container.host, os.dup(self._run.fileno()), os.dup(self._run.fileno()))
 
-    def hang_up(self) -> None:
-        """See `launcher.backends.connections.Link.hang_up`."""
+    def shut_down(self) -> None:
+        """See `launcher.backends.connections.AgentLink.shut_down`."""
         self._run.end_input()
-        super().hang_up()
+        super().shut_down()
 
     def wait(self, seconds: float) -> str | None:
-        """See `launcher.backends.connections.Link.wait`."""
+        """See `launcher.backends.connections.AgentLink.wait`."""
         if self._ended is None:
             code = self._run.wait(seconds)
             if code is None:
@@ -221,19 +221,19 @@ class ContainerLink(PipeLink):
         return self._ended
 
     def kill(self, seconds: float) -> str | None:
-        """See `launcher.backends.connections.Link.kill`: nothing in a container outlives it."""
+        """See `launcher.backends.connections.AgentLink.kill`: nothing in a container outlives it."""
         result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
         if result.code == TIMED_OUT_STATUS:
             self._run.kill()
             return f"{result.fault}; its container may run on: `launch clean` removes it later"
-        return self.wait(END)
+        return self.wait(END_TIMEOUT_SECONDS)
 
     def close(self) -> None:
-        """See `launcher.backends.connections.Link.close`."""
+        """See `launcher.backends.connections.AgentLink.close`."""
         if self._reading >= 0:
-            self.hang_up()
+            self.shut_down()
             self._run.kill()
-            self.wait(END)
+            self.wait(END_TIMEOUT_SECONDS)
             self._run.close()
             os.close(self._reading)
             self._reading = -1
@@ -255,9 +255,9 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
     last = last_line("\n".join(lines))
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
-    if code in _NOT_STARTED and began:
+    if code in _NOT_STARTED_STATUSES and began:
         return f"its Docker engine has gone: was it stopped? ({last})"
-    if code == _REFUSAL or (code in _NOT_STARTED and "docker: " in stderr):
+    if code == _REFUSED_STATUS or (code in _NOT_STARTED_STATUSES and "docker: " in stderr):
         return explain(Result(code, err=stderr).fault, container.image, container.python)
     if code == 0 and began and not lines:
         return ""
@@ -267,7 +267,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
             size = byte_size(container.memory, binary=True)
             limit = f" (its memory limit is {size}; a larger `--memory` gives it more)"
         return f"its container was killed by {signal_name(code - 128)}{limit}"
-    if began and _CUT_OFF.match(last):
+    if began and _CUT_OFF_MESSAGE.match(last):
         return f"the agent was cut off: its Docker engine has gone, or its container ({last})"
     if began:
         return f"the agent exited: {last}" if last else "the agent was killed"

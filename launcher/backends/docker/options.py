@@ -23,16 +23,16 @@ _N = TypeVar("_N")
 _T = TypeVar("_T", bound=Record)
 
 #: Options of ``docker run`` that launch sets itself.
-_RESERVED = (
+_RESERVED_OPTIONS = (
     "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
 )  # fmt: skip
 
 #: When an image is pulled.
-PULL = ("missing", "always", "never")
+PULL_POLICIES = ("missing", "always", "never")
 #: Settings of both command line and job file, where the command line's replaces the job file's; those about
 #: containers wherever they run.
-_SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
-ANYWHERE = ("user", "pull")
+_OVERRIDING_OPTIONS = ("no_mount", "read_only", "user", "pull", "keep")
+CONTAINER_OPTIONS = ("user", "pull")
 
 
 class DockerOptions(Record):
@@ -71,7 +71,7 @@ def shared_keys() -> Sequence[KeySpec]:
         KeySpec("memory", "The memory limit of each container: 512m, 2g.", memory),
         KeySpec("cpus", "The CPU limit of each container.", by_role(single(values.cpus))),
         KeySpec("user", "The user of the tasks, UID:GID. Default: you.", single(values.one_line)),
-        KeySpec("pull", "When to pull it. Default: missing.", single(values.choice(*PULL))),
+        KeySpec("pull", "When to pull it. Default: missing.", single(values.choice(*PULL_POLICIES))),
         KeySpec("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
     )
 
@@ -87,7 +87,7 @@ def read_shared(found: MappingValues, roles: Sequence[str]) -> dict[str, Any]:
     for key, role in limited:
         if roles and role not in roles:
             found.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
-    settings = found.some("image", "memory", "cpus", "gpus", *ANYWHERE)
+    settings = found.some("image", "memory", "cpus", "gpus", *CONTAINER_OPTIONS)
     return {**settings, "limited_roles": tuple(role for _, role in limited)}
 
 
@@ -135,7 +135,7 @@ def _engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
     for name, value in node.value.items():
-        if name.replace("-", "_") in _RESERVED:
+        if name.replace("-", "_") in _RESERVED_OPTIONS:
             faults.add(value.key_line, f"option {quoted(name)}", "expected another: launch sets this one")
     read = several(values.one_line)
     return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
@@ -154,7 +154,7 @@ def read_section(node: ConfigNode, roles: Sequence[str], faults: FaultList) -> D
 
 
 def _only_docker() -> list[str]:
-    return [name for name in _SIMPLE if name not in ANYWHERE]
+    return [name for name in _OVERRIDING_OPTIONS if name not in CONTAINER_OPTIONS]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +172,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--cpus [ROLE=]N", text, _of_role(values.cpus), **values.REPEATABLE)
     add("--user UID[:GID]", "user of the tasks (default: you)", values.one_line)
     text = "when to pull the image (default: missing)"
-    add("--pull", text, choices=PULL)
+    add("--pull", text, choices=PULL_POLICIES)
     add("--keep", "keep the containers; `launch clean` removes them")
 
 
@@ -199,7 +199,7 @@ def settings(asked: Asked) -> DockerOptions | None:
     """
     args = asked.args
     implied = args.docker is None and asked.section is None
-    if implied and not (asked.implied or any(role.image for role in asked.job.roles)):
+    if implied and not (asked.implied or any(role.image for role in asked.spec.roles)):
         return None
     file: DockerOptions = asked.section or DockerOptions()
     mounts = [text if text[:1] in ("~", ":") else os.path.join(asked.folder, text) for text in file.mounts]
@@ -218,7 +218,7 @@ def with_shared(file: _T, args: argparse.Namespace) -> _T:
     return file._replace(
         memory=_with_limits(own.memory, args.memory),
         cpus=_with_limits(own.cpus, args.cpus),
-        **{name: getattr(args, name) or getattr(file, name) for name in ANYWHERE},
+        **{name: getattr(args, name) or getattr(file, name) for name in CONTAINER_OPTIONS},
     )
 
 
@@ -239,13 +239,13 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
     if settings is None:
         if asked.in_containers:  # of another transport
             return
-        for name in ("mount", "memory", "cpus", *_SIMPLE):
+        for name in ("mount", "memory", "cpus", *_OVERRIDING_OPTIONS):
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
-                other = " or --kubernetes IMAGE" if name in ("memory", "cpus", *ANYWHERE) else ""
+                other = " or --kubernetes IMAGE" if name in ("memory", "cpus", *CONTAINER_OPTIONS) else ""
                 expected = f"expected --docker IMAGE{other}, too"
                 yield Fault(option, "the option is about containers", expected)
-        for role in asked.job.roles:
+        for role in asked.spec.roles:
             limited = role.cpus is not None or role.memory is not None
             if limited or role.image:
                 what = "limits of CPUs or memory" if limited else "an image"
@@ -256,19 +256,19 @@ def faults(asked: Asked, settings: DockerOptions | None) -> Iterator[Fault]:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
 
 
-def image_faults(job: JobSpec, settings: Any, name: str) -> Iterator[Fault]:
+def image_faults(spec: JobSpec, settings: Any, name: str) -> Iterator[Fault]:
     """The faults of images and limits.
 
     Args:
-        job: the job.
+        spec: the job.
         settings: with the fields of `shared_keys`.
         name: of the transport.
     """
-    for role in job.roles:
+    for role in spec.roles:
         if not (role.image or settings.image):
             expected = f"expected image: in it, {name}: IMAGE at the top of the file, or --{name} IMAGE"
             yield Fault(role.source, f"{role.name} has no image", expected)
-    roles = {role.name for role in job.roles}
+    roles = {role.name for role in spec.roles}
     for option, limits in (("memory", settings.memory), ("cpus", settings.cpus)):
         for role, _ in limits:
             # A role of the job file may have no task in this launch.
@@ -287,22 +287,22 @@ def _limit(limits: Sequence[tuple[str, _N]], role: Role, field: str) -> _N | Non
     return found
 
 
-def in_images(job: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
+def in_images(spec: JobSpec, settings: Any, python: bool, workdir: bool) -> JobSpec:
     """The job for containers: each role gets its limits; without a number of GPUs it gets that of `--gpus`.
 
     Args:
-        job: the job; ps and sidecars get no GPUs.
+        spec: the job; ps and sidecars get no GPUs.
         settings: with the fields of `shared_keys`.
         python: whether the user names the Python of the images.
         workdir: whether the images have the working folder.
     """
     roles = []
-    for role in job.roles:
+    for role in spec.roles:
         own = role.gpus is not None or role.name == "ps" or role.sidecar
         memory, cpus = _limit(settings.memory, role, "memory"), _limit(settings.cpus, role, "cpus")
         roles.append(role._replace(gpus=role.gpus if own else settings.gpus, memory=memory, cpus=cpus))
-    return job._replace(
+    return spec._replace(
         roles=tuple(roles),
-        python=job.python if python else DEFAULT_PYTHON,
-        workdir=job.workdir if workdir else None,
+        python=spec.python if python else DEFAULT_PYTHON,
+        workdir=spec.workdir if workdir else None,
     )

@@ -31,11 +31,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.backend import Transport
-from launcher.backends.connections import Commands, Connected
+from launcher.backends.backend import Backend
+from launcher.backends.connections import Connected, ProgramRunner
 from launcher.backends.docker.options import in_images
 from launcher.backends.kubernetes import options as kubernetes
-from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
+from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.errors import JobError
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 
@@ -45,37 +45,37 @@ if TYPE_CHECKING:
     from launcher.config.schema import Section
 
 
-class KubernetesTransport(Transport):
+class KubernetesBackend(Backend):
     """See above."""
 
-    in_containers = brings_hosts = renews_hosts = True
-    missing_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
+    runs_in_containers = provides_hosts = replaces_hosts = True
+    missing_file_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
 
     add_options = staticmethod(kubernetes.add_options)
     settings = staticmethod(kubernetes.settings)
     faults = staticmethod(kubernetes.faults)
 
     def sections(self) -> Mapping[str, Section]:
-        """See `Transport.sections`."""
+        """See `Backend.sections`."""
         from launcher.config.schema import Section
 
         text = "An image, or a mapping: each task runs in a pod of Kubernetes."
         return {"kubernetes": Section(text, kubernetes.read_section)}
 
     def queue(self) -> KubernetesQueue:
-        """See `Transport.queue`."""
+        """See `Backend.queue`."""
         from launcher.backends.kubernetes.batch import KubernetesQueue
 
         return KubernetesQueue()
 
     @contextmanager
-    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Inventory | None]:
-        """See `Transport.present`: two pods for ``launch check --kubernetes IMAGE``."""
+    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Allocation | None]:
+        """See `Backend.present`: two pods for ``launch check --kubernetes IMAGE``."""
         given = {**kubernetes.NOT_GIVEN, **vars(asked.args)}
         python = given.get("python")
         role = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
-        job = JobSpec((role,), python=python)
-        asked = asked._replace(args=argparse.Namespace(**given), job=job)
+        spec = JobSpec((role,), python=python)
+        asked = asked._replace(args=argparse.Namespace(**given), spec=spec)
         settings = self.settings(asked)
         if faults := list(self.faults(asked, settings)):
             raise JobError(faults)
@@ -84,46 +84,52 @@ class KubernetesTransport(Transport):
             return
         from launcher.backends.kubernetes.manifest import HOME
 
-        usual, reaching = (self, settings), Reaching()
-        launch = Launch(name, job, (), False, settings, reaching, usual, notice, lambda: None)
-        with self.inventory(launch._replace(python_given=bool(python))) as found:
+        usual, connect_settings = (self, settings), ConnectSettings()
+        request = LaunchRequest(
+            name, spec, (), False, settings, connect_settings, usual, notice, lambda: None
+        )
+        with self.inventory(request._replace(python_given=bool(python))) as found:
             hosts = tuple(host._replace(workdir=HOME) for host in found.hosts)  # where --sync copies to
             yield found._replace(hosts=hosts)
 
     @contextmanager
-    def inventory(self, launch: Launch) -> Iterator[Inventory]:
-        """See `Transport.inventory`: the pods are made when the launch connects to them."""
+    def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:
+        """See `Backend.inventory`: the pods are made when the launch connects to them."""
         from launcher.backends.docker.container import own_hosts
         from launcher.backends.kubernetes.pods import Pods
 
-        job = in_images(launch.job, launch.settings, launch.python_given, launch.workdir_given)
-        hosts, _ = own_hosts(job)
-        pods = Pods(launch, job)
-        yield Inventory(hosts, job, pods, standby=False, remarks=pods.described(hosts))
+        spec = in_images(request.spec, request.settings, request.python_given, request.workdir_given)
+        hosts, _ = own_hosts(spec)
+        pods = Pods(request, spec)
+        yield Allocation(hosts, spec, pods, standby=False, remarks=pods.described(hosts))
 
     def connections(
-        self, hosts: Sequence[Host], settings: Pods, reaching: Reaching, notice: Callable[[str], None]
+        self,
+        hosts: Sequence[Host],
+        settings: Pods,
+        connect_settings: ConnectSettings,
+        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connected]:
-        """See `Transport.connections`."""
+        """See `Backend.connections`."""
         from launcher.backends.kubernetes.pods import connected
 
         return connected(settings, hosts)
 
     def address(self, host: Host, settings: Any) -> str | None:
-        """See `Transport.address`: the IP of the pod."""
+        """See `Backend.address`: the IP of the pod."""
         return settings.status(host.name).address or None
 
     def node(self, host: Host, settings: Any) -> str:
-        """See `Transport.node`: that of the pod."""
+        """See `Backend.node`: that of the pod."""
         node: str = settings.status(host.name).node
         return node
 
     def renew(self, host: str, settings: Any) -> None:
-        """See `Transport.renew`."""
+        """See `Backend.renew`."""
         settings.renew(host)
 
     def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
-        """See `Transport.add_cleaning`."""
+        """See `Backend.add_cleaning`."""
         parser.add_argument(
             "--kubernetes", action="store_true", help="only Jobs of Kubernetes, in one namespace"
         )
@@ -133,11 +139,11 @@ class KubernetesTransport(Transport):
         self,
         args: argparse.Namespace,
         hosts: Sequence[Host],
-        commands: Commands,
+        commands: ProgramRunner,
         notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
-        """See `Transport.cleanup`: the Jobs of launches of this machine."""
+        """See `Backend.cleanup`: the Jobs of launches of this machine."""
         if not args.kubernetes:
             return ()
         from launcher.backends.kubernetes import batch, pods
@@ -146,4 +152,4 @@ class KubernetesTransport(Transport):
         return itertools.chain(pods.cleanup(*where, args.cleaning), batch.cleanup(*where))
 
 
-TRANSPORT = KubernetesTransport()
+TRANSPORT = KubernetesBackend()

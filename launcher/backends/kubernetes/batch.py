@@ -19,19 +19,19 @@ from launcher.backends.batch_queue import (
     OVER,
     PENDING,
     RUNNING,
+    BatchJobStatus,
+    BatchQueue,
     Parcel,
-    Queue,
-    Queued,
-    Submitted,
+    Submission,
     run_shown,
     say,
 )
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes.kubectl import Kubectl
 from launcher.backends.kubernetes.launcher_pod import (
-    HOST,
-    LAUNCH,
-    RUN,
+    POD_HOST,
+    PROGRAM_PATH,
+    RUN_PATH,
     LauncherPod,
     Pod,
     check_account,
@@ -39,62 +39,62 @@ from launcher.backends.kubernetes.launcher_pod import (
     send,
     start,
 )
-from launcher.backends.kubernetes.names import LAUNCHER, job_name, selector
+from launcher.backends.kubernetes.names import LAUNCHER_LABEL, job_name, selector
 from launcher.backends.kubernetes.status import job_status, pod_status
-from launcher.backends.launch_request import Launch
+from launcher.backends.launch_request import LaunchRequest
 from launcher.common.errors import TransportError
 from launcher.output.run_files import write_json
 from launcher.runs.folder import with_batch_job
 from launcher.runs.run import BatchJob, Run, all_runs, json_of
 
 #: What a launcher writes into the folder of its run; the report is the last to be fetched.
-_WRITTEN = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")
-_REPORT = "report.json"
+_FETCHED_FILES = ("plan.json", "events.jsonl", "launcher.log", "stop-asked", "logs", "output", "collected")
+_REPORT_FILE = "report.json"
 #: The file in the folder of a run here: where results go.
-_RESULTS = "results.json"
+_RESULTS_FILE = "results.json"
 #: Seconds to wait while another command fetches the files.
-_FETCH_SECONDS = 120.0
+_FETCH_TIMEOUT_SECONDS = 120.0
 _FETCH_POLL_SECONDS = 0.1
 #: The line of kubectl about a command that has failed.
-_HIDDEN = re.compile(rb"^command terminated with exit code \d+$")
+_HIDDEN_LINE = re.compile(rb"^command terminated with exit code \d+$")
 
 
-class KubernetesQueue(Queue):
-    """See `launcher.backends.batch_queue.Queue`."""
+class KubernetesQueue(BatchQueue):
+    """See `launcher.backends.batch_queue.BatchQueue`."""
 
-    def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
-        """See `Queue.submit`."""
-        kubectl = Kubectl(launch.settings.context, launch.settings.namespace)
+    def submit(self, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel) -> Submission:
+        """See `BatchQueue.submit`."""
+        kubectl = Kubectl(request.settings.context, request.settings.namespace)
         namespace = kubectl.used_namespace()
         context = kubectl.context or _current_context(kubectl)
-        settings = launch.settings._replace(namespace=namespace, context=context)
-        pods = LauncherPod(launch._replace(settings=settings))
+        settings = request.settings._replace(namespace=namespace, context=context)
+        pods = LauncherPod(request._replace(settings=settings))
         # Written before the Job is made, so that `withdraw` finds the Job.
-        name = job_name(run.name, HOST.name, 1)
+        name = job_name(run.name, POD_HOST.name, 1)
         run = with_batch_job(run, BatchJob("kubernetes", f"{namespace}/{name}", "", context or ""))
         try:
-            pods.start([HOST])
+            pods.start([POD_HOST])
             pod, uid = pods.name_and_uid()
             there = Pod(Kubectl(context, namespace), pod, pods.python)
             check_account(there, namespace)
-            places = send(there, run, launch, parcel)
+            places = send(there, run, request, parcel)
             run = with_batch_job(run, run.batch._replace(node=pod))  # type: ignore[union-attr]
-            write_json(f"{run.paths.root}/{_RESULTS}", {"results": parcel.results})
+            write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
             content = pickle.dumps((run.name, parcel.pack(places, settings._replace(context=None))))
             code = start(pods, content, f"{pod} {uid}")
             if code is None:
                 fetch(there, run, ("plan.json",), quiet=True)
-                return Submitted(f"its launcher runs in the pod {pod} of the namespace {namespace}")
-            self.look([run])
-            return Submitted(code=code)
+                return Submission(f"its launcher runs in the pod {pod} of the namespace {namespace}")
+            self.inspect([run])
+            return Submission(code=code)
         except BaseException:
-            launch.ignore_signals()
+            request.ignore_signals()
             pods.remove()
             raise
 
-    def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
-        """See `Queue.look`."""
-        found: dict[str, Queued] = {}
+    def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
+        """See `BatchQueue.inspect`."""
+        found: dict[str, BatchJobStatus] = {}
         places: dict[Kubectl, list[Run]] = {}
         for run in runs:
             if run.batch is not None:
@@ -110,52 +110,54 @@ class KubernetesQueue(Queue):
                     with slow(say, f"{run.name}: waiting for the pod of its launcher"):
                         queued = self._look(kubectl, run, pods.get(run.name), jobs.get(run.name))
                 except TransportError as error:  # others may answer
-                    queued = Queued(RUNNING, f"the pod of its launcher runs: {error}")
+                    queued = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")
                 if queued is not None:
                     found[run.name] = queued
         return found
 
     def _look(
         self, kubectl: Kubectl, run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None
-    ) -> Queued | None:
+    ) -> BatchJobStatus | None:
         assert run.batch is not None
         if is_lost(run, pod, job):  # nothing can be fetched from it
             self.withdraw(run)
         if pod is None and job is not None and not run.batch.node:
-            return Queued(PENDING, f"the pod of its launcher is pending: {job_status(job, ()).waiting}")
+            return BatchJobStatus(
+                PENDING, f"the pod of its launcher is pending: {job_status(job, ()).waiting}"
+            )
         if pod is None:
-            return Queued(OVER, "the pod of its launcher is not there any more")
+            return BatchJobStatus(OVER, "the pod of its launcher is not there any more")
         status, name = pod_status(pod), pod["metadata"]["name"]
         if status.over:
-            return Queued(OVER, f"the pod {name} of its launcher: {status.over}")
+            return BatchJobStatus(OVER, f"the pod {name} of its launcher: {status.over}")
         if not status.running:
-            return Queued(
+            return BatchJobStatus(
                 PENDING, f"the pod of its launcher is pending: {status.waiting or 'it is starting'}"
             )
         there = Pod(kubectl, name)
         if not run.batch.node or not there.has_ended():
-            return Queued(RUNNING, f"its launcher runs in the pod {name}")
+            return BatchJobStatus(RUNNING, f"its launcher runs in the pod {name}")
         with _turn(run):
             if not os.path.exists(run.paths.report):
-                results = (json_of(f"{run.paths.root}/{_RESULTS}") or {}).get("results", [])
-                fetch(there, run, _WRITTEN, results)
-                fetch(there, run, (_REPORT,), quiet=True)
+                results = (json_of(f"{run.paths.root}/{_RESULTS_FILE}") or {}).get("results", [])
+                fetch(there, run, _FETCHED_FILES, results)
+                fetch(there, run, (_REPORT_FILE,), quiet=True)
                 self.withdraw(run)
         return None
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """See `Queue.run_there`."""
+        """See `BatchQueue.run_there`."""
         assert run.batch is not None
         terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
         there = Pod(_kubectl(run.batch), run.batch.node)
-        words = [RUN if word == run.paths.root else word for word in words]
-        argv = there.command(*(["--stdin", "--tty"] if terminal else []), words=[LAUNCH, *words])
-        return run_shown(argv, _HIDDEN, quiet, terminal)
+        words = [RUN_PATH if word == run.paths.root else word for word in words]
+        argv = there.command(*(["--stdin", "--tty"] if terminal else []), words=[PROGRAM_PATH, *words])
+        return run_shown(argv, _HIDDEN_LINE, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
-        """See `Queue.withdraw`."""
+        """See `BatchQueue.withdraw`."""
         assert run.batch is not None
-        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER)}")
+        _kubectl(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
 
 
 @contextmanager
@@ -165,8 +167,8 @@ def _turn(run: Run) -> Iterator[None]:
     Raises:
         TransportError: The other command takes too long.
     """
-    with open(f"{run.paths.root}/{_RESULTS}", "ab") as file:
-        until = time.monotonic() + _FETCH_SECONDS
+    with open(f"{run.paths.root}/{_RESULTS_FILE}", "ab") as file:
+        until = time.monotonic() + _FETCH_TIMEOUT_SECONDS
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,8 +193,8 @@ def _current_context(kubectl: Kubectl) -> str | None:
 
 def _by_launcher(kubectl: Kubectl, kind: str, run: str = "") -> Mapping[str, Mapping[str, Any]]:
     """Return the Jobs or pods of launchers, or of the launcher of one run, by the names of their runs."""
-    found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER)}")
-    return {str(item["metadata"]["labels"].get(LAUNCHER)): item for item in found}
+    found = kubectl.items(kind, f"--selector={selector(run, LAUNCHER_LABEL)}")
+    return {str(item["metadata"]["labels"].get(LAUNCHER_LABEL)): item for item in found}
 
 
 def is_lost(run: Run, pod: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:

@@ -16,14 +16,16 @@ from contextlib import suppress
 from typing import Any
 
 #: Lines of its output, which has the messages of the launcher, too: its tasks start; the job has ended.
-BEGUN = b"launch: the tasks start"
-ENDED = b"launch: the launcher has ended with exit code "
-_AFTER = ENDED + b"%d; its files wait here for %d h, until launch ps, logs or attach fetches them"
+TASKS_START_LINE = b"launch: the tasks start"
+LAUNCHER_ENDED_LINE = b"launch: the launcher has ended with exit code "
+_LAST_LINE_FORMAT = (
+    LAUNCHER_ENDED_LINE + b"%d; its files wait here for %d h, until launch ps, logs or attach fetches them"
+)
 #: Seconds between two looks at whether the tasks start.
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 #: The descriptor of the socket to the process that has passed us its stdin and stdout.
-_PASSER = 3
-_PIECE = 64 * 1024
+_PASSER_DESCRIPTOR = 3
+_READ_BYTES = 64 * 1024
 
 
 def keep(arguments: dict[str, Any]) -> int:
@@ -39,7 +41,7 @@ def keep(arguments: dict[str, Any]) -> int:
         The exit code of the launcher.
     """
     os.umask(0o077)
-    os.dup2(0, _PASSER, False)  # instead of the stdin that was passed
+    os.dup2(0, _PASSER_DESCRIPTOR, False)  # instead of the stdin that was passed
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     argv, run = arguments["launcher"], arguments["run"]
     for path, content, mode in (
@@ -69,7 +71,7 @@ def keep(arguments: dict[str, Any]) -> int:
     code = code if code >= 0 else 128 - code
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))
-    _say(_AFTER % (code, arguments["hours"]) + b"\n")
+    _say(_LAST_LINE_FORMAT % (code, arguments["hours"]) + b"\n")
     until = time.monotonic() + arguments["hours"] * 3600
     while not deleted and time.monotonic() < until:
         time.sleep(1.0)  # it continues after the handler of a signal
@@ -83,9 +85,9 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
     """
     fd, begun = launcher.stdout.fileno(), False
     while True:
-        readable = select.select([fd], [], [], _LOOK)[0]
+        readable = select.select([fd], [], [], _POLL_SECONDS)[0]
         if readable:
-            data = os.read(fd, _PIECE)
+            data = os.read(fd, _READ_BYTES)
             if not data:
                 return
             messages.write(data)
@@ -94,9 +96,9 @@ def _copy(launcher: Any, messages: Any, plan: str) -> None:
             return
         elif not begun and os.path.exists(plan):
             begun = True
-            _say(BEGUN + b"\n")
+            _say(TASKS_START_LINE + b"\n")
             os.dup2(0, 1)
-            os.close(_PASSER)
+            os.close(_PASSER_DESCRIPTOR)
 
 
 def _say(data: bytes) -> None:

@@ -17,24 +17,24 @@ from launcher.common.text import why_not_started
 from launcher.threads import start
 
 #: Seconds for an answer from the API server; for a whole kubectl command, which may log in first.
-_ANSWER = 15.0
-LIMIT = 30.0
+_ANSWER_TIMEOUT_SECONDS = 15.0
+COMMAND_TIMEOUT_SECONDS = 30.0
 #: How much garbage kubectl may keep, in percent of its live memory (Go's GOGC). With so much, a short command
 #: takes a fifth less CPU time.
-_GOGC = "400"
+_GARBAGE_PERCENT = "400"
 #: What kubectl says if it knows no cluster.
 _NO_CLUSTER = re.compile("localhost:8080|current-context must exist")
 #: Beginnings of its errors that explain nothing.
-_PREFIX = re.compile(
+_ERROR_PREFIX = re.compile(
     r'^(?:error: |Error from server(?: \(\w+\))?: |error (?:when creating|validating) "STDIN": '
     r"|error validating data: )+"
 )
 #: Advice about an option that the user does not give; lines that explain nothing.
-_ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
-_NOISE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
+_OPTION_ADVICE = re.compile(r"; if you choose to ignore these errors, .*")
+_NOISE_LINE = re.compile(r"^[EIW]\d{4} |^Warning: |^\s*$")
 #: The beginning of the lines about an object that the API server refuses; how many of these lines are shown.
-_REFUSED = re.compile(r'Error from server|The \S+ "[^"]*" is invalid')
-_SHOWN = 3
+_REFUSAL_LINE = re.compile(r'Error from server|The \S+ "[^"]*" is invalid')
+_MAX_REFUSAL_LINES = 3
 
 
 class Kubectl(Record):
@@ -50,7 +50,7 @@ class Kubectl(Record):
         given = {"context": self.context, "namespace": self.namespace}
         return ["kubectl", *(f"--{name}={value}" for name, value in given.items() if value), *words]
 
-    def ask(self, *words: str, stdin: str = "", limit: float = LIMIT) -> str:
+    def ask(self, *words: str, stdin: str = "", limit: float = COMMAND_TIMEOUT_SECONDS) -> str:
         """Run a command: what it prints.
 
         Args:
@@ -63,15 +63,15 @@ class Kubectl(Record):
         """
         try:
             done = subprocess.run(
-                self._limited(min(_ANSWER, limit), *words),
+                self._limited(min(_ANSWER_TIMEOUT_SECONDS, limit), *words),
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=limit,
-                env={**os.environ, "GOGC": _GOGC},
+                env={**os.environ, "GOGC": _GARBAGE_PERCENT},
                 start_new_session=True,  # Ctrl-C in the terminal is for launch
             )
         except FileNotFoundError:
-            if not in_pod():
+            if not is_in_pod():
                 raise TransportError("kubectl is not installed here: there is none along PATH") from None
             why = "there is none along PATH, or it is not a static program"  # the kernel does not say which
             raise TransportError(f"kubectl{_where()} can't be run: {why}") from None
@@ -85,7 +85,7 @@ class Kubectl(Record):
 
     def _limited(self, seconds: float, *words: str) -> list[str]:
         """A command line with a time limit for the answer, except in a pod."""
-        return self.argv(*([] if in_pod() else [f"--request-timeout={seconds:g}s"]), *words)
+        return self.argv(*([] if is_in_pod() else [f"--request-timeout={seconds:g}s"]), *words)
 
     def await_names(self, count: int, seconds: float, kind: str, *options: str) -> None:
         """Wait until there are so many objects of a kind, the time is over, or kubectl fails.
@@ -116,7 +116,9 @@ class Kubectl(Record):
                 timer.cancel()
                 process.kill()
 
-    def items(self, kind: str, *options: str, limit: float = LIMIT) -> Sequence[Mapping[str, Any]]:
+    def items(
+        self, kind: str, *options: str, limit: float = COMMAND_TIMEOUT_SECONDS
+    ) -> Sequence[Mapping[str, Any]]:
         """The objects of a kind: ``pods``.
 
         Args:
@@ -155,7 +157,7 @@ class Kubectl(Record):
         return self.namespace or self.ask(*words).strip() or "default"
 
 
-def in_pod() -> bool:
+def is_in_pod() -> bool:
     """Whether kubectl uses the service account of the pod around it: not if it gets ``--request-timeout``."""
     given = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
     return "KUBERNETES_SERVICE_HOST" in os.environ and not given
@@ -168,17 +170,21 @@ def explain(stderr: str, status: int | None = None) -> str:
         stderr: what it printed.
         status: its exit status.
     """
-    lines = [line.strip() for line in stderr.splitlines() if not _NOISE.search(line)]
+    lines = [line.strip() for line in stderr.splitlines() if not _NOISE_LINE.search(line)]
     if any(map(_NO_CLUSTER.search, lines)):
         return "kubectl knows no cluster: expected a context in ~/.kube/config, or a file in $KUBECONFIG"
-    first = next((number for number, line in enumerate(lines) if _REFUSED.match(line)), -1)
-    told = [*dict.fromkeys(_ADVICE.sub("", _PREFIX.sub("", line)).rstrip(":") for line in lines[first:])]
-    more = f"; and {len(told) - _SHOWN} more errors" if len(told) > _SHOWN else ""
-    said = "; ".join(told[:_SHOWN]) + more
+    first = next((number for number, line in enumerate(lines) if _REFUSAL_LINE.match(line)), -1)
+    told = [
+        *dict.fromkeys(
+            _OPTION_ADVICE.sub("", _ERROR_PREFIX.sub("", line)).rstrip(":") for line in lines[first:]
+        )
+    ]
+    more = f"; and {len(told) - _MAX_REFUSAL_LINES} more errors" if len(told) > _MAX_REFUSAL_LINES else ""
+    said = "; ".join(told[:_MAX_REFUSAL_LINES]) + more
     if not said and status is not None:
         said = f"it exited with {status}"
     return f"kubectl{_where()}: {said}" if said else ""
 
 
 def _where() -> str:
-    return " in the launcher's pod" if in_pod() else ""
+    return " in the launcher's pod" if is_in_pod() else ""

@@ -20,15 +20,15 @@ from launcher.agent.transfer import walk
 from launcher.backends import bootstrap
 from launcher.backends.batch_queue import Parcel, say
 from launcher.backends.connections import slow
-from launcher.backends.kubernetes.keeper import BEGUN, ENDED
+from launcher.backends.kubernetes.keeper import LAUNCHER_ENDED_LINE, TASKS_START_LINE
 from launcher.backends.kubernetes.kubectl import Kubectl, explain
 from launcher.backends.kubernetes.manifest import HOME, launcher_options
-from launcher.backends.kubernetes.names import LAUNCHER, selector
-from launcher.backends.kubernetes.names import RUN as RUN_LABEL
-from launcher.backends.kubernetes.pods import OWNER_POD, Pods
-from launcher.backends.kubernetes.rights import ACCOUNT, lacks, missing_rights
-from launcher.backends.kubernetes.status import CONTAINER
-from launcher.backends.launch_request import Launch
+from launcher.backends.kubernetes.names import LAUNCHER_LABEL, selector
+from launcher.backends.kubernetes.names import RUN_LABEL as RUN_LABEL
+from launcher.backends.kubernetes.pods import OWNER_POD_VARIABLE, Pods
+from launcher.backends.kubernetes.rights import LAUNCHER_ACCOUNT, lacks, missing_rights
+from launcher.backends.kubernetes.status import TASK_CONTAINER
+from launcher.backends.launch_request import LaunchRequest
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import TransportError
 from launcher.common.text import escape_controls
@@ -43,39 +43,43 @@ from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role
 from launcher.runs.run import Run
 
 #: The pod as a host, for functions that take hosts.
-HOST = Host("launcher", roles=("launcher",))
-_KEEP = "launcher.backends.kubernetes.keeper:keep"
+POD_HOST = Host("launcher", roles=("launcher",))
+_KEEP_ENTRY = "launcher.backends.kubernetes.keeper:keep"
 #: In the pod: modules, programs, kubectl, what the user syncs, the run; and the mark of its end.
-_LIB, _BIN, _KUBECTL, _FILES, RUN = (f"{HOME}/{name}" for name in ("lib", "bin", "kubectl", "files", "run"))
-LAUNCH = f"{_BIN}/launch"
-_PYTHON = f"{_BIN}/python"
-_OPTIONS = f"{HOME}/options"
-_ENDED = f"{HOME}/ended"
-_SCRIPT = f"import sys\nsys.path.insert(0, {_LIB!r})\nsys.argv.insert(1, {_LIB!r})\n{START_CODE}"
+_LIB_PATH, _BIN_PATH, _KUBECTL_PATH, _FILES_PATH, RUN_PATH = (
+    f"{HOME}/{name}" for name in ("lib", "bin", "kubectl", "files", "run")
+)
+PROGRAM_PATH = f"{_BIN_PATH}/launch"
+_PYTHON_PATH = f"{_BIN_PATH}/python"
+_OPTIONS_PATH = f"{HOME}/options"
+_END_MARK_PATH = f"{HOME}/ended"
+_SCRIPT = f"import sys\nsys.path.insert(0, {_LIB_PATH!r})\nsys.argv.insert(1, {_LIB_PATH!r})\n{START_CODE}"
 #: Packages that a launcher imports there; all pure Python.
 _PACKAGES = ("launcher", "pathspec")
-_OLDEST = (3, 10)
+_MIN_PYTHON = (3, 10)
 #: Hours that the files of a run wait in the pod.
-_HOURS = 24
+_KEPT_HOURS = 24
 #: Seconds that a launcher gets after SIGTERM, in addition to those of the tasks.
-_GRACE = 20
+_LAUNCHER_GRACE_SECONDS = 20
 #: Seconds to read from the pod before the API is asked again; for kubectl to end.
-_PAUSE = 1.0
-_END = 5.0
+_READ_SECONDS = 1.0
+_END_TIMEOUT_SECONDS = 5.0
 #: Programs that print facts about an image, and whether a launcher has ended. The report is written a moment
 #: before the keeper notes the end.
-_ABOUT = "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
-_ASK = f"""\
+_IMAGE_FACTS_CODE = (
+    "import json, shutil, sys\nprint(json.dumps([sys.version_info[:2], shutil.which('kubectl')]))"
+)
+_HAS_ENDED_CODE = f"""\
 import os, time
 for _ in range(20):
-    if os.path.exists({_ENDED!r}) or not os.path.exists({f"{RUN}/report.json"!r}):
+    if os.path.exists({_END_MARK_PATH!r}) or not os.path.exists({f"{RUN_PATH}/report.json"!r}):
         break
     time.sleep(0.1)
-print(os.path.exists({_ENDED!r}))
+print(os.path.exists({_END_MARK_PATH!r}))
 """
 #: A program that asks the API server as kubectl in a pod would, before there is a kubectl: it prints whether
 #: each of these reviews is allowed.
-_REVIEW = """\
+_REVIEW_CODE = """\
 import http.client, json, os, ssl
 host, port = (os.environ["KUBERNETES_SERVICE_" + name] for name in ("HOST", "PORT"))
 folder = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -96,22 +100,22 @@ for review in json.loads(%r):
 class LauncherPod(Pods):
     """The pod of a launcher, while it is made."""
 
-    def __init__(self, launch: Launch) -> None:
-        settings, job = launch.settings, launch.job
-        image = settings.image or next(role.image for role in job.roles if role.image)
-        role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, LAUNCH), image=image)
-        options = launcher_options(settings, sum(role.count for role in job.roles))
-        job = job._replace(roles=(role,), python=job.python if launch.python_given else None)
-        super().__init__(launch._replace(settings=options), job)
-        self.grace += _GRACE
-        self.selects = f"--selector={selector(launch.name, LAUNCHER)}"
+    def __init__(self, request: LaunchRequest) -> None:
+        settings, spec = request.settings, request.spec
+        image = settings.image or next(role.image for role in spec.roles if role.image)
+        role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, PROGRAM_PATH), image=image)
+        options = launcher_options(settings, sum(role.count for role in spec.roles))
+        spec = spec._replace(roles=(role,), python=spec.python if request.python_given else None)
+        super().__init__(request._replace(settings=options), spec)
+        self.grace += _LAUNCHER_GRACE_SECONDS
+        self.selects = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 
     def manifest(self, host: Host, number: int = 1, avoid: str = "") -> dict[str, Any]:
         """See `Pods.manifest`."""
         found = super().manifest(host, number, avoid)
         del found["metadata"]["annotations"]
         own = found["metadata"]["labels"]
-        own[LAUNCHER] = own.pop(RUN_LABEL)
+        own[LAUNCHER_LABEL] = own.pop(RUN_LABEL)
         return found
 
     def name_and_uid(self) -> tuple[str, str]:
@@ -121,7 +125,7 @@ class LauncherPod(Pods):
 
 
 class Pod:
-    """Commands in the pod of a launcher; see `launcher.backends.connections.Commands`.
+    """Commands in the pod of a launcher; see `launcher.backends.connections.ProgramRunner`.
 
     Args:
         kubectl: of its cluster and namespace.
@@ -129,7 +133,7 @@ class Pod:
         python: the Python there.
     """
 
-    def __init__(self, kubectl: Kubectl, name: str, python: str = _PYTHON) -> None:
+    def __init__(self, kubectl: Kubectl, name: str, python: str = _PYTHON_PATH) -> None:
         self._kubectl, self._name, self._python = kubectl, name, python
 
     def command(self, *options: str, words: Sequence[str]) -> list[str]:
@@ -137,13 +141,13 @@ class Pod:
         return self._kubectl.argv(*self._words(words, *options))
 
     def _words(self, words: Sequence[str], *options: str) -> list[str]:
-        pod = (f"--container={CONTAINER}", f"pod/{self._name}")
+        pod = (f"--container={TASK_CONTAINER}", f"pod/{self._name}")
         return ["exec", "--quiet", *options, *pod, "--", *words]
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        """See `Commands.run`."""
+        """See `ProgramRunner.run`."""
         argv = self.command("--stdin", words=bootstrap.loader(self._python))
-        return _Program(host, argv, bootstrap.program(entry, arguments), self._python)
+        return _LauncherPodProgram(host, argv, bootstrap.program(entry, arguments), self._python)
 
     def ask(self, code: str) -> str:
         """Run code: what it prints."""
@@ -151,7 +155,7 @@ class Pod:
 
     def has_ended(self) -> bool:
         """Whether the launcher there has ended."""
-        return self.ask(_ASK).strip() == "True"
+        return self.ask(_HAS_ENDED_CODE).strip() == "True"
 
 
 def check_account(there: Pod, namespace: str) -> None:
@@ -164,7 +168,7 @@ def check_account(there: Pod, namespace: str) -> None:
     """
 
     def ask(*_: str, stdin: str) -> str:
-        return there.ask(_REVIEW % json.dumps(json.loads(stdin)["items"]))
+        return there.ask(_REVIEW_CODE % json.dumps(json.loads(stdin)["items"]))
 
     try:
         with slow(say, "waiting for the API server's answer to the launcher's pod"):
@@ -172,21 +176,21 @@ def check_account(there: Pod, namespace: str) -> None:
     except TransportError:  # the launcher, by its kubectl, may get an answer, or says why not
         return
     if missing:
-        raise TransportError(lacks(ACCOUNT, namespace, missing))
+        raise TransportError(lacks(LAUNCHER_ACCOUNT, namespace, missing))
 
 
-class _Program(CommandPipe):
+class _LauncherPodProgram(CommandPipe):
     """A program in the pod."""
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         return explain(super().stderr())
 
 
 # ---------------------------------------------------------------------- files
 
 
-def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]:
+def send(there: Pod, run: Run, request: LaunchRequest, parcel: Parcel) -> dict[str, str]:
     """Send launch, what it needs, and the folders of the user.
 
     Returns:
@@ -195,23 +199,23 @@ def send(there: Pod, run: Run, launch: Launch, parcel: Parcel) -> dict[str, str]
     Raises:
         TransportError: the image can't run a launcher; the files can't be sent.
     """
-    with slow(launch.notice, "waiting for Python in the launcher's pod"):
-        version, has_kubectl = json.loads(there.ask(_ABOUT))
-    if tuple(version) < _OLDEST:
-        found, needed = (".".join(map(str, each)) for each in (version, _OLDEST))
+    with slow(request.notice, "waiting for Python in the launcher's pod"):
+        version, has_kubectl = json.loads(there.ask(_IMAGE_FACTS_CODE))
+    if tuple(version) < _MIN_PYTHON:
+        found, needed = (".".join(map(str, each)) for each in (version, _MIN_PYTHON))
         text = f"the Python of the image is {found}, and a launcher in a pod needs {needed} or later"
         raise TransportError(f"--detach: {text}; without --detach it may be 3.8")
     trees = [_package(name) for name in _PACKAGES]
     if not has_kubectl:
         trees.append(_kubectl_of_here())
-    places = {result: f"{RUN}/results/{number}" for number, result in enumerate(parcel.results)}
+    places = {result: f"{RUN_PATH}/results/{number}" for number, result in enumerate(parcel.results)}
     requests = parse_syncs(parcel.folders)
     if requests:
         for number, tree in enumerate(read_trees(requests, os.getcwd(), run.paths.root)[0]):
-            place = f"{_FILES}/{number}/{tree.request.name}"
+            place = f"{_FILES_PATH}/{number}/{tree.request.name}"
             places[tree.request.text] = place
             trees.append(tree._replace(request=tree.request._replace(remote=place)))
-    sync(FileTransfer(there, 1, launch.notice), [HOST.name], trees, run.name)
+    sync(FileTransfer(there, 1, request.notice), [POD_HOST.name], trees, run.name)
     return places
 
 
@@ -226,7 +230,7 @@ def _package(name: str) -> SourceTree:
             folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == "__pycache__"
         )
     }
-    return SourceTree(SyncRequest(name, folder, name, f"{_LIB}/{name}"), entries, {})
+    return SourceTree(SyncRequest(name, folder, name, f"{_LIB_PATH}/{name}"), entries, {})
 
 
 def _kubectl_of_here() -> SourceTree:
@@ -240,7 +244,7 @@ def _kubectl_of_here() -> SourceTree:
     if name != "kubectl":
         raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
     ((_, entry),) = walk(path, "kubectl", lambda *_: None)
-    return SourceTree(SyncRequest(path, folder, "kubectl", _KUBECTL), {"kubectl": entry}, {})
+    return SourceTree(SyncRequest(path, folder, "kubectl", _KUBECTL_PATH), {"kubectl": entry}, {})
 
 
 def fetch(
@@ -251,12 +255,14 @@ def fetch(
     Raises:
         TransportError: some can't be copied.
     """
-    items = [Item("launcher", HOST.name, RUN, name, run.paths.root) for name in names]
+    items = [Item("launcher", POD_HOST.name, RUN_PATH, name, run.paths.root) for name in names]
     items += [
-        Item("launcher", HOST.name, f"{RUN}/results/{number}", ".", folder)
+        Item("launcher", POD_HOST.name, f"{RUN_PATH}/results/{number}", ".", folder)
         for number, folder in enumerate(results)
     ]
-    failures = collect(FileTransfer(there, 1, (lambda _: None) if quiet else say), items)[HOST.name].failures
+    failures = collect(FileTransfer(there, 1, (lambda _: None) if quiet else say), items)[
+        POD_HOST.name
+    ].failures
     if failures:
         raise TransportError(f"{run.name}: its files can't be fetched: {'; '.join(failures)}")
 
@@ -279,36 +285,36 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         TransportError: the pod has ended, or the connection to it.
     """
     arguments = {
-        "launcher": [LAUNCH, "--submitted", _OPTIONS],
-        "environ": {RUN_FOLDER_VARIABLE: RUN, OWNER_POD: owner},
-        "path": _KUBECTL,
-        "run": RUN,
+        "launcher": [PROGRAM_PATH, "--submitted", _OPTIONS_PATH],
+        "environ": {RUN_FOLDER_VARIABLE: RUN_PATH, OWNER_POD_VARIABLE: owner},
+        "path": _KUBECTL_PATH,
+        "run": RUN_PATH,
         "script": _SCRIPT,
-        "file": _OPTIONS,
+        "file": _OPTIONS_PATH,
         "content": base64.b64encode(content).decode("ascii"),
-        "ended": _ENDED,
-        "hours": _HOURS,
+        "ended": _END_MARK_PATH,
+        "hours": _KEPT_HOURS,
     }
-    sent = bootstrap.passed(_KEEP, arguments)
-    program = CommandPipe(HOST.name, pods.first_command(HOST.name), sent, pods.python)
+    sent = bootstrap.passed(_KEEP_ENTRY, arguments)
+    program = CommandPipe(POD_HOST.name, pods.first_command(POD_HOST.name), sent, pods.python)
     waiting = ExitStack()
     try:
         rest = b""
         waiting.enter_context(slow(say, "waiting for the launcher in its pod"))
         while True:
-            await_readable(program, _PAUSE)
+            await_readable(program, _READ_SECONDS)
             data = program.recv(1 << 16)
             if data is not None:  # from now on the launcher says what it waits for
                 waiting.close()
             if data == b"":
-                why = program.why_ended() or "the connection to it has ended"
-                raise TransportError(str(pods.gone(HOST.name, _END) or why))
+                why = program.start_error() or "the connection to it has ended"
+                raise TransportError(str(pods.end_error(POD_HOST.name, _END_TIMEOUT_SECONDS) or why))
             *lines, rest = (rest + (data or b"")).split(b"\n")
             for line in lines:
-                if line == BEGUN:
+                if line == TASKS_START_LINE:
                     return None
-                if line.startswith(ENDED):
-                    return int(line[len(ENDED) :].partition(b";")[0])
+                if line.startswith(LAUNCHER_ENDED_LINE):
+                    return int(line[len(LAUNCHER_ENDED_LINE) :].partition(b";")[0])
                 print(escape_controls(line.decode("utf-8", "replace")), file=sys.stderr, flush=True)
     finally:
         waiting.close()

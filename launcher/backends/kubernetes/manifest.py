@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.backends import bootstrap
-from launcher.backends.kubernetes.names import OWNER, job_name, labels
+from launcher.backends.kubernetes.names import OWNER_ANNOTATION, job_name, labels
 from launcher.backends.kubernetes.options import KubernetesOptions
-from launcher.backends.kubernetes.status import CONTAINER
+from launcher.backends.kubernetes.status import TASK_CONTAINER
 from launcher.backends.kubernetes.template import merged
 from launcher.job import Host, Role
 
 #: Seconds until a Job that has ended is removed by the cluster, if launch did not remove it.
-_TTL = 300
+_TTL_SECONDS = 300
 #: Seconds after `start_timeout` for which a pod still waits for launch to connect.
-_CONNECTING = 60
+_CONNECT_SECONDS = 60
 #: Seconds that a pod gets to end, in addition to those that its tasks get after SIGTERM.
-_AFTER_GRACE = 10
+_AFTER_GRACE_SECONDS = 10
 _MEBIBYTE = 1 << 20
 #: The home folder of tasks, which the main process creates. Without volumes, a kubelet starts a pod sooner.
 HOME = "/tmp/launch"
 #: Memory limit of a launcher in a pod, in MiB; how much each task, which has a kubectl there, adds to it.
-_LAUNCHER_MEMORY = 256
-_TASK_MEMORY = 64
+_LAUNCHER_MEMORY_MEBIBYTES = 256
+_TASK_MEMORY_MEBIBYTES = 64
 #: What a launcher's pod does not take from the user's template; what its container takes from it.
-_OF_TASKS = ("initContainers", "containers")
-_OF_LAUNCHER = ("env", "envFrom", "securityContext", "volumeMounts")
-_PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+_TASK_FIELDS = ("initContainers", "containers")
+_LAUNCHER_FIELDS = ("env", "envFrom", "securityContext", "volumeMounts")
+_PULL_POLICIES = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 
 
 def job_manifest(
@@ -59,7 +59,7 @@ def job_manifest(
     name, spec = job_name(run, host.name, number), pod_spec(options, role, user, grace)
     # Everything else is sent through the connection.
     spec["containers"][0]["command"] = bootstrap.waiting(
-        python, name, int(options.start_timeout) + _CONNECTING, HOME
+        python, name, int(options.start_timeout) + _CONNECT_SECONDS, HOME
     )
     if avoid:
         there = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [avoid]}
@@ -73,12 +73,12 @@ def job_manifest(
         "metadata": {
             "name": name,
             "labels": pod["metadata"]["labels"],
-            "annotations": {OWNER: owner},
+            "annotations": {OWNER_ANNOTATION: owner},
         },
         "spec": {
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",  # a pod counts as ended only when its processes have
-            "ttlSecondsAfterFinished": _TTL,
+            "ttlSecondsAfterFinished": _TTL_SECONDS,
             "template": pod,
         },
     }
@@ -96,11 +96,11 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
     """
     spec = options.pod.get("spec", {})
     # A quota of the namespace may require limits of every pod.
-    limits = {"memory": f"{_LAUNCHER_MEMORY + _TASK_MEMORY * tasks}Mi", "cpu": "1"}
+    limits = {"memory": f"{_LAUNCHER_MEMORY_MEBIBYTES + _TASK_MEMORY_MEBIBYTES * tasks}Mi", "cpu": "1"}
     resources = {"limits": limits, "requests": {**limits, "cpu": "100m"}}
     (given,) = spec.get("containers", [{}])
-    container = {name: value for name, value in given.items() if name in _OF_LAUNCHER}
-    spec = {name: value for name, value in spec.items() if name not in _OF_TASKS}
+    container = {name: value for name, value in given.items() if name in _LAUNCHER_FIELDS}
+    spec = {name: value for name, value in spec.items() if name not in _TASK_FIELDS}
     containers = [{**container, "resources": resources}]
     spec = {"automountServiceAccountToken": True, **spec, "containers": containers}
     return options._replace(pod={**options.pod, "spec": spec}, pods={})
@@ -118,9 +118,9 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
     if gid:
         security["runAsGroup"] = int(gid)
     container: dict[str, Any] = {
-        "name": CONTAINER,
+        "name": TASK_CONTAINER,
         "image": role.image or options.image,
-        "imagePullPolicy": _PULL[options.pull],
+        "imagePullPolicy": _PULL_POLICIES[options.pull],
         "env": [{"name": "HOME", "value": HOME}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
@@ -137,7 +137,7 @@ def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) ->
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": int(grace) + _AFTER_GRACE,
+        "terminationGracePeriodSeconds": int(grace) + _AFTER_GRACE_SECONDS,
         "securityContext": security,
         "containers": [container],
     }

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 
-from launcher.backends.kubernetes.status import HOST
+from launcher.backends.kubernetes.status import HOST_LABEL
 
 #: Labels of all Jobs and pods: who made them, the run, the host. The annotation names the launcher process.
-MANAGED_BY = "app.kubernetes.io/managed-by"
-NAME = "tf-launcher"
-RUN = "tf-launcher/run"
-OWNER = "tf-launcher/owner"
-#: The label of a launcher's Job and pod, in place of `RUN`: a launch removes all objects with its `RUN`.
-LAUNCHER = "tf-launcher/launcher"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGER_NAME = "tf-launcher"
+RUN_LABEL = "tf-launcher/run"
+OWNER_ANNOTATION = "tf-launcher/owner"
+#: The label of a launcher's Job and pod, in place of `RUN_LABEL`: a launch removes all objects with its
+#: `RUN_LABEL`.
+LAUNCHER_LABEL = "tf-launcher/launcher"
 #: The longest name of an object; how many of its characters are kept for the number of the Job.
-_LONGEST = 63
-_NUMBER = 4
+_MAX_NAME_CHARACTERS = 63
+_NUMBER_CHARACTERS = 4
 
 
 def job_name(run: str, host: str, number: int) -> str:
@@ -27,7 +28,7 @@ def job_name(run: str, host: str, number: int) -> str:
         host: of the launch.
         number: of the Jobs of this host, from 1.
     """
-    name = _short(f"launch-{run}-{host}".lower(), _LONGEST - _NUMBER)
+    name = _short(f"launch-{run}-{host}".lower(), _MAX_NAME_CHARACTERS - _NUMBER_CHARACTERS)
     return name if number == 1 else f"{name}-{number}"
 
 
@@ -41,9 +42,17 @@ def _short(name: str, longest: int) -> str:
 
 def labels(run: str, host: str = "") -> dict[str, str]:
     """The labels of the objects of a launch, or of one of its hosts."""
-    return {MANAGED_BY: NAME, RUN: run, **({HOST: _short(host, _LONGEST)} if host else {})}
+    return {
+        MANAGED_BY_LABEL: MANAGER_NAME,
+        RUN_LABEL: run,
+        **({HOST_LABEL: _short(host, _MAX_NAME_CHARACTERS)} if host else {}),
+    }
 
 
-def selector(run: str = "", label: str = RUN) -> str:
-    """Selects the objects of a launch, or of all launches; or those of launchers, by `LAUNCHER`."""
-    return f"{MANAGED_BY}={NAME},{label}={run}" if run else f"{MANAGED_BY}={NAME},{label}"
+def selector(run: str = "", label: str = RUN_LABEL) -> str:
+    """Selects the objects of a launch, or of all launches; or those of launchers, by `LAUNCHER_LABEL`."""
+    return (
+        f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}={run}"
+        if run
+        else f"{MANAGED_BY_LABEL}={MANAGER_NAME},{label}"
+    )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.docker.options import (
-    ANYWHERE,
+    CONTAINER_OPTIONS,
     any_image,
     image_faults,
     read_engine,
@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # only a launch with a job file needs it
     from launcher.config.schema import ConfigNode, FaultList, Keys
 
 #: Seconds for all pods to run.
-_START = 300.0
+_START_TIMEOUT_SECONDS = 300.0
 #: Options that replace keys of the job file.
-_SIMPLE = ("namespace", "context", "start_timeout")
+_OVERRIDING_OPTIONS = ("namespace", "context", "start_timeout")
 #: Options of Docker that pods do not have, and what is there in their place.
-_NOT_HERE = {
+_DOCKER_OPTIONS = {
     "mount": "volumes: in pod: of the job file",
     "no_mount": "no option: pods see no folder of this machine",
     "read_only": "no option: pods see no folder of this machine",
@@ -41,7 +41,8 @@ _NOT_HERE = {
 
 #: Options that other commands than ``launch run`` do not have.
 NOT_GIVEN: Mapping[str, Any] = {
-    "kubernetes": None, "memory": (), "cpus": (), **dict.fromkeys((*_SIMPLE, *ANYWHERE, *_NOT_HERE)),
+    "kubernetes": None, "memory": (), "cpus": (),
+    **dict.fromkeys((*_OVERRIDING_OPTIONS, *CONTAINER_OPTIONS, *_DOCKER_OPTIONS)),
 }  # fmt: skip
 
 name = values.matching(
@@ -70,7 +71,7 @@ class KubernetesOptions(Record):
     #: Role -> what is merged into its pods, too.
     pods: Mapping[str, Mapping[str, Any]] = {}
     #: Seconds for all pods to run.
-    start_timeout: float = _START
+    start_timeout: float = _START_TIMEOUT_SECONDS
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
     #: Nothing asks for Kubernetes but the command itself.
@@ -128,7 +129,7 @@ def read_section(node: ConfigNode, roles: Sequence[str], faults: FaultList) -> K
     for role in found.get("pods", ()):
         if roles and role not in roles:
             found.add("pods", f"pods: there is no role {role!r}", did_you_mean(role, roles))
-    return KubernetesOptions(**read_shared(found, roles), **found.some("pod", "pods", *_SIMPLE))
+    return KubernetesOptions(**read_shared(found, roles), **found.some("pod", "pods", *_OVERRIDING_OPTIONS))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -159,22 +160,22 @@ def settings(asked: Asked) -> KubernetesOptions | None:
     if implied and not asked.implied:
         return None
     file: KubernetesOptions = asked.section or KubernetesOptions(implied=implied)
-    given = {name: getattr(args, name) or getattr(file, name) for name in _SIMPLE}
+    given = {name: getattr(args, name) or getattr(file, name) for name in _OVERRIDING_OPTIONS}
     return with_shared(file._replace(image=args.kubernetes or file.image, **given), args)
 
 
 def faults(asked: Asked, settings: KubernetesOptions | None) -> Iterator[Fault]:
     """Faults of the options about Kubernetes."""
     if settings is None:
-        for name in _SIMPLE:
+        for name in _OVERRIDING_OPTIONS:
             if getattr(asked.args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about Kubernetes", "expected --kubernetes IMAGE, too")
         return
-    yield from image_faults(asked.job, settings, "kubernetes")
+    yield from image_faults(asked.spec, settings, "kubernetes")
     yield from user_faults(settings)
     if asked.named:
         yield Fault("--kubernetes", "the hosts are named, too", "expected one of them")
-    for name, instead in _NOT_HERE.items():
+    for name, instead in _DOCKER_OPTIONS.items():
         if getattr(asked.args, name):
             yield Fault(f"--{name.replace('_', '-')}", "the option is not for pods", f"expected {instead}")

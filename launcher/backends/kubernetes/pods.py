@@ -15,23 +15,23 @@ from launcher.agent.identity import owner_text, this_process
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import Connected, slow
-from launcher.backends.kubernetes.kubectl import LIMIT, Kubectl, explain
+from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, explain
 from launcher.backends.kubernetes.manifest import job_manifest
-from launcher.backends.kubernetes.names import OWNER, RUN, job_name, selector
+from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
 from launcher.backends.kubernetes.options import KubernetesOptions, user_of
 from launcher.backends.kubernetes.rights import check_rights
 from launcher.backends.kubernetes.status import (
-    CONTAINER,
     JOB_EVENT,
-    OOM_KILLED,
+    OOM_KILLED_REASON,
     POD_EVENT,
+    TASK_CONTAINER,
     PodStatus,
     gone_status,
     job_status,
     pod_status,
 )
-from launcher.backends.launch_request import Launch
-from launcher.backends.link import KILL, START, tasks_end_after
+from launcher.backends.launch_request import LaunchRequest
+from launcher.backends.link import KILL_ENTRY, START_ENTRY, seconds_until_tasks_ended
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import (
     HostGoneError,
@@ -45,67 +45,67 @@ from launcher.event_loop import await_readable
 from launcher.job import Host, JobSpec
 from launcher.threads import in_thread
 
-_SERVE = "launcher.agent.main:serve_passed"
+_SERVE_ENTRY = "launcher.agent.main:serve_passed"
 #: Seconds for which an answer about the pods is fresh; between two looks while something waits.
-_FRESH = 2.0
-_PAUSE = 0.3
+_FRESH_SECONDS = 2.0
+_POLL_SECONDS = 0.3
 #: Seconds of a watch of pods that do not run yet. After it, launch looks at all of them.
-_WATCHED = 2.0
+_WATCH_SECONDS = 2.0
 #: Seconds until a line says why pods do not run, or why no new one is made yet.
-_FIRST_NOTICE = 2.0
+_FIRST_NOTICE_SECONDS = 2.0
 #: Seconds until the API is asked, by three commands, why pods do not run; and until it is asked again.
-_ASKING = 4.0
+_REASON_PAUSE_SECONDS = 4.0
 #: Seconds until the API knows the end of a pod whose connection has ended.
-_KNOWN = 3.0
+_END_KNOWN_SECONDS = 3.0
 #: Seconds for an agent to start in a pod that runs.
-_COMING = 60
+_AGENT_START_SECONDS = 60
 #: Seconds that an agent waits, at least, for another connection, unless its lease is over before: all
 #: connections to the pods of a node break when its kubelet starts again, for which systemd takes 10 s.
-OUTAGE = 20.0
+MIN_OUTAGE_SECONDS = 20.0
 #: Seconds between two connections to a pod that fail: each takes a tenth of a second of CPU time.
-_AGAIN = 1.0
+_CONNECT_PAUSE_SECONDS = 1.0
 #: Seconds for pods to be gone when their Jobs are removed.
-_REMOVAL = 5.0
+_REMOVAL_TIMEOUT_SECONDS = 5.0
 #: What it means for the agent how its pod ended. The exit code is that of the watchdog.
 _AGENT_ENDS = {
     "its container exited with 1": "the agent was killed",
     "its container exited with 0": "its agent stopped its tasks and exited: nothing connected to it in time",
 }
 #: The variable of a launcher in a pod: name and uid of that pod.
-OWNER_POD = "LAUNCH_POD"
+OWNER_POD_VARIABLE = "LAUNCH_POD"
 #: What is said of a pod without a reason why it does not run. An image that can't be pulled is one, between
 #: two attempts.
 _IS_STARTING = "its pod is starting"
 #: A line for the user while kubectl takes long.
-_UNANSWERED = "waiting for an answer from kubectl; Ctrl-C stops waiting"
+_UNANSWERED_NOTICE = "waiting for an answer from kubectl; Ctrl-C stops waiting"
 
 
 class Pods:
     """The pods of a launch, one for each host; the settings of its connections.
 
     Args:
-        launch: the launch.
-        job: its roles; its Python is the image's.
+        request: the launch.
+        spec: its roles; its Python is the image's.
     """
 
-    def __init__(self, launch: Launch, job: JobSpec) -> None:
-        self.options: KubernetesOptions = launch.settings
+    def __init__(self, request: LaunchRequest, spec: JobSpec) -> None:
+        self.options: KubernetesOptions = request.settings
         self.kubectl = Kubectl(self.options.context, self.options.namespace)
-        self._launch = launch
-        self.lease, self.grace = launch.reaching.lease, job.policy.grace
-        self.python = job.python or "python3"
-        self._roles = {role.name: role for role in job.roles}
+        self._request = request
+        self.lease, self.grace = request.connect_settings.lease, spec.policy.grace
+        self.python = spec.python or "python3"
+        self._roles = {role.name: role for role in spec.roles}
         self._user = user_of(self.options)
         self._owner = owner_text(this_process())
         self._hosts: dict[str, Host] = {}
         #: Selects the objects of the launch.
-        self.selects = f"--selector={selector(launch.name)}"
+        self.selects = f"--selector={selector(request.run_name)}"
         #: Of each host: the number of Jobs that were made for it.
         self._numbers: dict[str, int] = {}
         #: By Job: the last answer about each pod that was ever seen; the pods of the last look. Its time.
         self._seen: dict[str, Mapping[str, Any]] = {}
         self._found: Mapping[str, Mapping[str, Any]] = {}
-        self._looked_at = -_FRESH
+        self._looked_at = -_FRESH_SECONDS
         #: Why pods do not start: the Jobs, by name, and the events.
         self._jobs: Mapping[str, Mapping[str, Any]] = {}
         self._events: Sequence[Mapping[str, Any]] = ()
@@ -122,7 +122,7 @@ class Pods:
         """The Job of a host, see `job_manifest`."""
         found = job_manifest(
             self.options,
-            self._launch.name,
+            self._request.run_name,
             host,
             self._roles[host.roles[0]],
             self.python,
@@ -132,7 +132,9 @@ class Pods:
             number,
             avoid,
         )
-        if launcher := os.environ.get(OWNER_POD):  # with the pod of this launcher the cluster removes the Job
+        if launcher := os.environ.get(
+            OWNER_POD_VARIABLE
+        ):  # with the pod of this launcher the cluster removes the Job
             name, uid = launcher.split()
             owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
             found["metadata"]["ownerReferences"] = [owner]
@@ -158,7 +160,7 @@ class Pods:
             TransportError: they can't be made, or a pod does not run in time.
         """
         self._hosts.update({host.name: host for host in hosts})
-        with slow(self._launch.notice, _UNANSWERED):
+        with slow(self._request.notice, _UNANSWERED_NOTICE):
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
             # A signal does not end the command that creates something.
             in_thread(partial(self._make, [(host, 1, "") for host in hosts]))
@@ -178,12 +180,12 @@ class Pods:
         """Wait until the pods of hosts run. The option ``selects`` selects these pods."""
         began, shown, asked_at = time.monotonic(), "", time.monotonic()
         while True:
-            self._pause(len(hosts), selects, min(_WATCHED, self.options.start_timeout))
+            self._pause(len(hosts), selects, min(_WATCH_SECONDS, self.options.start_timeout))
             try:
                 left = began + self.options.start_timeout - time.monotonic()
-                with slow(self._launch.notice, _UNANSWERED):
-                    self.look(_PAUSE, max(1.0, left))
-                if time.monotonic() >= asked_at + _ASKING:
+                with slow(self._request.notice, _UNANSWERED_NOTICE):
+                    self.refresh(_POLL_SECONDS, max(1.0, left))
+                if time.monotonic() >= asked_at + _REASON_PAUSE_SECONDS:
                     self._ask_why(hosts)
                     asked_at = time.monotonic()
                 why = self._why_waiting(hosts)
@@ -200,15 +202,15 @@ class Pods:
                     why += f"; before that: {shown}"
                 raise TransportError(f"not all pods run after {limit} (--start-timeout): {why}")
             is_reason = not shown or _IS_STARTING not in why
-            if waited >= _FIRST_NOTICE and why != shown and is_reason:
-                self._launch.notice(f"waiting for pods: {why}")
+            if waited >= _FIRST_NOTICE_SECONDS and why != shown and is_reason:
+                self._request.notice(f"waiting for pods: {why}")
                 shown = why
             if self._over:
                 raise TransportError("launch is exiting")
 
     def _pause(self, count: int, selects: str, longest: float) -> None:
         """Wait until so many pods run, ``longest`` at most. A watch takes less CPU time than many looks."""
-        until = time.monotonic() + _PAUSE
+        until = time.monotonic() + _POLL_SECONDS
         self.kubectl.await_names(count, longest, "pods", selects, "--field-selector=status.phase=Running")
         time.sleep(max(0.0, until - time.monotonic()))
 
@@ -244,32 +246,32 @@ class Pods:
         self._events = [event for reason in reasons for event in self.kubectl.items("events", reason)]
 
     def renew(self, host: str) -> None:
-        """Make a new pod for a host when no process of its last one can be running; see `Transport.renew`."""
-        longest = tasks_end_after(self.lease) + self.grace
+        """Make a new pod for a host when no process of its last one can be running; see `Backend.renew`."""
+        longest = seconds_until_tasks_ended(self.lease) + self.grace
         began, shown = time.monotonic(), False
         while not (ended := self._has_ended(host)) and time.monotonic() < began + longest and not self._over:
-            if not shown and time.monotonic() >= began + _FIRST_NOTICE:
+            if not shown and time.monotonic() >= began + _FIRST_NOTICE_SECONDS:
                 shown = True
-                self._launch.notice(
+                self._request.notice(
                     f"{host}: a new pod is made when the tasks in the lost one have ended, after "
                     f"{duration(longest)} at most"
                 )
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
         number, node = self._numbers[host], self.status(host).node
-        self.kubectl.delete("job", job_name(self._launch.name, host, number))
+        self.kubectl.delete("job", job_name(self._request.run_name, host, number))
         self._make([(self._hosts[host], number + 1, "" if ended else node)])
         self._await_running([host], f"--selector=job-name={self._of(host)}")
 
     def _has_ended(self, host: str) -> bool:
         try:
-            self.look(_PAUSE)
+            self.refresh(_POLL_SECONDS)
         except TransportError:
             return False
         return self.status(host).ended
 
     def remove(self) -> None:
         """Remove all Jobs, and with them the pods; kill commands that wait for a lost node."""
-        self._launch.ignore_signals()
+        self._request.ignore_signals()
         with self._making:
             self._over = True
             for program in [*self._starting]:
@@ -278,21 +280,23 @@ class Pods:
                 try:
                     self.kubectl.delete("jobs", self.selects)
                 except TransportError as error:
-                    self._launch.notice(f"the Jobs can't be removed: {error}; the cluster removes them later")
+                    self._request.notice(
+                        f"the Jobs can't be removed: {error}; the cluster removes them later"
+                    )
                 else:
                     with suppress(TransportError):  # the pods end even if the API does not answer
                         self._await_removal()
 
     def _await_removal(self) -> None:
-        until = time.monotonic() + _REMOVAL
-        self.look(0.0, _REMOVAL)
+        until = time.monotonic() + _REMOVAL_TIMEOUT_SECONDS
+        self.refresh(0.0, _REMOVAL_TIMEOUT_SECONDS)
         while self._found and time.monotonic() < until:
-            time.sleep(_PAUSE)
-            self.look(0.0, _REMOVAL)
+            time.sleep(_POLL_SECONDS)
+            self.refresh(0.0, _REMOVAL_TIMEOUT_SECONDS)
 
     # ------------------------------------------------------------------ pods
 
-    def look(self, age: float = _FRESH, limit: float = LIMIT) -> None:
+    def refresh(self, age: float = _FRESH_SECONDS, limit: float = COMMAND_TIMEOUT_SECONDS) -> None:
         """Ask the API about all pods, unless the last answer is new enough.
 
         Args:
@@ -313,20 +317,20 @@ class Pods:
             self._seen.update(found)
 
     def _of(self, host: str) -> str:
-        return job_name(self._launch.name, host, self._numbers.get(host, 0))
+        return job_name(self._request.run_name, host, self._numbers.get(host, 0))
 
     def status(self, host: str) -> PodStatus:
         """The state of the pod of a host, as the last look has found it."""
-        job = self._of(host)
-        if job in self._found:
-            return pod_status(self._found[job], self._events)
-        if job in self._seen:
-            return gone_status(self._seen[job])
-        if job in self._jobs:
-            return job_status(self._jobs[job], self._events)
+        run_name = self._of(host)
+        if run_name in self._found:
+            return pod_status(self._found[run_name], self._events)
+        if run_name in self._seen:
+            return gone_status(self._seen[run_name])
+        if run_name in self._jobs:
+            return job_status(self._jobs[run_name], self._events)
         return PodStatus(waiting="its pod is not made yet")
 
-    def gone(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGoneError | None:
+    def end_error(self, host: str, seconds: float = 0.0, taken: bool = False) -> HostGoneError | None:
         """Why nothing can connect to a host any more; ``None``: something may, or it is not known.
 
         Args:
@@ -337,16 +341,16 @@ class Pods:
         until = time.monotonic() + seconds
         while True:
             with suppress(TransportError):
-                self.look(_PAUSE if seconds else _FRESH)
+                self.refresh(_POLL_SECONDS if seconds else _FRESH_SECONDS)
             status = self.status(host)
             if status.taken or (status.over and not taken):
                 why = _AGENT_ENDS.get(status.over, status.over)
-                if status.over.startswith(OOM_KILLED):
+                if status.over.startswith(OOM_KILLED_REASON):
                     why += "; a larger `--memory` gives it more"
                 return (HostPreemptedError if status.preempted else HostGoneError)(f"{host}: {why}")
             if time.monotonic() >= until:
                 return None
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
 
     def command(self, host: str, *words: str) -> list[str]:
         """The command line of a kubectl that runs words in the pod of a host.
@@ -354,11 +358,11 @@ class Pods:
         Raises:
             TransportError: there is no pod.
         """
-        job = self._of(host)
-        if job not in self._found:
+        run_name = self._of(host)
+        if run_name not in self._found:
             raise TransportError(f"{host}: {self.status(host).over or 'it has no pod'}")
-        name = self._found[job]["metadata"]["name"]
-        options = ("--stdin", "--quiet", f"--container={CONTAINER}", f"pod/{name}")
+        name = self._found[run_name]["metadata"]["name"]
+        options = ("--stdin", "--quiet", f"--container={TASK_CONTAINER}", f"pod/{name}")
         return self.kubectl.argv("exec", *options, "--", *words)
 
     def first_command(self, host: str) -> list[str]:
@@ -369,7 +373,7 @@ class Pods:
         Raises:
             TransportError: There is no pod.
         """
-        return self.command(host, *bootstrap.passing(self.python, self._of(host), _COMING))
+        return self.command(host, *bootstrap.passing(self.python, self._of(host), _AGENT_START_SECONDS))
 
     def starting(self, program: PodProgram) -> None:
         """Note a command that something waits for: it has not taken its program yet, or has not answered."""
@@ -392,8 +396,8 @@ class PodProgram(CommandPipe):
     """
 
     def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
-        self._pods, self._kills = pods, entry == KILL
-        is_first = entry == _SERVE
+        self._pods, self._kills = pods, entry == KILL_ENTRY
+        is_first = entry == _SERVE_ENTRY
         argv = pods.first_command(host) if is_first else pods.command(host, *bootstrap.loader(pods.python))
         try:
             if is_first:
@@ -403,7 +407,7 @@ class PodProgram(CommandPipe):
                 sent = bootstrap.program(entry, arguments)
             super().__init__(host, argv, sent, pods.python, started=lambda _: pods.starting(self))
             if is_first:  # the main process becomes the agent only once: nothing else can be tried meanwhile
-                await_readable(self, _COMING)
+                await_readable(self, _AGENT_START_SECONDS)
         finally:
             pods.started(self)
 
@@ -412,36 +416,36 @@ class PodProgram(CommandPipe):
         self._process.kill()
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`: a program that kills the agent may be killed with the pod."""
+        """See `RemoteProgram.wait`: a program that kills the agent may be killed with the pod."""
         status = super().wait(seconds)
         if status and self._kills:
-            self._pods.gone(self._host, _KNOWN)
+            self._pods.end_error(self._host, _END_KNOWN_SECONDS)
             return 0 if self._pods.status(self._host).ended else status
         return status
 
-    def why_ended(self) -> TransportError | None:
-        """See `RemoteCommand.why_ended`: when the agent has ended, the pod has.
+    def start_error(self) -> TransportError | None:
+        """See `RemoteProgram.start_error`: when the agent has ended, the pod has.
 
         If the program never ran, and the pod is there, the kubelet or the way to it is down.
         """
-        if why := super().why_ended():
-            return self._pods.gone(self._host, _AGAIN) or RouteDownError(str(why))
-        self.wait(_KNOWN)
+        if why := super().start_error():
+            return self._pods.end_error(self._host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(why))
+        self.wait(_END_KNOWN_SECONDS)
         status = self._process.returncode
         killed = status is None or status < 0  # perhaps the pod lives
-        return self._pods.gone(self._host, 0.0 if killed else _KNOWN)
+        return self._pods.end_error(self._host, 0.0 if killed else _END_KNOWN_SECONDS)
 
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`: after SIGTERM, or without its watchdog, the pod ends."""
+    def exit_reason(self, why: str) -> str:
+        """See `RemoteProgram.exit_reason`: after SIGTERM, or without its watchdog, the pod ends."""
         is_asked = "SIGTERM" in why
         if is_asked or "watchdog" in why:
-            gone = self._pods.gone(self._host, _KNOWN, taken=is_asked)
+            gone = self._pods.end_error(self._host, _END_KNOWN_SECONDS, taken=is_asked)
             if gone:
                 raise gone
         return why
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         return explain(super().stderr())
 
 
@@ -453,16 +457,16 @@ class _PodConnections:
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """See `Commands.run`. The main process becomes the agent, unless it has already."""
-        if entry == START:
+        """See `ProgramRunner.run`. The main process becomes the agent, unless it has already."""
+        if entry == START_ENTRY:
             assert isinstance(arguments, Mapping)
-            more = {"grace": self._pods.grace, "outage": OUTAGE}
-            return PodProgram(self._pods, host, _SERVE, {**arguments, **more})
+            more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
+            return PodProgram(self._pods, host, _SERVE_ENTRY, {**arguments, **more})
         return PodProgram(self._pods, host, entry, arguments)
 
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next kubectl makes a new connection."""
-        if gone := self._pods.gone(host):
+        if gone := self._pods.end_error(host):
             raise gone
 
 
@@ -491,8 +495,8 @@ def cleanup(context: str | None, namespace: str | None, dry_run: bool, cleaning:
     for job in kubectl.items("jobs", f"--selector={selector()}"):
         metadata = job["metadata"]
         name = f"Job {metadata['name']} of the namespace {metadata['namespace']}"
-        owner = metadata.get("annotations", {}).get(OWNER, "")
-        if cleaning.may_remove(metadata["labels"].get(RUN, ""), owner, name):
+        owner = metadata.get("annotations", {}).get(OWNER_ANNOTATION, "")
+        if cleaning.may_remove(metadata["labels"].get(RUN_LABEL, ""), owner, name):
             if not dry_run:
                 kubectl.delete("job", metadata["name"])
             yield f"{'would remove' if dry_run else 'removed'} {name}"

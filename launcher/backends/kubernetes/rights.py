@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.backends.kubernetes.kubectl import in_pod
+from launcher.backends.kubernetes.kubectl import is_in_pod
 from launcher.common.errors import TransportError
 
 #: What launch does to resources of the core and of ``batch``. The Role in docs/kubernetes.md allows it.
@@ -16,10 +16,10 @@ RIGHTS: Mapping[str, Sequence[str]] = {
     "pods/exec": ("create",),
 }
 #: Who runs kubectl in the pod of a launcher.
-ACCOUNT = "the service account of the launcher's pod"
-_API = "authorization.k8s.io/v1"
+LAUNCHER_ACCOUNT = "the service account of the launcher's pod"
+_REVIEW_API = "authorization.k8s.io/v1"
 #: Of each answer, one word: ``true`` or ``false``.
-_ANSWER = r'--output=jsonpath={.status.allowed}{"\n"}'
+_ANSWER_OPTION = r'--output=jsonpath={.status.allowed}{"\n"}'
 
 
 def check_rights(ask: Callable[..., str], namespace: str) -> None:
@@ -35,7 +35,7 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
     missing = missing_rights(ask, namespace)
     if not missing:
         return
-    text = lacks(ACCOUNT if in_pod() else "this user", namespace, missing)
+    text = lacks(LAUNCHER_ACCOUNT if is_in_pod() else "this user", namespace, missing)
     if {resource: [*verbs] for resource, verbs in RIGHTS.items()} == missing:
         text += _about_namespace(ask, namespace)
     raise TransportError(text)
@@ -58,7 +58,7 @@ def missing_rights(ask: Callable[..., str], namespace: str) -> Mapping[str, Sequ
     reviews = [_review(namespace, verb, *resource.partition("/")[::2]) for verb, resource in rights]
     request = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     # The schema of the API server is large, and not needed for this.
-    answers = ask("create", "--validate=false", _ANSWER, "--filename=-", stdin=request).split()
+    answers = ask("create", "--validate=false", _ANSWER_OPTION, "--filename=-", stdin=request).split()
     if len(answers) != len(rights) or {*answers} - {"true", "false"}:
         raise TransportError("the API server does not say which rights this user has")
     missing: dict[str, list[str]] = {}
@@ -96,4 +96,8 @@ def _about_namespace(ask: Callable[..., str], namespace: str) -> str:
 def _review(namespace: str, verb: str, resource: str, part: str) -> Mapping[str, object]:
     name, _, group = resource.partition(".")
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
-    return {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
+    return {
+        "apiVersion": _REVIEW_API,
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }

@@ -15,18 +15,18 @@ from launcher.common.record import Record
 from launcher.common.text import sanitize_host_text, signal_name
 
 #: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
-OOM_KILLED = "OOMKilled"
-_KILLED = 137
+OOM_KILLED_REASON = "OOMKilled"
+_KILLED_EXIT_CODE = 137
 #: The container of a pod that launch runs, and the label of a pod with the name of its host.
-CONTAINER = "task"
-HOST = "tf-launcher/host"
+TASK_CONTAINER = "task"
+HOST_LABEL = "tf-launcher/host"
 _Json = Mapping[str, Any]
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 #: Reasons of a container that is just starting.
-_STARTING = ("", "ContainerCreating", "PodInitializing")
+_STARTING_REASONS = ("", "ContainerCreating", "PodInitializing")
 #: Reasons that take turns while an image can't be pulled, each with the same message.
-_PULLING = ("ErrImagePull", "ImagePullBackOff")
+_PULLING_REASONS = ("ErrImagePull", "ImagePullBackOff")
 #: Messages about causes that waiting can't remove.
 _HOPELESS_WORDS = re.compile(r"runAsNonRoot|violates PodSecurity|(?:minimum|maximum) .* usage per ")
 #: The kernel's or the runtime's answer if the image does not have the program of the container.
@@ -34,20 +34,20 @@ _NO_PROGRAM = re.compile(
     r'exec: "[^"]*": (?:executable file not found|stat [^:]*: no such file).*|executable file .* not found.*'
 )
 #: What runtimes, kubelets and controllers write before a message, and after it.
-_CALLERS = re.compile(
+_CALLER_PREFIX = re.compile(
     r'^(?:(?:failed to [^:"]*(?:"[^"]*")?|OCI runtime [^:]*|runc [^:]*|unable to start container process'
     r'|Back-off pulling image "[^"]*"|ErrImagePull|Error creating|Error): |rpc error: code = \w+ desc = '
     r'|pods "[^"]*" is forbidden: )+'
 )
 #: The reason of the condition DisruptionTarget if the node of a pod is not there any more.
-_COLLECTED = "DeletionByPodGC"
+_COLLECTED_REASON = "DeletionByPodGC"
 #: What a reason of the condition DisruptionTarget has done to a pod.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "evicted",
     "DeletionByTaintManager": "evicted",
     "TerminationByKubelet": "evicted",
-    _COLLECTED: "deleted",
+    _COLLECTED_REASON: "deleted",
 }
 #: Reasons of events: about a Job that gets no pod, and about a pod that does not start.
 JOB_EVENT = "FailedCreate"
@@ -91,7 +91,9 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     if not _NAME.fullmatch(uid):
         raise TransportError(f"{host}: the API server sends a pod with the uid {uid!r}")
     node, address = _text(pod, "spec", "nodeName"), _text(pod, "status", "podIP")
-    ours = next((c for c in _list(pod, "status", "containerStatuses") if _text(c, "name") == CONTAINER), {})
+    ours = next(
+        (c for c in _list(pod, "status", "containerStatuses") if _text(c, "name") == TASK_CONTAINER), {}
+    )
     over = _over(pod, ours, node)
     running = isinstance(_get(ours, "state", "running"), Mapping)
     waiting, hopeless = ("", False) if over or running else _waiting(pod, ours, uid, events)
@@ -102,7 +104,8 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
         sanitize_host_text(waiting),
         hopeless,
         sanitize_host_text(over),
-        preempted=_is(pod, "DisruptionTarget", "True") and _text(pod, "status", "reason") != "Evicted",
+        preempted=_has_condition(pod, "DisruptionTarget", "True")
+        and _text(pod, "status", "reason") != "Evicted",
         # The cluster sets the phase of pods of a removed node, but their processes may run on.
         ended=(_text(pod, "status", "phase") in ("Failed", "Succeeded") and not running)
         or isinstance(_get(ours, "state", "terminated"), Mapping),
@@ -121,7 +124,7 @@ def gone_status(pod: _Json) -> PodStatus:
     last = pod_status(pod)
     reasons = (_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True"))
     deleted = _get(pod, "metadata", "deletionTimestamp") is not None
-    by_node = not last.node or (deleted and not _is_silent(pod) and _COLLECTED not in reasons)
+    by_node = not last.node or (deleted and not _is_silent(pod) and _COLLECTED_REASON not in reasons)
     over = last.over or "its pod was deleted"
     return last._replace(running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)
 
@@ -143,9 +146,9 @@ def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:
 
 
 def _host(found: _Json) -> str:
-    host = _text(found, "metadata", "labels", HOST)
+    host = _text(found, "metadata", "labels", HOST_LABEL)
     if not _NAME.fullmatch(host):
-        raise TransportError(f"the API server sends an object with the label {HOST}={host!r}")
+        raise TransportError(f"the API server sends an object with the label {HOST_LABEL}={host!r}")
     return host
 
 
@@ -153,9 +156,9 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
     ended = _get(ours, "state", "terminated")
     reason = _text(pod, "status", "reason")
     # If a process was killed for memory before, this is the reason, however the container ends.
-    if _text(ended, "reason") == OOM_KILLED and _get(ended, "exitCode") == _KILLED:
-        limit = _text(_container(pod, CONTAINER), "resources", "limits", "memory")
-        return f"{OOM_KILLED}: its {f'limit is {limit}' if limit else 'node had no memory left'}"
+    if _text(ended, "reason") == OOM_KILLED_REASON and _get(ended, "exitCode") == _KILLED_EXIT_CODE:
+        limit = _text(_container(pod, TASK_CONTAINER), "resources", "limits", "memory")
+        return f"{OOM_KILLED_REASON}: its {f'limit is {limit}' if limit else 'node had no memory left'}"
     if reason == "NodeLost" or _is_silent(pod):
         return f"its node {node} is lost"
     if reason:
@@ -179,13 +182,13 @@ def _over(pod: _Json, ours: _Json, node: str) -> str:
 
 def _is_taken(pod: _Json) -> bool:
     deleted = _get(pod, "metadata", "deletionTimestamp") is not None
-    return deleted or bool(_text(pod, "status", "reason")) or _is(pod, "DisruptionTarget", "True")
+    return deleted or bool(_text(pod, "status", "reason")) or _has_condition(pod, "DisruptionTarget", "True")
 
 
 def _is_silent(pod: _Json) -> bool:
     """Whether its node does not answer: then its controller takes the pod for not ready, without a reason."""
     silent = any(not _text(ready, "reason") for ready in _conditions(pod, "Ready", "False"))
-    return silent and _is(pod, "ContainersReady", "True")
+    return silent and _has_condition(pod, "ContainersReady", "True")
 
 
 def _end(pod: _Json, name: str, ended: object) -> str:
@@ -207,11 +210,11 @@ def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tupl
         return f"not scheduled: {_text(condition, 'message').partition('. ')[0]}", False
     for container in (*_list(pod, "status", "initContainerStatuses"), ours):
         reason = _text(container, "state", "waiting", "reason")
-        if reason not in _STARTING:
+        if reason not in _STARTING_REASONS:
             return _held_up(pod, container, reason, _cut(_text(container, "state", "waiting", "message")))
     if text := _event(events, uid, POD_EVENT):
         return text, False
-    if _is(pod, "Initialized", "False"):
+    if _has_condition(pod, "Initialized", "False"):
         for container in _list(pod, "status", "initContainerStatuses"):
             if isinstance(_get(container, "state", "running"), Mapping):
                 return f"its init container {_text(container, 'name')} runs", False
@@ -220,7 +223,7 @@ def _waiting(pod: _Json, ours: _Json, uid: str, events: Iterable[_Json]) -> tupl
 
 def _held_up(pod: _Json, container: _Json, reason: str, message: str) -> tuple[str, bool]:
     """What a container waits for, and whether that can never come."""
-    if reason in _PULLING:
+    if reason in _PULLING_REASONS:
         return f"can't pull the image {_text(container, 'image')}: {message}", False
     if fault := _no_program(pod, message):
         return fault, True
@@ -233,7 +236,7 @@ def _no_program(pod: _Json, message: str) -> str:
     found = _NO_PROGRAM.search(message)
     if found is None:
         return ""
-    image = _text(_container(pod, CONTAINER), "image")
+    image = _text(_container(pod, TASK_CONTAINER), "image")
     return f"the image {image} has no Python of 3.8 or later ({found[0]})"
 
 
@@ -262,7 +265,7 @@ def _conditions(pod: _Json, type: str, status: str) -> Iterator[_Json]:
             yield condition
 
 
-def _is(pod: _Json, type: str, status: str) -> bool:
+def _has_condition(pod: _Json, type: str, status: str) -> bool:
     return next(_conditions(pod, type, status), None) is not None
 
 
@@ -278,7 +281,7 @@ def _said(value: object, reason: str = "") -> str:
 
 def _cut(message: str) -> str:
     """A message without the names of the functions that passed it on."""
-    return _CALLERS.sub("", message).removesuffix(": unknown")
+    return _CALLER_PREFIX.sub("", message).removesuffix(": unknown")
 
 
 def _event(events: Iterable[_Json], uid: str, reason: str) -> str:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.backends.kubernetes.names import LAUNCHER, MANAGED_BY, RUN
-from launcher.backends.kubernetes.status import CONTAINER, HOST
+from launcher.backends.kubernetes.names import LAUNCHER_LABEL, MANAGED_BY_LABEL, RUN_LABEL
+from launcher.backends.kubernetes.status import HOST_LABEL, TASK_CONTAINER
 
 #: Fields that the user's template can't have, because launch sets them: of the pod; of its container.
-_RESERVED = ("restartPolicy", "hostname", "subdomain")
-_RESERVED_IN_CONTAINER = ("name", "image", "command", "args", "stdin", "stdinOnce", "tty", "imagePullPolicy")
+_RESERVED_POD_FIELDS = ("restartPolicy", "hostname", "subdomain")
+_RESERVED_CONTAINER_FIELDS = (
+    "name",
+    "image",
+    "command",
+    "args",
+    "stdin",
+    "stdinOnce",
+    "tty",
+    "imagePullPolicy",
+)
 
 
 def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +57,7 @@ def template_faults(template: Any) -> Iterator[str]:
     if not _are_mappings(metadata, "labels", "annotations") or not _are_lists(spec, "containers", "volumes"):
         yield "expected mappings of labels: and annotations:, and lists of containers: and volumes:"
         return
-    for name in (MANAGED_BY, RUN, HOST, LAUNCHER):
+    for name in (MANAGED_BY_LABEL, RUN_LABEL, HOST_LABEL, LAUNCHER_LABEL):
         if name in metadata.get("labels", {}):
             yield f"expected no label {name}: launch sets it"
     containers: Sequence[Any] = spec.get("containers", [{}])
@@ -58,9 +67,12 @@ def template_faults(template: Any) -> Iterator[str]:
     resources = containers[0].get("resources") or {}
     if not isinstance(resources, dict) or not isinstance(resources.get("limits") or {}, dict):
         yield "expected mappings of resources: and limits:"
-    for where, names in ((spec, _RESERVED), (containers[0], _RESERVED_IN_CONTAINER)):
+    for where, names in ((spec, _RESERVED_POD_FIELDS), (containers[0], _RESERVED_CONTAINER_FIELDS)):
         for name in names:
-            if name in where and (name, where[name]) not in (("restartPolicy", "Never"), ("name", CONTAINER)):
+            if name in where and (name, where[name]) not in (
+                ("restartPolicy", "Never"),
+                ("name", TASK_CONTAINER),
+            ):
                 yield f"expected no {name}: launch sets it"
 
 

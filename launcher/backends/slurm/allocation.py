@@ -17,25 +17,25 @@ from typing import IO
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.slurm_node import job_variables
-from launcher.backends.slurm import MOST_NODES, in_step, is_inside
+from launcher.backends.slurm import MAX_NODES, is_in_step, is_inside
 from launcher.common.errors import Fault, JobError, TransportError
 from launcher.common.text import why_not_started
 
 #: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.
-_ANSWER = 30.0
-_END = 10.0
+_ANSWER_TIMEOUT_SECONDS = 30.0
+_END_TIMEOUT_SECONDS = 10.0
 #: Seconds for which the state of a job is not asked for again.
-_FRESH = 2.0
+_FRESH_SECONDS = 2.0
 #: Seconds until the first look at a pending job, and from there to the second one. Each later pause is twice
 #: the one before, up to the last one.
-_FIRST_LOOK = 1.0
-_LAST_LOOK = 30.0
+_FIRST_POLL_SECONDS = 1.0
+_MAX_POLL_SECONDS = 30.0
 #: Bytes of the environment of an allocation.
-_MOST = 4 << 20
+_MAX_ENVIRONMENT_BYTES = 4 << 20
 #: Variables of launch that srun and the steps have.
-_PASSED = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "SLURM_CONF")
+_PASSED_VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "SLURM_CONF")
 #: The states in which a job has ended, and how; any other state, known or not, is no end.
-ENDS = {
+END_STATES = {
     "CANCELLED": "was cancelled (scancel)",
     "TIMEOUT": "reached its time limit (--time)",
     "PREEMPTED": "was preempted",
@@ -46,13 +46,13 @@ ENDS = {
     "FAILED": "has ended",
 }
 #: The same of a job that starts again.
-_REQUEUED = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
+_REQUEUED_END = "was queued again by Slurm (preemption, a failed node, or scontrol requeue)"
 #: Reasons why a pending job can never start. Slurm may replace the first by the second a moment later: both
 #: have one text.
-_NODES = "the partition does not have, or does not allow, so many nodes with room for so many tasks"
-_HOPELESS = {
-    "PartitionConfig": _NODES,
-    "PartitionNodeLimit": _NODES,
+_NODES_REASON = "the partition does not have, or does not allow, so many nodes with room for so many tasks"
+_HOPELESS_REASONS = {
+    "PartitionConfig": _NODES_REASON,
+    "PartitionNodeLimit": _NODES_REASON,
     "PartitionTimeLimit": "the partition does not allow so long a time limit",
     "BadConstraints": "no node has what was asked for",
     "InvalidAccount": "there is no such account",
@@ -62,19 +62,19 @@ _HOPELESS = {
 _REFUSAL_SECONDS = 1.5
 _REFUSAL_POLL_SECONDS = 0.2
 #: What to do if there are more tasks than the nodes have CPUs.
-_SHARING = (
+_SHARING_ADVICE = (
     "; Slurm gives each task a CPU of its own: --slurm-options='--exclusive --ntasks-per-node=1' asks for "
     "whole nodes, whose CPUs the tasks share"
 )
-UNANSWERED = "waiting for an answer from Slurm; Ctrl-C stops waiting"
+UNANSWERED_NOTICE = "waiting for an answer from Slurm; Ctrl-C stops waiting"
 #: The end of what the holder prints.
-_GRANTED = b"\0\n"
+_GRANTED_MARK = b"\0\n"
 #: A shell that waits for the allocation, and gives it back when its stdin closes. Its stdin is a pipe of
 #: launch, which closes even if launch is killed. SIGTERM takes a pending salloc out of the queue; if salloc
 #: was killed, its job is still there. A salloc that gets SIGTERM when its job is granted may run for ever.
 #: The second shell has the allocation, and frees it even if salloc was killed. The first one reaps a salloc
 #: that ends early, so its pid may be that of another process at the end: the time of its start tells.
-_HOLDER = r"""trap "" INT TERM HUP
+_HOLDER_SCRIPT = r"""trap "" INT TERM HUP
 name=$1
 shift
 exec 3<&0
@@ -92,7 +92,11 @@ wait $! || scancel --quiet --me --name="$name"
 
 def environment() -> dict[str, str]:
     """The variables of Slurm's commands: those of the user's own step would be taken for options."""
-    return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_VARIABLES or name.startswith("LC_")
+    }
 
 
 def outside() -> dict[str, str]:
@@ -100,12 +104,15 @@ def outside() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, **environment()}
 
 
-class _Killed(TransportError):
+class _KilledError(TransportError):
     """A signal has killed a command of Slurm."""
 
 
 def ask(
-    *argv: str, stdin: str = "", environ: Mapping[str, str] | None = None, seconds: float = _ANSWER
+    *argv: str,
+    stdin: str = "",
+    environ: Mapping[str, str] | None = None,
+    seconds: float = _ANSWER_TIMEOUT_SECONDS,
 ) -> str:
     """Run a command of Slurm: what it prints.
 
@@ -124,7 +131,7 @@ def ask(
 
 @contextmanager
 def asked(
-    *argv: str, environ: Mapping[str, str] | None = None, seconds: float = _ANSWER
+    *argv: str, environ: Mapping[str, str] | None = None, seconds: float = _ANSWER_TIMEOUT_SECONDS
 ) -> Iterator[Callable[..., str]]:
     """A context in which a command of Slurm runs; yields a function that waits for what it prints, see `ask`.
 
@@ -153,7 +160,7 @@ def asked(
         except subprocess.TimeoutExpired:
             raise TransportError(f"Slurm does not answer: {argv[0]} takes more than {seconds:g}s") from None
         if process.returncode < 0:
-            raise _Killed(f"{argv[0]} was killed by signal {-process.returncode}")
+            raise _KilledError(f"{argv[0]} was killed by signal {-process.returncode}")
         if process.returncode:
             raise TransportError(f"{argv[0]}: {said(err) or f'it exited with {process.returncode}'}")
         return out.decode("utf-8", "replace").strip()
@@ -174,7 +181,7 @@ def shown(kind: str, name: str) -> dict[str, str]:
     words = ("scontrol", "--oneliner", "show", kind, name)
     try:
         answer = ask(*words)
-    except _Killed:  # Slurm signals all processes of a job that it ends, even this command
+    except _KilledError:  # Slurm signals all processes of a job that it ends, even this command
         answer = ask(*words)
     first, _, _ = answer.partition("\n")  # of a heterogeneous job, the others are its other components
     return dict(re.findall(r"(\w+)=(\S+)", first))
@@ -192,7 +199,7 @@ def said(stderr: bytes) -> str:
     return "; ".join(dict.fromkeys(errors[-3:])) or "".join(others[-1:])
 
 
-class Job:
+class SlurmJob:
     """A job at Slurm.
 
     Args:
@@ -205,11 +212,11 @@ class Job:
         #: The component of each node, if the job is heterogeneous.
         self.components: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._asked_at = -_FRESH
+        self._asked_at = -_FRESH_SECONDS
         self._end = ""
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Job:
+    def of(cls, environ: Mapping[str, str]) -> SlurmJob:
         """The job around a process that has these variables."""
         return cls(environ["SLURM_JOB_ID"], environ)
 
@@ -223,11 +230,11 @@ class Job:
             JobError: the variables are wrong.
             TransportError: Slurm does not answer, or refuses.
         """
-        given = "" if in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
+        given = "" if is_in_step(self._environ) else self._environ.get("SLURM_JOB_NODELIST", "")
         try:
             parts = [("", given)] if given else self._parts()
         except TransportError:
-            if over := self.why_over():
+            if over := self.end_reason():
                 raise TransportError(over) from None
             raise
         names: list[str] = []
@@ -257,7 +264,7 @@ class Job:
 
     def tasks(self, count: int) -> list[int] | None:
         """The number of tasks on each of its nodes that the user asked for; ``None``: the user did not."""
-        if in_step(self._environ) or not self._environ.get("SLURM_NTASKS"):
+        if is_in_step(self._environ) or not self._environ.get("SLURM_NTASKS"):
             return None
         components = dict.fromkeys(self.components.values())
         names = [f"SLURM_TASKS_PER_NODE_HET_GROUP_{number}" for number in components]
@@ -270,7 +277,7 @@ class Job:
     def variables(self, nodes: Sequence[str]) -> dict[str, str]:
         """The variables that describe it."""
         found = job_variables(self._environ)
-        if in_step(self._environ) or self.components:
+        if is_in_step(self._environ) or self.components:
             found.update(SLURM_JOB_NODELIST=",".join(nodes), SLURM_JOB_NUM_NODES=str(len(nodes)))
         return found
 
@@ -300,21 +307,21 @@ class Job:
 
     def is_requeued(self) -> bool:
         """Whether it has been queued again since Slurm set the variables; false if Slurm does not say."""
-        return self.why_over().endswith(_REQUEUED)
+        return self.end_reason().endswith(_REQUEUED_END)
 
-    def why_over(self, fresh: bool = True) -> str:
+    def end_reason(self, fresh: bool = True) -> str:
         """How it has ended, for the user; empty: it has not, or Slurm does not say. Blocks.
 
         Args:
             fresh: ask Slurm, even if it was asked a moment ago.
         """
         with self._lock:
-            if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH):
+            if not self._end and (fresh or time.monotonic() >= self._asked_at + _FRESH_SECONDS):
                 try:
                     fields = self.fields()
                     count = fields.get("Restarts", "") if self._environ else ""
                     is_requeued = count.isdecimal() and int(count) > self.restarts
-                    how = _REQUEUED if is_requeued else _how_ended(fields)
+                    how = _REQUEUED_END if is_requeued else _end_of_state(fields)
                 except TransportError as error:
                     how = "has ended" if "Invalid job id" in str(error) else ""
                 self._end = f"Slurm's job {self.id} {how}" if how else ""
@@ -322,8 +329,8 @@ class Job:
             return self._end
 
 
-def _how_ended(fields: Mapping[str, str]) -> str:
-    """How a job with these `Job.fields` has ended; empty: it has not.
+def _end_of_state(fields: Mapping[str, str]) -> str:
+    """How a job with these `SlurmJob.fields` has ended; empty: it has not.
 
     While Slurm ends the processes of a job, its state does not say why.
     """
@@ -332,7 +339,7 @@ def _how_ended(fields: Mapping[str, str]) -> str:
         limit, ran = _seconds(fields.get("TimeLimit", "")), _seconds(fields.get("RunTime", ""))
         state = "TIMEOUT" if limit is not None and ran is not None and ran >= limit else "CANCELLED"
         state = "PREEMPTED" if fields.get("PreemptTime", "None") not in ("None", "Unknown") else state
-    return ENDS.get(state, "")
+    return END_STATES.get(state, "")
 
 
 def _seconds(text: str) -> int | None:
@@ -348,7 +355,7 @@ def expanded(text: str) -> list[int]:
     """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``; empty if they are too many for a job."""
     pairs = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
     found = [(int(number), int(times or 1)) for number, times in pairs]
-    if sum(times for _, times in found) > MOST_NODES:
+    if sum(times for _, times in found) > MAX_NODES:
         return []
     return [number for number, times in found for _ in range(times)]
 
@@ -373,7 +380,7 @@ def owner_of(comment: str) -> str:
 @contextmanager
 def allocated(
     words: Sequence[str], name: str, notice: Callable[[str], None], ignore_signals: Callable[[], None]
-) -> Iterator[Job]:
+) -> Iterator[SlurmJob]:
     """The job around this process, else one of our own, from when Slurm grants it.
 
     Args:
@@ -386,13 +393,13 @@ def allocated(
         TransportError: Slurm does not grant it.
     """
     if is_inside(os.environ):
-        yield Job.of(os.environ)
+        yield SlurmJob.of(os.environ)
         return
     label = f"launch-{name}"
     # Lost nodes do not end the job: launch decides.
     ours = (f"--job-name={label}", f"--comment={asked_by()}", "--no-kill")
     loud = [word for word in words if word not in ("-Q", "--quiet")]  # what salloc says is read here
-    argv = ["/bin/sh", "-c", _HOLDER, "launch", label, *loud, *ours]
+    argv = ["/bin/sh", "-c", _HOLDER_SCRIPT, "launch", label, *loud, *ours]
     with tempfile.TemporaryFile() as stderr:
         try:
             holder = subprocess.Popen(
@@ -418,26 +425,26 @@ def _await(
     label: str,
     words: Sequence[str],
     notice: Callable[[str], None],
-) -> Job:
+) -> SlurmJob:
     assert holder.stdout is not None
-    printed, pause, shown = b"", _FIRST_LOOK, ""
+    printed, pause, shown = b"", _FIRST_POLL_SECONDS, ""
     until = time.monotonic() + pause
-    while not printed.endswith(_GRANTED):
+    while not printed.endswith(_GRANTED_MARK):
         ready, _, _ = select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             if shown or _is_submitted(stderr):
                 state = _pending(label, words)
             else:
-                state = UNANSWERED if pause > _FIRST_LOOK else ""
+                state = UNANSWERED_NOTICE if pause > _FIRST_POLL_SECONDS else ""
             if state and state != shown:
                 notice(state)
                 shown = state
             until = time.monotonic() + pause
-            pause = min(2 * pause, _LAST_LOOK)
+            pause = min(2 * pause, _MAX_POLL_SECONDS)
             continue
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
-        if not data or len(printed) > _MOST:
+        if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:
             printed = _printed(stderr)
             text = said(printed)
             if b": error: " not in printed and _is_submitted(stderr):
@@ -446,7 +453,7 @@ def _await(
                 raise _missing("salloc")
             raise TransportError(f"Slurm gives no nodes: {text}")
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))
-    return Job.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
+    return SlurmJob.of({name: value for name, _, value in pairs if name.startswith("SLURM_")})
 
 
 def _pending(label: str, words: Sequence[str]) -> str:
@@ -459,7 +466,7 @@ def _pending(label: str, words: Sequence[str]) -> str:
         number, reason, start = _why_pending(f"--name={label}")
     except TransportError:  # salloc says why
         return ""
-    if reason in _HOPELESS:
+    if reason in _HOPELESS_REASONS:
         raise TransportError(_refusal(reason, words))
     if not number:
         return ""
@@ -497,7 +504,7 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
             pending, reason, _ = _why_pending(f"--jobs={number}")
         except TransportError:  # it is submitted: `launch attach` looks at it
             return
-        if reason in _HOPELESS:
+        if reason in _HOPELESS_REASONS:
             ask("scancel", "--quiet", number)
             raise TransportError(_refusal(reason, words))
         if not pending or reason != "None":
@@ -508,14 +515,18 @@ def refuse_hopeless(number: str, words: Sequence[str]) -> None:
 def _refusal(reason: str, words: Sequence[str]) -> str:
     """Return why Slurm can never start a job that was asked for by these words."""
     counts = re.findall(r"(?:--ntasks=|--ntasks-per-node=|-n *)(\d+)", " ".join(words))
-    hint = _SHARING if _HOPELESS[reason] is _NODES and any(int(count) > 1 for count in counts) else ""
-    return f"Slurm gives no nodes: {_HOPELESS[reason]}: {shlex.join(words)} ({reason}){hint}"
+    hint = (
+        _SHARING_ADVICE
+        if _HOPELESS_REASONS[reason] is _NODES_REASON and any(int(count) > 1 for count in counts)
+        else ""
+    )
+    return f"Slurm gives no nodes: {_HOPELESS_REASONS[reason]}: {shlex.join(words)} ({reason}){hint}"
 
 
 def pending_text(number: str, reason: str, start: str) -> str:
     """Why a job is pending, for the user, by the fields of squeue."""
-    if reason in _HOPELESS:
-        return f"Slurm's job {number} can never start: {_HOPELESS[reason]} ({reason})"
+    if reason in _HOPELESS_REASONS:
+        return f"Slurm's job {number} can never start: {_HOPELESS_REASONS[reason]} ({reason})"
     expected = f", estimated start {start.replace('T', ' ')}" if start[:1].isdigit() else ""
     return f"Slurm's job {number} is pending: {reason}{expected}"
 
@@ -537,7 +548,7 @@ def _give_back(holder: subprocess.Popen[bytes], label: str, is_submitted: bool) 
     holder.stdin.close()
     holder.stdout.close()
     try:
-        holder.wait(_END)
+        holder.wait(_END_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:  # Slurm does not answer it, either
         os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()

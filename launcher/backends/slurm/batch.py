@@ -15,21 +15,21 @@ from launcher.backends.batch_queue import (
     OVER,
     PENDING,
     RUNNING,
+    BatchJobStatus,
+    BatchQueue,
     Parcel,
-    Queue,
-    Queued,
-    Submitted,
+    Submission,
     run_shown,
     say,
 )
 from launcher.backends.cleaning import Cleaning, is_dead
 from launcher.backends.connections import slow
-from launcher.backends.launch_request import Launch
-from launcher.backends.slurm import in_step, is_inside
+from launcher.backends.launch_request import LaunchRequest
+from launcher.backends.slurm import is_in_step, is_inside
 from launcher.backends.slurm.allocation import (
-    ENDS,
-    UNANSWERED,
-    Job,
+    END_STATES,
+    UNANSWERED_NOTICE,
+    SlurmJob,
     ask,
     environment,
     outside,
@@ -37,7 +37,7 @@ from launcher.backends.slurm.allocation import (
     pending_text,
     refuse_hopeless,
 )
-from launcher.backends.slurm.steps import NO_BINDING, srun
+from launcher.backends.slurm.steps import NO_BINDING_MESSAGE, srun
 from launcher.common.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER_VARIABLE
@@ -45,16 +45,16 @@ from launcher.runs.run import BatchJob, Run
 from launcher.threads import start
 
 #: The states of a job that waits.
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_WAITING_STATES = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 #: Seconds until Slurm is asked again for the time that is left: after no answer, and at most; for the end
 #: of its thread.
-_AGAIN = 5.0
-_LONGEST = 3600.0
-_END = 1.0
+_RETRY_SECONDS = 5.0
+_MAX_POLL_SECONDS = 3600.0
+_END_TIMEOUT_SECONDS = 1.0
 #: The name of a job of ours.
-_OURS = r"launch-\d{8}-\d{6}-[0-9a-z]+"
+_JOB_NAME_PATTERN = r"launch-\d{8}-\d{6}-[0-9a-z]+"
 #: Lines of srun about a command that it has run.
-_HIDDEN = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING.encode())
+_HIDDEN_LINE = re.compile(rb"^srun: error: .* Exited with exit code \d+$|" + NO_BINDING_MESSAGE.encode())
 
 
 def job_name(run: str) -> str:
@@ -62,19 +62,19 @@ def job_name(run: str) -> str:
     return f"launch-{run}"
 
 
-class SlurmQueue(Queue):
-    """See `launcher.backends.batch_queue.Queue`."""
+class SlurmQueue(BatchQueue):
+    """See `launcher.backends.batch_queue.BatchQueue`."""
 
     shares_files = True
 
-    def submits(self) -> bool:
-        """See `Queue.submits`."""
+    def can_submit(self) -> bool:
+        """See `BatchQueue.can_submit`."""
         return not is_inside(os.environ)
 
-    def submit(self, launch: Launch, run: Run, words: Sequence[str], parcel: Parcel) -> Submitted:
-        """See `Queue.submit`."""
+    def submit(self, request: LaunchRequest, run: Run, words: Sequence[str], parcel: Parcel) -> Submission:
+        """See `BatchQueue.submit`."""
         script = f"#!/bin/sh\nexec {shlex.join(launch_command(*words))}\n"
-        again = "--requeue" if launch.job.policy.restarts else "--no-requeue"
+        again = "--requeue" if request.spec.policy.restarts else "--no-requeue"
         # Slurm sends SIGUSR1 before a preemption only: `notice_of_limit` knows the time limit better.
         options = (
             "--parsable",
@@ -87,39 +87,39 @@ class SlurmQueue(Queue):
         output = run.paths.messages.replace("%", "%%")
         names = (f"--job-name={job_name(run.name)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}
-        words = launch.settings.for_job(launch.job)
-        with slow(launch.notice, UNANSWERED):
+        words = request.settings.for_job(request.spec)
+        with slow(request.notice, UNANSWERED_NOTICE):
             number = ask("sbatch", *options, *names, *words, stdin=script, environ=environ).partition(";")[0]
         refuse_hopeless(number, words)
-        return Submitted(f"Slurm's job {number} is submitted")
+        return Submission(f"Slurm's job {number} is submitted")
 
     def own(self) -> BatchJob | None:
-        """See `Queue.own`."""
+        """See `BatchQueue.own`."""
         node = os.environ.get("SLURMD_NODENAME", "")
         return BatchJob("slurm", os.environ["SLURM_JOB_ID"], node) if is_inside(os.environ) and node else None
 
     def times_requeued(self) -> int:
-        """See `Queue.times_requeued`."""
-        return Job("", os.environ).restarts
+        """See `BatchQueue.times_requeued`."""
+        return SlurmJob("", os.environ).restarts
 
     def may_requeue(self) -> bool:
-        """See `Queue.may_requeue`."""
-        if self.own() is None or in_step(os.environ):
+        """See `BatchQueue.may_requeue`."""
+        if self.own() is None or is_in_step(os.environ):
             return False
-        fields = Job.of(os.environ).fields()
+        fields = SlurmJob.of(os.environ).fields()
         return fields.get("BatchFlag") == fields.get("Requeue") == "1"
 
     def is_requeued(self) -> bool:
-        """See `Queue.is_requeued`."""
-        return self.own() is not None and Job.of(os.environ).is_requeued()
+        """See `BatchQueue.is_requeued`."""
+        return self.own() is not None and SlurmJob.of(os.environ).is_requeued()
 
     def requeue(self) -> None:
-        """See `Queue.requeue`."""
+        """See `BatchQueue.requeue`."""
         ask("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
 
-    def look(self, runs: Sequence[Run]) -> Mapping[str, Queued]:
-        """See `Queue.look`."""
-        with slow(say, UNANSWERED):
+    def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
+        """See `BatchQueue.inspect`."""
+        with slow(say, UNANSWERED_NOTICE):
             shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():
@@ -133,33 +133,33 @@ class SlurmQueue(Queue):
         }
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
-        """See `Queue.run_there`."""
+        """See `BatchQueue.run_there`."""
         assert run.batch is not None
         step = [*srun(run.batch.number, run.batch.node), "--input=none", *launch_command(*words)]
-        return run_shown(step, _HIDDEN, quiet, environ=environment())
+        return run_shown(step, _HIDDEN_LINE, quiet, environ=environment())
 
     def withdraw(self, run: Run) -> None:
-        """See `Queue.withdraw`."""
+        """See `BatchQueue.withdraw`."""
         number = run.batch.number if run.batch else ""
         ask("scancel", "--quiet", *([number] if number else ["--me", f"--name={job_name(run.name)}"]))
 
 
-def _queued(fields: Sequence[str] | None, run: Run) -> Queued:
+def _queued(fields: Sequence[str] | None, run: Run) -> BatchJobStatus:
     number = run.batch.number if run.batch else ""
     if fields is None:  # one answer without it does not mean that it has ended
-        over = Job(number, {}).why_over() if number else f"Slurm has no job {job_name(run.name)}"
-        return Queued(OVER, over) if over else Queued(RUNNING, f"Slurm's job {number} runs")
+        over = SlurmJob(number, {}).end_reason() if number else f"Slurm has no job {job_name(run.name)}"
+        return BatchJobStatus(OVER, over) if over else BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
     number, _, state, reason, start = fields
-    if state in _WAITING:
-        return Queued(PENDING, pending_text(number, reason, start))
-    if state in ENDS:
+    if state in _WAITING_STATES:
+        return BatchJobStatus(PENDING, pending_text(number, reason, start))
+    if state in END_STATES:
         why = f" ({reason})" if state == "FAILED" and reason != "NonZeroExitCode" else ""
-        return Queued(OVER, f"Slurm's job {number} {ENDS[state]}{why}")
-    return Queued(RUNNING, f"Slurm's job {number} runs")
+        return BatchJobStatus(OVER, f"Slurm's job {number} {END_STATES[state]}{why}")
+    return BatchJobStatus(RUNNING, f"Slurm's job {number} runs")
 
 
 @contextmanager
-def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
+def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
     """Send this process SIGUSR1 before the time limit of a job.
 
     Args:
@@ -174,7 +174,7 @@ def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
             try:
                 left = job.seconds_left()
             except TransportError:  # the controller is busy
-                if over.wait(_AGAIN):
+                if over.wait(_RETRY_SECONDS):
                     return
                 continue
             if left is None:  # there is no limit
@@ -183,7 +183,7 @@ def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
             if left <= least and not over.is_set():
                 os.kill(os.getpid(), SIGUSR1)
                 return
-            if over.wait(min(max(left - least, 0.0), _LONGEST)):
+            if over.wait(min(max(left - least, 0.0), _MAX_POLL_SECONDS)):
                 return
 
     thread = threading.Thread(target=watch, name="time limit", daemon=True)
@@ -192,7 +192,7 @@ def notice_of_limit(job: Job, seconds: float) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(_END)
+        thread.join(_END_TIMEOUT_SECONDS)
 
 
 def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
@@ -215,13 +215,13 @@ def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) ->
         return
     for line in shown.splitlines():
         number, name, state = line.rsplit("|", 2)
-        if not re.fullmatch(_OURS, name):
+        if not re.fullmatch(_JOB_NAME_PATTERN, name):
             continue
-        fields = Job(number, {}).fields()
+        fields = SlurmJob(number, {}).fields()
         if fields.get("BatchFlag") != "0":
             continue
         owner = owner_of(fields.get("Comment", ""))
-        if is_dead(owner) and _lives(fields.get("Sid", "").rpartition(":")[2]):
+        if is_dead(owner) and _is_alive(fields.get("Sid", "").rpartition(":")[2]):
             continue  # the holder of the job frees it
         if cleaning.may_remove(name.partition("-")[2], owner, f"Slurm's job {number}"):
             if not dry_run:
@@ -230,7 +230,7 @@ def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) ->
             yield f"{done} Slurm's job {number}, {name} ({state.lower()})"
 
 
-def _lives(session: str) -> bool:
+def _is_alive(session: str) -> bool:
     """Whether a process of this session is there: the holder of a job, and what it has started."""
     found = (read_process(pid) for pid in all_pids())
     return any(process and str(process.session) == session and not process.has_ended for process in found)

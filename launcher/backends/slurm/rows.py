@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.slurm import MOST_NODES, _options, time_limit
+from launcher.backends.slurm import MAX_NODES, _options, time_limit
 from launcher.config import values
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 
@@ -16,7 +16,7 @@ NO_SLURM = Setting(
     excludes=("slurm",),
 )  # fmt: skip
 NODES: Setting[int | None] = Setting(
-    "nodes", values.whole(1, MOST_NODES), "number of nodes", metavar="N", flags=("-N", "--nodes"),
+    "nodes", values.whole(1, MAX_NODES), "number of nodes", metavar="N", flags=("-N", "--nodes"),
     default=None, given_in=EVERYWHERE, needs=Need(_SUBJECT, f"{_EXPECTED}; or --hosts node1,node2"),
 )  # fmt: skip
 PARTITION: Setting[str | None] = Setting(

@@ -21,11 +21,19 @@ from launcher.agent.processes import children_of, read_process, send
 from launcher.agent.slurm_node import fingerprint
 from launcher.backends import bootstrap
 from launcher.backends.connections import Connected, for_each, slow
-from launcher.backends.json_client import Dialog, read
-from launcher.backends.launch_request import Inventory, Launch, Reaching
-from launcher.backends.link import CONNECT, START
+from launcher.backends.json_client import JsonClient, read
+from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
+from launcher.backends.link import CONNECT_ENTRY, START_ENTRY
 from launcher.backends.programs import CommandPipe
-from launcher.backends.slurm.allocation import UNANSWERED, Job, ask, asked, environment, said, shown
+from launcher.backends.slurm.allocation import (
+    UNANSWERED_NOTICE,
+    SlurmJob,
+    ask,
+    asked,
+    environment,
+    said,
+    shown,
+)
 from launcher.common.errors import (
     AllocationEndedError,
     ConnectionLostError,
@@ -43,52 +51,52 @@ from launcher.findings import WARNING, Finding
 from launcher.job import Host, JobSpec, ProgramKind
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
-_SERVE = "launcher.agent.slurm_node:serve"
+_SERVE_ENTRY = "launcher.agent.slurm_node:serve"
 #: Seconds for the look at a node.
-_LOOK = 60.0
+_INSPECT_TIMEOUT_SECONDS = 60.0
 #: Seconds for the first step of a node to answer. After that a second one looks at the node.
-_FIRST_STEP = 10.0
+_FIRST_STEP_SECONDS = 10.0
 #: Seconds for all steps to exit by themselves at the end of a launch, and after SIGTERM.
-_END = 5.0
-_LAST = 2.0
+_END_TIMEOUT_SECONDS = 5.0
+_LAST_WAIT_SECONDS = 2.0
 #: Seconds for an srun to exit after its program has closed its stdout.
-_EXIT = 0.5
+_EXIT_TIMEOUT_SECONDS = 0.5
 #: Seconds for cancelled steps to end.
-_CANCELLED_STEPS = 2.0
+_CANCEL_TIMEOUT_SECONDS = 2.0
 #: Seconds from the signal to the steps of a job that is cancelled until its state says so, and between looks.
-_CANCELLING = 1.0
-_PAUSE = 0.1
+_CANCEL_STATE_SECONDS = 1.0
+_POLL_SECONDS = 0.1
 #: Why an agent ended that said no more, and what may be the cause.
-_KILLED = "the agent was killed"
-_CANCELLED = " (scancel of its step does that)"
-_BY_WHOM = " (by kill, by the kernel when the node has no memory left, or by scancel of its step)"
+_KILLED_REASON = "the agent was killed"
+_CANCELLED_CAUSE = " (scancel of its step does that)"
+_KILLED_CAUSE = " (by kill, by the kernel when the node has no memory left, or by scancel of its step)"
 #: An agent that was killed before any task could run, and how its step exits then.
-_KILLED_EARLY = "the agent was killed at its start"
+_KILLED_EARLY_REASON = "the agent was killed at its start"
 _KILLED_STATUS = 128 + signal.SIGKILL
 #: A step reserves no resource: it runs beside others, on all CPUs and GPUs of the job on its node.
 #: Its folder is the user's home, as over SSH.
-_SRUN = (
+_SRUN_COMMAND = (
     "srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet",
     "--chdir=/", "--nodes=1", "--ntasks=1",
 )  # fmt: skip
-_COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
+_STEP_COMMAND = ("/bin/sh", "-c", "cd; unset OLDPWD; " + bootstrap.COMMAND)
 #: What srun says on clusters that bind no process to CPUs.
-NO_BINDING = "cluster configuration lacks support for cpu binding"
+NO_BINDING_MESSAGE = "cluster configuration lacks support for cpu binding"
 #: What srun says at its end if its child was killed, see `Step._let_it_outlive_srun`.
-_NO_CHILD = "write(shepherd): Broken pipe"
+_NO_CHILD_MESSAGE = "write(shepherd): Broken pipe"
 
 
-def srun(job: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
+def srun(run_name: str, node: str, name: str = "launch", component: int | None = None) -> list[str]:
     """Return the beginning of a command that runs a program once on a node of a job.
 
     Args:
-        job: The number of the job.
+        run_name: The number of the job.
         node: The name of the node.
         name: The name of the step at Slurm.
         component: The component of a heterogeneous job to which the node belongs, if it is one.
     """
     group = [] if component is None else [f"--het-group={component}"]
-    return [*_SRUN, f"--job-name={name}", f"--jobid={job}", f"--nodelist={node}", *group]
+    return [*_SRUN_COMMAND, f"--job-name={name}", f"--jobid={run_name}", f"--nodelist={node}", *group]
 
 
 class Step(CommandPipe):
@@ -105,27 +113,27 @@ class Step(CommandPipe):
     def __init__(
         self,
         host: str,
-        job: Job,
+        job: SlurmJob,
         python: str,
         entry: str,
         arguments: object,
         started: Callable[[Step], object],
     ) -> None:
-        self._job, self._is_agent = job, entry == _SERVE
+        self._job, self._is_agent = job, entry == _SERVE_ENTRY
         #: Its name at Slurm, which no other step has.
         self.name = f"launch-{os.urandom(8).hex()}"
         #: Whether its output has passed `swap`.
-        self.swapped = entry == CONNECT
+        self.swapped = entry == CONNECT_ENTRY
         #: Whether the agent has written anything.
         self._answered = False
         #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
         self.first = b""
-        argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_COMMAND]
+        argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_STEP_COMMAND]
         startup = bootstrap.startup(python, entry, arguments)
         super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
+        """See `RemoteProgram.recv`."""
         data = super().recv(size)
         if not data or not self.swapped:
             return data
@@ -133,7 +141,7 @@ class Step(CommandPipe):
         return swap(data)
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
+        """See `RemoteProgram.send`."""
         sent, before = super().send(self.first + data), len(self.first)
         self.first = self.first[sent:]
         return max(0, sent - before)
@@ -159,25 +167,31 @@ class Step(CommandPipe):
                 send(child, signal.SIGKILL)
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         lines = super().stderr().splitlines(keepends=True)
-        return "".join(line for line in lines if NO_BINDING not in line and _NO_CHILD not in line)
+        return "".join(
+            line for line in lines if NO_BINDING_MESSAGE not in line and _NO_CHILD_MESSAGE not in line
+        )
 
-    def why_ended(self) -> TransportError | None:
-        """See `RemoteCommand.why_ended`. When its step has ended, the agent has."""
-        why = super().why_ended()
-        status = self._process.returncode if why else self.status(_END if self._is_agent else _EXIT)
+    def start_error(self) -> TransportError | None:
+        """See `RemoteProgram.start_error`. When its step has ended, the agent has."""
+        why = super().start_error()
+        status = (
+            self._process.returncode
+            if why
+            else self.status(_END_TIMEOUT_SECONDS if self._is_agent else _EXIT_TIMEOUT_SECONDS)
+        )
         if why is None and status is not None and status < 0:  # perhaps the step lives
             return ConnectionLostError(f"{self._host}: {self._starter} {self._how_ended(None)}")
         if why is None and (not self._is_agent or status is None):
             return None
-        if over := self._job.why_over():
+        if over := self._job.end_reason():
             return AllocationEndedError(over)
         reason = self._reason()
         if why is None and not self._answered:  # no task runs there: another agent may be started
-            return ConnectionLostError(f"{self._host}: {reason or _KILLED_EARLY}")
+            return ConnectionLostError(f"{self._host}: {reason or _KILLED_EARLY_REASON}")
         if why is None:
-            return HostGoneError(f"{self._host}: {reason or _KILLED + _BY_WHOM}")
+            return HostGoneError(f"{self._host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
         return self._fault(f"the agent can't be started there: {reason}") if reason else why
 
     def _reason(self) -> str:
@@ -185,7 +199,7 @@ class Step(CommandPipe):
         lines = [line for line in self.stderr().splitlines() if ": task 0: " not in line]
         return said("\n".join(lines).encode())
 
-    def status(self, seconds: float = _END) -> int | None:
+    def status(self, seconds: float = _END_TIMEOUT_SECONDS) -> int | None:
         """Wait for the end of srun.
 
         Returns:
@@ -206,23 +220,29 @@ class Step(CommandPipe):
         status = self._process.poll()
         return status is None or status < 0
 
-    def why_refused(self, why: str) -> str:
-        """See `RemoteCommand.why_refused`."""
-        over = self._job.why_over()
-        until = time.monotonic() + _CANCELLING
+    def exit_reason(self, why: str) -> str:
+        """See `RemoteProgram.exit_reason`."""
+        over = self._job.end_reason()
+        until = time.monotonic() + _CANCEL_STATE_SECONDS
         while "SIGTERM" in why and not over and time.monotonic() < until:
-            time.sleep(_PAUSE)
-            over = self._job.why_over()
+            time.sleep(_POLL_SECONDS)
+            over = self._job.end_reason()
         if over:
             raise AllocationEndedError(over)
         if "was killed" in why:
             self.status()
             if reason := self._reason():  # under load, Slurm may kill the step without a word
                 return reason
-        return why + _CANCELLED if "SIGTERM" in why else why + _BY_WHOM if why == _KILLED else why
+        return (
+            why + _CANCELLED_CAUSE
+            if "SIGTERM" in why
+            else why + _KILLED_CAUSE
+            if why == _KILLED_REASON
+            else why
+        )
 
     def close(self) -> None:
-        """See `RemoteCommand.close`. The srun of an agent stays: it says how the agent ends."""
+        """See `RemoteProgram.close`. The srun of an agent stays: it says how the agent ends."""
         if self._is_agent:
             self._socket.close()
         else:
@@ -234,7 +254,7 @@ class Step(CommandPipe):
             self._socket.shutdown(socket.SHUT_WR)
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether its srun runs."""
         return self._process.poll() is None
 
@@ -243,12 +263,12 @@ class Step(CommandPipe):
         return self._is_agent and self._host == host
 
     @property
-    def unused(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether its srun has exited and its connection is closed."""
-        return not self.runs and self._socket.fileno() < 0
+        return not self.is_running and self._socket.fileno() < 0
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether its program runs, or has run."""
         return self._ready
 
@@ -262,7 +282,7 @@ class Step(CommandPipe):
         super().close()
 
 
-class Node(Record):
+class SlurmNode(Record):
     """What a node of the job has."""
 
     name: str
@@ -276,7 +296,7 @@ class Node(Record):
 
 
 class _Seen(Record):
-    """The answer of a node: ``CUDA_VISIBLE_DEVICES`` there, and fields of `Node`."""
+    """The answer of a node: ``CUDA_VISIBLE_DEVICES`` there, and fields of `SlurmNode`."""
 
     cpus: int
     gpus: str | None
@@ -286,7 +306,7 @@ class _Seen(Record):
 class Steps:
     """A step for each program on a node of a job; see `launcher.backends.connections.Connections`."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SlurmJob) -> None:
         self.job = job
         #: The variables of tasks that describe the job.
         self.variables: Mapping[str, str] = {}
@@ -297,7 +317,7 @@ class Steps:
         self._waiting: dict[str, Step] = {}
         self._pythons: dict[str, str] = {}
 
-    def look(self, host: str, files: Mapping[str, Any]) -> Node:
+    def inspect(self, host: str, files: Mapping[str, Any]) -> SlurmNode:
         """Look at a node.
 
         Args:
@@ -307,16 +327,18 @@ class Steps:
         Raises:
             TransportError: it does not answer.
         """
-        until, is_first = time.monotonic() + _LOOK, True
+        until, is_first = time.monotonic() + _INSPECT_TIMEOUT_SECONDS, True
         pythons = list(dict.fromkeys((sys.executable, DEFAULT_PYTHON)))
         while True:
-            step = self._start(host, pythons[0], _SERVE, {"files": files})
+            step = self._start(host, pythons[0], _SERVE_ENTRY, {"files": files})
             left = until - time.monotonic()
             try:
-                seen = read(_Seen, Dialog(step).receive(min(left, _FIRST_STEP) if is_first else left))
+                seen = read(
+                    _Seen, JsonClient(step).receive(min(left, _FIRST_STEP_SECONDS) if is_first else left)
+                )
             except TransportError:
                 # Killed, or without an answer (its slurmstepd was killed, perhaps): no fault of a Python.
-                is_lost = step.was_killed or step.runs
+                is_lost = step.was_killed or step.is_running
                 if is_lost:
                     # `end` ends what is left of it. That may take long, and the next step need not wait.
                     step.hang_up()
@@ -328,23 +350,23 @@ class Steps:
                 is_first = False
                 continue
             self._waiting[host], self._pythons[host] = step, pythons[0]
-            return Node(host, pythons[0], seen.cpus, _ids(seen.gpus), seen.same)
+            return SlurmNode(host, pythons[0], seen.cpus, _ids(seen.gpus), seen.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
-        """See `Commands.run`."""
-        if entry not in (START, CONNECT):
+        """See `ProgramRunner.run`."""
+        if entry not in (START_ENTRY, CONNECT_ENTRY):
             return self._start(host, self._pythons[host], entry, arguments)
         assert isinstance(arguments, Mapping)
         arguments = {**arguments, "variables": self.variables, "swapped": True}
-        if entry == CONNECT:
+        if entry == CONNECT_ENTRY:
             return self._start(host, self._pythons[host], entry, arguments)
-        if host not in self._waiting or not self._waiting[host].runs:  # it was lost
+        if host not in self._waiting or not self._waiting[host].is_running:  # it was lost
             # Their sockets stay open, because the link may read from one.
             lost = [step for step in self._agents_of(host) if step.may_live]
             for step in lost:
                 step.signal(signal.SIGTERM, 0.0)
             self._cancel(lost)
-            self.look(host, {})
+            self.inspect(host, {})
         step = self._waiting.pop(host)
         step.first = json.dumps(arguments).encode("ascii") + b"\n"
         step.swapped = True
@@ -352,7 +374,7 @@ class Steps:
 
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next step makes a new connection."""
-        if over := self.job.why_over(fresh=False):
+        if over := self.job.end_reason(fresh=False):
             raise AllocationEndedError(over)
 
     def _start(self, host: str, python: str, entry: str, arguments: object) -> Step:
@@ -360,7 +382,7 @@ class Steps:
 
     def _started(self, step: Step) -> None:
         with self._lock:
-            unused = [each for each in self._steps if each.unused and not each.may_live]
+            unused = [each for each in self._steps if each.is_unused and not each.may_live]
             self._steps = [*(each for each in self._steps if each not in unused), step]
             over = self._over
         for each in unused:
@@ -413,22 +435,22 @@ def _cancel_steps(names: Collection[str]) -> None:
     Raises:
         TransportError: Slurm does not answer.
     """
-    until = time.monotonic() + _CANCELLED_STEPS
+    until = time.monotonic() + _CANCEL_TIMEOUT_SECONDS
     while time.monotonic() < until:
-        shown = ask("squeue", "--noheader", "--steps", "--me", "--format=%i|%j", seconds=_END)
+        shown = ask("squeue", "--noheader", "--steps", "--me", "--format=%i|%j", seconds=_END_TIMEOUT_SECONDS)
         lines = (line.partition("|") for line in shown.splitlines())
         found = [number for number, _, name in lines if name in names]
         if not found:
             return
-        ask("scancel", "--quiet", *found, seconds=_END)
-        time.sleep(_PAUSE)
+        ask("scancel", "--quiet", *found, seconds=_END_TIMEOUT_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _end(steps: Sequence[Step]) -> None:
     now = time.monotonic()
     for step in steps:
-        step.signal(signal.SIGTERM, now + _END if step.ready else now)
-    until = time.monotonic() + _LAST
+        step.signal(signal.SIGTERM, now + _END_TIMEOUT_SECONDS if step.is_ready else now)
+    until = time.monotonic() + _LAST_WAIT_SECONDS
     for step in steps:
         step.signal(signal.SIGKILL, until)
         step.release()
@@ -447,7 +469,7 @@ def _ids(visible: str | None) -> tuple[str, ...] | None:
 class Nodes(Record):
     """The nodes of a job, and the steps there: the settings of the connections."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[SlurmNode, ...]
     steps: Steps
     #: Numeric, by name, if they are others than the names.
     addresses: Mapping[str, str]
@@ -492,8 +514,8 @@ class Nodes(Record):
         return tuple(hosts)
 
 
-def look(
-    job: Job,
+def inspect_nodes(
+    job: SlurmJob,
     files: Mapping[str, Any],
     notice: Callable[[str], None],
     fanout: int,
@@ -513,23 +535,23 @@ def look(
     """
     steps = Steps(job)
     try:
-        with slow(notice, UNANSWERED):
+        with slow(notice, UNANSWERED_NOTICE):
             names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
         steps.variables = job.variables(names)
         with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as answer:
             found, silent = for_each(
                 names,
-                lambda name: steps.look(name, files),
+                lambda name: steps.inspect(name, files),
                 notice,
                 "its first step",
                 fanout,
                 meanwhile=meanwhile,
             )
-            with slow(notice, UNANSWERED):
+            with slow(notice, UNANSWERED_NOTICE):
                 pairs = [line.split() for line in answer().splitlines()]
         reasons: dict[str, list[str]] = {}
         for name, why in silent.items():
-            reasons.setdefault(job.why_over(fresh=False) or why, []).append(name)
+            reasons.setdefault(job.end_reason(fresh=False) or why, []).append(name)
         if reasons:
             raise HostsError(f"{join_names(own)}: {why}" for why, own in reasons.items())
     except BaseException:
@@ -539,18 +561,18 @@ def look(
     return Nodes(tuple(found[name] for name in names), steps, addresses)
 
 
-def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inventory:
+def present(job: SlurmJob, notice: Callable[[str], None], python_given: bool) -> Allocation:
     """The nodes of a job, for commands without a launch.
 
     Args:
-        job, notice: see `look`.
+        job, notice: see `inspect_nodes`.
         python_given: whether the user names the Python of the tasks.
 
     Raises:
-        TransportError: see `look`.
+        TransportError: see `inspect_nodes`.
     """
     folder = os.getcwd()
-    found = look(job, {folder: fingerprint(folder)}, notice, Reaching().fanout)
+    found = inspect_nodes(job, {folder: fingerprint(folder)}, notice, ConnectSettings().fanout)
     found.steps.end(over=False)
     partition, left = job.fields().get("Partition", "?"), job.seconds_left()
     limit = "no time limit" if left is None else f"{duration(left)} left"
@@ -562,7 +584,7 @@ def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inve
     if not python_given:
         pairs = zip(hosts, found.nodes, strict=True)
         hosts = tuple(host._replace(python=node.python) for host, node in pairs)
-    return Inventory(
+    return Allocation(
         hosts,
         JobSpec(()),
         found,
@@ -573,7 +595,7 @@ def present(job: Job, notice: Callable[[str], None], python_given: bool) -> Inve
 
 
 def findings(found: Nodes, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
-    """See `Transport.findings`."""
+    """See `Backend.findings`."""
     for node in found.nodes:
         if not node.same:
             seen = f"it does not have the files of {os.getcwd()} here"
@@ -584,32 +606,32 @@ def findings(found: Nodes, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
 
 
 @contextmanager
-def inventory(launch: Launch, job: Job) -> Iterator[Inventory]:
+def inventory(request: LaunchRequest, job: SlurmJob) -> Iterator[Allocation]:
     """The nodes of a job as the hosts of a launch; at the end of the context no step of it is left.
 
     Raises:
-        TransportError: see `look`.
+        TransportError: see `inspect_nodes`.
     """
-    folder = os.path.expanduser(launch.job.workdir or ".")
-    programs = (role.program for role in launch.job.roles if role.program.kind is ProgramKind.SCRIPT)
+    folder = os.path.expanduser(request.spec.workdir or ".")
+    programs = (role.program for role in request.spec.roles if role.program.kind is ProgramKind.SCRIPT)
     paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
     files = {path: known for path in paths if (known := fingerprint(path)) is not None}
-    found = look(job, files, launch.notice, launch.reaching.fanout, launch.meanwhile)
+    found = inspect_nodes(job, files, request.notice, request.connect_settings.fanout, request.meanwhile)
     try:
-        count = sum(role.count for role in launch.job.roles if not role.sidecar)
-        made = found.hosts(count, bool(launch.job.policy.restarts))
+        count = sum(role.count for role in request.spec.roles if not role.sidecar)
+        made = found.hosts(count, bool(request.spec.policy.restarts))
         others = {node.name: node.python for node in found.nodes if node.python != sys.executable}
-        if not launch.python_given:
+        if not request.python_given:
             made = tuple(host._replace(python=others.get(host.name)) for host in made)
         names = [node.name for node in found.nodes if not node.same]
         text = f"Slurm's job {job.id}: {plural(len(made), 'node')}, tasks spread evenly"
         if names:
             verb = "does" if len(names) == 1 else "do"
             text += f"; {join_names(names)} {verb} not have the files of this machine"
-        if launch.settings.implied:
+        if request.settings.implied:
             text += " (--no-slurm: only this machine)"
-        launch.notice(text)
-        yield Inventory(made, launch.job, found, same_files=found.same_files)
+        request.notice(text)
+        yield Allocation(made, request.spec, found, same_files=found.same_files)
     finally:
         found.steps.end()
 

@@ -26,10 +26,10 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from launcher.backends.backend import Transport
+from launcher.backends.backend import Backend
 from launcher.backends.connections import Connected
 from launcher.backends.here import is_here
-from launcher.backends.launch_request import Asked, Inventory, Launch, Reaching
+from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.record import Record
 from launcher.job import Host
 
@@ -47,35 +47,41 @@ class SshSettings(Record):
     accept_new: bool = False
 
 
-class SshTransport(Transport):
+class SshBackend(Backend):
     """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Transport.add_options`."""
+        """See `Backend.add_options`."""
         parser.add_argument_group("SSH").add_argument(
             "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
         )
 
     def settings(self, asked: Asked) -> SshSettings:
-        """See `Transport.settings`."""
+        """See `Backend.settings`."""
         return SshSettings(accept_new=asked.args.accept_new_host_keys)
 
-    def inventory(self, launch: Launch) -> AbstractContextManager[Inventory]:
-        """See `Transport.inventory`."""
-        here = {host.name for host in launch.hosts if is_here(host)}
-        return nullcontext(Inventory.of(launch, launch.hosts, here))
+    def inventory(self, request: LaunchRequest) -> AbstractContextManager[Allocation]:
+        """See `Backend.inventory`."""
+        here = {host.name for host in request.hosts if is_here(host)}
+        return nullcontext(Allocation.of(request, request.hosts, here))
 
     @contextmanager
     def connections(
-        self, hosts: Sequence[Host], settings: SshSettings, reaching: Reaching, notice: Callable[[str], None]
+        self,
+        hosts: Sequence[Host],
+        settings: SshSettings,
+        connect_settings: ConnectSettings,
+        notice: Callable[[str], None],
     ) -> Iterator[Connected]:
-        """See `Transport.connections`."""
+        """See `Backend.connections`."""
         from launcher.backends.ssh.connections import SshConnections
 
-        settings = settings._replace(connect_timeout=reaching.connect_timeout, fanout=reaching.fanout)
+        settings = settings._replace(
+            connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
+        )
         with SshConnections(hosts, settings, notice) as connections:
             failed = connections.connect()
             yield Connected(connections, failed, connections, connections.login_seconds)
 
 
-TRANSPORT = SshTransport()
+TRANSPORT = SshBackend()

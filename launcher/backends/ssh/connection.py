@@ -22,22 +22,22 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.keys import KnownHosts, load_key, log_in
-from launcher.backends.ssh.options import HostFailure, HostOptions, Place, reason_of
+from launcher.backends.ssh.options import HostOptions, SshAddress, SshError, reason_of
 from launcher.backends.ssh.sockets import ProxyCommand
 
 #: The key exchange that takes least CPU: a tenth of the next one, at both ends.
-_KEX = "curve25519-sha256@libssh.org"
+_KEY_EXCHANGE = "curve25519-sha256@libssh.org"
 #: The cipher that takes least CPU: it encrypts and signs in one pass.
 _CIPHER = "aes128-gcm@openssh.com"
 #: The name of paramiko's log, which is not shown.
-_LOG = "launcher.ssh"
-logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
+_PARAMIKO_LOG = "launcher.ssh"
+logging.getLogger(_PARAMIKO_LOG).setLevel(logging.CRITICAL + 1)
 #: Seconds that a read of paramiko's thread blocks; until it tries again to send through a gateway.
-_LOOK = 5.0
-_AGAIN = 0.05
+_READ_TIMEOUT_SECONDS = 5.0
+_SEND_PAUSE_SECONDS = 0.05
 #: Bytes of a read; bytes to be sent, above which forwarded connections wait.
-_READ = 64 * 1024
-_MOST_UNSENT = 4 * 1024 * 1024
+_READ_BYTES = 64 * 1024
+_MAX_UNSENT_BYTES = 4 * 1024 * 1024
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
 PROHIBITED = 1
 #: Message numbers of RFC 4254: the confirmation of a channel, and messages on a channel.
@@ -47,7 +47,7 @@ _CLOSE = 97
 _REQUEST = 98
 
 
-class Connection:
+class SshConnection:
     """An authenticated connection to one host; any thread may use it.
 
     Args:
@@ -64,7 +64,7 @@ class Connection:
         self._sock = sock
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the connection exists, as far as this machine knows."""
         return self.transport.is_active() and not self._sock.ended
 
@@ -82,7 +82,7 @@ class Connection:
         self.transport.close()
 
 
-class Connector:
+class SshConnector:
     """Makes the connections of a launch; any thread may use it.
 
     Args:
@@ -107,8 +107,8 @@ class Connector:
             sock.close()
 
     def connect(
-        self, options: HostOptions, way: Connection | ProxyCommand | socket.socket, seconds: float
-    ) -> Connection:
+        self, options: HostOptions, way: SshConnection | ProxyCommand | socket.socket, seconds: float
+    ) -> SshConnection:
         """Connect to a host, check its key and log in.
 
         Args:
@@ -117,10 +117,10 @@ class Connector:
             seconds: the limit for each step.
 
         Raises:
-            HostFailure: the connection can't be made.
+            SshError: the connection can't be made.
         """
         proxy, began = None, time.monotonic()
-        if isinstance(way, Connection):
+        if isinstance(way, SshConnection):
             sock = ClosingSocket(_gateway_channel(way, options.place, seconds))
         elif isinstance(way, ProxyCommand):
             proxy = way
@@ -137,20 +137,20 @@ class Connector:
         except BaseException as error:
             sock.close()
             if self._closed.is_set():
-                raise HostFailure("connecting was stopped") from error
-            if isinstance(error, HostFailure):
-                raise HostFailure(f"{error}{_route(options, proxy)}", error.may_pass) from error
+                raise SshError("connecting was stopped") from error
+            if isinstance(error, SshError):
+                raise SshError(f"{error}{_route(options, proxy)}", error.may_pass) from error
             raise
-        return Connection(options.name, transport, sock, time.monotonic() - began)
+        return SshConnection(options.name, transport, sock, time.monotonic() - began)
 
     def _handshake(self, options: HostOptions, sock: ClosingSocket, seconds: float) -> Transport:
         """Exchange keys with the server, and check its host key."""
         transport = Transport(cast("socket.socket", sock), packetizer_class=_Packets)
         transport.name = f"ssh {options.name}"
-        transport.set_log_channel(_LOG)
+        transport.set_log_channel(_PARAMIKO_LOG)
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
         algorithms = transport.get_security_options()
-        algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEX)
+        algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEY_EXCHANGE)
         algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
         algorithms.key_types = self.known.algorithms(options, tuple(algorithms.key_types))
         place, began = options.place, time.monotonic()
@@ -177,7 +177,7 @@ class Connector:
                 text = f"{place} is not an ssh server: {reason_of(error)}"
             else:
                 text = f"the ssh server at {place} failed: {reason_of(error)}"
-            raise HostFailure(text, ended or late or isinstance(error, OSError)) from error
+            raise SshError(text, ended or late or isinstance(error, OSError)) from error
         self.known.check(options, host_key, self._settings.accept_new)
         return transport
 
@@ -247,12 +247,12 @@ class ClosingSocket:
         """Wait for bytes; send what is to be sent meanwhile.
 
         Raises:
-            TimeoutError: nothing has come for `_LOOK` seconds.
+            TimeoutError: nothing has come for `_READ_TIMEOUT_SECONDS` seconds.
         """
-        until = time.monotonic() + _LOOK
+        until = time.monotonic() + _READ_TIMEOUT_SECONDS
         while not (self._closed and self._is_channel):
             try:
-                data = self._under.recv(_READ)
+                data = self._under.recv(_READ_BYTES)
                 if self._tcp is not None:  # the server's Nagle algorithm waits for a delayed ACK, up to 40 ms
                     self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
                 return data
@@ -273,7 +273,7 @@ class ClosingSocket:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(self._fd, select.POLLIN | (select.POLLOUT if waits and not self._is_channel else 0))
-        poll.poll((min(seconds, _AGAIN) if waits and self._is_channel else seconds) * 1000 + 1)
+        poll.poll((min(seconds, _SEND_PAUSE_SECONDS) if waits and self._is_channel else seconds) * 1000 + 1)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
@@ -309,7 +309,7 @@ class ClosingSocket:
     def wait_for_room(self) -> None:
         """Wait while much is to be sent."""
         with self._room:
-            self._room.wait_for(lambda: len(self._unsent) < _MOST_UNSENT or self.ended or self._closed)
+            self._room.wait_for(lambda: len(self._unsent) < _MAX_UNSENT_BYTES or self.ended or self._closed)
 
     def getpeername(self) -> object:
         """See `socket.socket.getpeername`."""
@@ -364,7 +364,7 @@ class _Packets(Packetizer):
         self._closed_channels: set[bytes] = set()
 
     def start_handshake(self, timeout: float) -> None:
-        """Do nothing: `Connector` limits the time of the handshake."""
+        """Do nothing: `SshConnector` limits the time of the handshake."""
 
     def send_message(self, data: Message) -> None:
         """See `Packetizer.send_message`."""
@@ -388,7 +388,7 @@ class _Packets(Packetizer):
         return kind, message
 
 
-def _gateway_channel(gateway: Connection, place: Place, seconds: float) -> Channel:
+def _gateway_channel(gateway: SshConnection, place: SshAddress, seconds: float) -> Channel:
     target = (place.address, place.port)
     try:
         return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)
@@ -397,9 +397,9 @@ def _gateway_channel(gateway: Connection, place: Place, seconds: float) -> Chann
         if isinstance(error, ChannelException):
             if error.code == PROHIBITED:
                 text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"
-                raise HostFailure(text) from error
+                raise SshError(text) from error
             reason = error.text.lower()
-        raise HostFailure(
+        raise SshError(
             f"its gateway {gateway.host} can't connect to {place} ({reason}); is it up, and is that its "
             "address as the gateway sees it?",
             True,

@@ -18,9 +18,9 @@ from launcher.backends.connections import for_each
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.options import (
     Hop,
-    HostFailure,
     HostOptions,
     Queries,
+    SshError,
     account,
     host_options,
     parse_hop,
@@ -32,19 +32,19 @@ from launcher.job import Host
 from launcher.threads import start
 
 if TYPE_CHECKING:  # they import paramiko
-    from launcher.backends.ssh.connection import Connection, Connector
+    from launcher.backends.ssh.connection import SshConnection, SshConnector
     from launcher.backends.ssh.forward import Forward
     from launcher.backends.ssh.program import SshProgram
     from launcher.backends.ssh.relay import Relay
 
 #: Seconds before the second attempt, the third, and each later one.
-_PAUSES = (0.3, 1.0, 2.0)
+_ATTEMPT_PAUSES_SECONDS = (0.3, 1.0, 2.0)
 #: Seconds for the threads of closed connections to end.
-_LAST_WAIT = 2.0
+_LAST_WAIT_SECONDS = 2.0
 #: Seconds for which a connection counts as new: less than the time after which a silent one is lost.
-_NEW = 4.0
+_NEW_SECONDS = 4.0
 #: The Python of our programs on a host for which the user names none.
-_PYTHON = "python3"
+_DEFAULT_PYTHON = "python3"
 
 #: Modules that paramiko imports, which takes half of the time of its import, and what it gets in their place:
 #: invoke is for the commands of ``Match exec``, which ``ssh -G`` runs, and the other for its version.
@@ -78,14 +78,14 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         self._settings = settings
         self._notice = notice
         self._queries = Queries()
-        self._connector: Connector | None = None
+        self._connector: SshConnector | None = None
         self._closed = threading.Event()
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, SshConnection] = {}
         self._proxies: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._importing = threading.Lock()
         #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
-        self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
+        self._gateways: dict[tuple[str, ...], Future[SshConnection]] = {}
         #: Host -> the seconds that its present connection took to make, with those to its gateways.
         self.login_seconds: dict[str, float] = {}
         #: When the current connection of a host was made, if it is not the first one.
@@ -110,7 +110,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             proxies = list(self._proxies)
         for proxy in proxies:  # of which paramiko may have none yet
             proxy.close()
-        deadline = time.monotonic() + _LAST_WAIT
+        deadline = time.monotonic() + _LAST_WAIT_SECONDS
         for connection in list(self._connections.values()):
             connection.transport.join(max(0.0, deadline - time.monotonic()))
         self._connections.clear()
@@ -124,7 +124,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             The reason for each host that can't be connected to. The others stay connected.
 
         Raises:
-            HostFailure: No host can be connected to, because the user of this process has no account.
+            SshError: No host can be connected to, because the user of this process has no account.
         """
         account()
         step, fanout = "connecting over SSH", self._settings.fanout
@@ -146,16 +146,16 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             self._paramiko()
             bootstrap.packed(bootstrap.AGENT_MODULES)
 
-    def _paramiko(self) -> Connector:
+    def _paramiko(self) -> SshConnector:
         """What makes connections with paramiko, which is imported while the first servers answer."""
         with self._importing:
             if self._connector is None:
-                from launcher.backends.ssh.connection import Connector
+                from launcher.backends.ssh.connection import SshConnector
 
-                self._connector = Connector(self._settings, self._closed)
+                self._connector = SshConnector(self._settings, self._closed)
             return self._connector
 
-    def _connect_host(self, name: str, attempts: int = 0) -> Connection:
+    def _connect_host(self, name: str, attempts: int = 0) -> SshConnection:
         """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
 
         Args:
@@ -172,17 +172,17 @@ class SshConnections(AbstractContextManager["SshConnections"]):
                 connection = self._connect_once(Hop(name, host.user, host.port), (), (name,))
                 self.login_seconds[name] = connection.login_seconds
                 return connection
-            except HostFailure as failure:
+            except SshError as failure:
                 if not failure.may_pass or attempt == attempts:
                     tried = f" ({attempt} attempts)" if attempt > 1 else ""
                     raise TransportError(f"{name}: {failure}{tried}") from failure
             except Exception as error:  # noqa: BLE001 - the other hosts are reported too
                 raise TransportError(f"{name}: {unexpected(error)}") from error
-            if self._closed.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
+            if self._closed.wait(_ATTEMPT_PAUSES_SECONDS[min(attempt, len(_ATTEMPT_PAUSES_SECONDS)) - 1]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
-    def _connect_once(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
+    def _connect_once(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
         """Connect to one host.
 
         Args:
@@ -194,7 +194,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         before = before or options.gateways
         if before and before[-1] in trail:
             way = " -> ".join((*trail, before[-1]))
-            raise HostFailure(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
+            raise SshError(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
         gateway = self._gateway(before, (*trail, before[-1])) if before else None
         seconds = options.connect_timeout or self._settings.connect_timeout
         began = time.monotonic()
@@ -208,33 +208,33 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         """Start the ProxyCommand of a host, else connect to its server by TCP.
 
         Raises:
-            HostFailure: that fails.
+            SshError: that fails.
         """
         if not options.proxy_command:
             return tcp_socket(options.place, options.address_family, seconds)
         with self._lock:
             if self._closed.is_set():
-                raise HostFailure("connecting was stopped")
+                raise SshError("connecting was stopped")
             proxy = ProxyCommand(options.proxy_command)
             self._proxies.add(proxy)
         return proxy
 
-    def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
+    def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> SshConnection:
         """The connection to the last of these gateways.
 
         The first thread that needs the connection makes it; other threads wait for its result or failure.
         """
         with self._lock:
             future = self._gateways.get(hops)
-            useless = future and future.done() and (future.exception() or not future.result().alive)
+            useless = future and future.done() and (future.exception() or not future.result().is_alive)
             if mine := future is None or bool(useless):
                 future = self._gateways[hops] = Future()
         assert future is not None
         if mine:
             try:
                 future.set_result(self._connect_once(parse_hop(hops[-1]), hops[:-1], trail))
-            except HostFailure as failure:
-                future.set_exception(HostFailure(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
+            except SshError as failure:
+                future.set_exception(SshError(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
             except BaseException as error:
                 future.set_exception(error)
                 raise
@@ -249,7 +249,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             TransportError: no connection can be made now.
         """
         with self._reconnecting[host]:
-            if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW:
+            if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW_SECONDS:
                 return
             old = self._connections.pop(host, None)
             if old is not None:
@@ -266,7 +266,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
 
     # ------------------------------------------------------------------ connected
 
-    def connection(self, host: str) -> Connection:
+    def connection(self, host: str) -> SshConnection:
         """The connection to a host.
 
         Raises:
@@ -275,17 +275,17 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         connection = self._connections.get(host)
         if connection is None:
             raise ConnectionLostError(f"{host}: there is no connection to it")
-        if not connection.alive:
+        if not connection.is_alive:
             raise ConnectionLostError(connection.why_broken())
         return connection
 
     def is_alive(self, host: str) -> bool:
         """Whether the connection to a host exists, as far as this machine knows."""
         connection = self._connections.get(host)
-        return connection is not None and connection.alive
+        return connection is not None and connection.is_alive
 
     def run(self, host: str, entry: str, arguments: object) -> SshProgram:
-        """See `launcher.backends.connections.Commands.run`."""
+        """See `launcher.backends.connections.ProgramRunner.run`."""
         from launcher.backends.ssh.program import SshProgram
 
         connection, python = self.connection(host), self.python(host)
@@ -297,8 +297,8 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         It is the host's ``python`` if that is a name, an absolute path or a path below ``~/``; else it is
         ``python3``, as a path relative to the working folder of the tasks may not exist yet.
         """
-        python = self._hosts[host].python or _PYTHON
-        return _PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
+        python = self._hosts[host].python or _DEFAULT_PYTHON
+        return _DEFAULT_PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
 
     def relay(self, path: str) -> dict[str, int]:
         """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""

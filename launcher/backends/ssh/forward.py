@@ -15,16 +15,16 @@ from contextlib import suppress
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.agent.ports import first_free
-from launcher.backends.ssh.connection import PROHIBITED, Connection
+from launcher.backends.ssh.connection import PROHIBITED, SshConnection
 from launcher.backends.ssh.options import reason_of
 from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
 from launcher.common.errors import ConnectionLostError, TransportError
 
 #: Largest number of connections at a time; further ones are closed at once.
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 #: Seconds for the host to open a connection; before the next one is accepted after a failure.
-_OPEN_LIMIT = 10.0
-_RETRY = 0.25
+_OPEN_TIMEOUT_SECONDS = 10.0
+_RETRY_PAUSE_SECONDS = 0.25
 _LOOPBACK = "127.0.0.1"
 
 
@@ -45,7 +45,7 @@ class Forward:
 
     def __init__(
         self,
-        connection: Callable[[str], Connection],
+        connection: Callable[[str], SshConnection],
         target: tuple[str, int],
         preferred: Sequence[int],
         notify: Callable[[str], None],
@@ -82,10 +82,10 @@ class Forward:
             try:
                 sock, _ = self._listener.accept()
             except OSError:  # `close` was called, or no descriptor is left
-                self._closing.wait(_RETRY)
+                self._closing.wait(_RETRY_PAUSE_SECONDS)
                 continue
             with self._lock:
-                accepted = len(self._open) < MOST_CONNECTIONS and not self._closing.is_set()
+                accepted = len(self._open) < MAX_CONNECTIONS and not self._closing.is_set()
                 if accepted:
                     self._open.add(sock)
             try:
@@ -133,7 +133,9 @@ class Forward:
         target = (_LOOPBACK, port)
         try:
             transport = self._connection(host).transport
-            return transport.open_channel("direct-tcpip", target, (_LOOPBACK, self.port), timeout=_OPEN_LIMIT)
+            return transport.open_channel(
+                "direct-tcpip", target, (_LOOPBACK, self.port), timeout=_OPEN_TIMEOUT_SECONDS
+            )
         except ChannelException as error:  # nothing listens there yet, or the server forbids it
             if error.code == PROHIBITED:
                 why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"

@@ -28,16 +28,16 @@ from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
 from launcher.backends.connections import with_tilde
-from launcher.backends.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of
+from launcher.backends.ssh.options import SSH_PORT, HostOptions, SshError, reason_of
 from launcher.common.record import Record
 from launcher.common.trusted_io import connect_unix, read_most, read_regular
 
 #: The signature algorithms of a key type that has several.
-_SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+_SIGNATURE_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 #: Largest size of a file of known hosts, in bytes: those of a site have many.
-_KNOWN_HOSTS = 1 << 26
+_MAX_KNOWN_HOSTS_BYTES = 1 << 26
 #: Permission bits that a private key file must not have.
-_OTHERS = 0o077
+_OTHER_USERS_BITS = 0o077
 
 
 class Entry(Record):
@@ -64,14 +64,16 @@ class KnownHosts:
     def algorithms(self, options: HostOptions, supported: tuple[str, ...]) -> tuple[str, ...]:
         """The supported host key algorithms in order of preference: first those of the host's known keys."""
         kinds = [entry.kind for entry in self._about(options) if not entry.revoked]
-        known = [name for kind in kinds for name in _SIGNATURES.get(kind, (kind,)) if name in supported]
+        known = [
+            name for kind in kinds for name in _SIGNATURE_ALGORITHMS.get(kind, (kind,)) if name in supported
+        ]
         return tuple(dict.fromkeys([*known, *supported]))
 
     def check(self, options: HostOptions, key: PKey, accept_new: bool) -> None:
         """Check the key of a host; with ``accept_new`` add the key of an unknown host.
 
         Raises:
-            HostFailure: the key is revoked or unknown, or the host has another key.
+            SshError: the key is revoked or unknown, or the host has another key.
         """
         if _is_known(self._about(options), key, options):
             return
@@ -80,7 +82,7 @@ class KnownHosts:
             return
         port = ["-p", str(options.port)] if options.port != SSH_PORT else []
         command = ["ssh", "-o", "StrictHostKeyChecking=accept-new", *port, options.name, "true"]
-        raise HostFailure(
+        raise SshError(
             f"the host key of {options.place} is not known ({_shown(key)}); if that is its key, accept it "
             f"with: launch --accept-new-host-keys ..., or: {shlex.join(command)}"
         )
@@ -93,7 +95,7 @@ class KnownHosts:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with self._lock, open(fd, "rb+", 0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                text = read_most(file, _KNOWN_HOSTS)
+                text = read_most(file, _MAX_KNOWN_HOSTS_BYTES)
                 if _is_known([entry for entry in _parse(path, text) if _matches(entry, name)], key, options):
                     return
                 written = HostKeys.hash_host(name) if options.hash_known_hosts else name
@@ -102,7 +104,7 @@ class KnownHosts:
                 self._files.pop(path, None)
                 self.added.append(f"{name}: added its host key {_shown(key)} to {with_tilde(path)}")
         except OSError as error:
-            raise HostFailure(
+            raise SshError(
                 f"its host key can't be added to {with_tilde(path)}: {reason_of(error)}"
             ) from error
 
@@ -114,7 +116,7 @@ class KnownHosts:
                 if path not in self._files:
                     self._files[path] = []
                     with suppress(OSError):  # else it has no known hosts
-                        self._files[path] = list(_parse(path, read_regular(path, _KNOWN_HOSTS)))
+                        self._files[path] = list(_parse(path, read_regular(path, _MAX_KNOWN_HOSTS_BYTES)))
                 entries += self._files[path]
         return [entry for entry in entries if _matches(entry, name)]
 
@@ -123,13 +125,13 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
     """Whether a key is among the entries of a host; ``False``: there are no entries.
 
     Raises:
-        HostFailure: the key is revoked, or the host has another key.
+        SshError: the key is revoked, or the host has another key.
     """
     blob = key.asbytes()
     for entry in entries:
         if entry.revoked and entry.key == blob:
             where = f"{with_tilde(entry.file)}:{entry.line}"
-            raise HostFailure(
+            raise SshError(
                 f"the host key of {options.place} is revoked by {where} ({_shown(key)}): do not trust it"
             )
     valid = [entry for entry in entries if not entry.revoked]
@@ -137,7 +139,7 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
         return bool(valid)
     entry = next((entry for entry in valid if entry.kind == key.get_name()), valid[0])
     remove = shlex.join(["ssh-keygen", "-f", entry.file, "-R", _known_name(options)])
-    raise HostFailure(
+    raise SshError(
         f"the host key of {options.place} has changed: it shows {_shown(key)}, "
         f"{with_tilde(entry.file)}:{entry.line} has another {entry.kind} key. "
         "Another machine may answer in its place; if you know that the host was reinstalled, "
@@ -201,7 +203,7 @@ def load_key(path: str) -> KeyFile | None:
     try:
         status = os.stat(path)
         mode = stat.S_IMODE(status.st_mode)
-        if status.st_uid == os.getuid() and mode & _OTHERS:
+        if status.st_uid == os.getuid() and mode & _OTHER_USERS_BITS:
             problem = f"is ignored, as ssh does: its permissions {mode:04o} are too open"
             return KeyFile(path, None, problem, f"make it private with: chmod 600 {with_tilde(path)}")
         return KeyFile(path, PKey.from_path(path))
@@ -266,7 +268,7 @@ def log_in(
         seconds: the time limit for each answer.
 
     Raises:
-        HostFailure: every key was refused, or there was no answer.
+        SshError: every key was refused, or there was no answer.
     """
     files = [file for path in options.identity_files if (file := load(path))]
     tried: list[str] = []
@@ -274,7 +276,7 @@ def log_in(
     try:
         for label, key in _candidates(agent.get_keys() if agent else (), files, options.identities_only):
             tried.append(label)
-            if _accepted(transport, options, key, tried, seconds):
+            if _is_accepted(transport, options, key, tried, seconds):
                 return
     finally:
         if agent is not None:
@@ -284,7 +286,7 @@ def log_in(
     keys += "".join(f"; {with_tilde(file.path)} {file.problem}" for file in unusable)
     advice = [file.advice for file in unusable if file.advice]
     advice.append("is that the right user, and is the key in its ~/.ssh/authorized_keys there?")
-    raise HostFailure(f"{options.place} refused the login as {options.user} ({keys}); {advice[0]}")
+    raise SshError(f"{options.place} refused the login as {options.user} ({keys}); {advice[0]}")
 
 
 def _candidates(
@@ -310,7 +312,7 @@ def _public_part(path: str) -> bytes:
         return b""
 
 
-def _accepted(
+def _is_accepted(
     transport: Transport, options: HostOptions, key: PKey, tried: list[str], seconds: float
 ) -> bool:
     """Whether the host accepts a login with this key, the last one in ``tried``."""
@@ -325,9 +327,9 @@ def _accepted(
         text = f"accepts no keys for {login}, only {' or '.join(error.allowed_types)}"
     except (SSHException, EOFError, OSError) as error:
         if time.monotonic() - began >= seconds:
-            raise HostFailure(f"{options.place} gave no answer to {login} for {seconds:g}s", True) from error
+            raise SshError(f"{options.place} gave no answer to {login} for {seconds:g}s", True) from error
         if not transport.is_active():
-            raise HostFailure(
+            raise SshError(
                 f"{options.place} closed the connection during {login}, after {len(tried)} keys "
                 f"({', '.join(tried)}); if that is too many, name the right one with IdentityFile and "
                 "IdentitiesOnly in ~/.ssh/config"
@@ -335,4 +337,4 @@ def _accepted(
         if not isinstance(error, AuthenticationException):  # the ssh-agent does not sign
             tried[-1] += f" ({error})"
         return False
-    raise HostFailure(f"{options.place} {text}, which launch does not support")
+    raise SshError(f"{options.place} {text}, which launch does not support")

@@ -17,7 +17,7 @@ import threading
 import urllib.parse
 from collections.abc import Iterable, Mapping
 
-from launcher.backends.ssh_query import STDIN, USER_FILE, ask_ssh, is_home_elsewhere
+from launcher.backends.ssh_query import STDIN_PATH, USER_FILE, ask_ssh, is_home_elsewhere
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import NO_THREAD_REASON, sanitize_host_text, why_not_started
@@ -30,23 +30,23 @@ _KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 #: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
-_QUERY_LIMIT = 30.0
+_QUERY_TIMEOUT_SECONDS = 30.0
 #: Lines of ``ssh -v``: about a file that it reads; those that are no error begin with one of these.
-_READS = "debug1: Reading configuration data "
-_NO_ERROR = ("debug", "OpenSSH_", "Pseudo-terminal")
+_READS_FILE_PREFIX = "debug1: Reading configuration data "
+_NO_ERROR_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")
 #: Values of an option that is off.
-_OFF = ("no", "false")
+_OFF_VALUES = ("no", "false")
 #: Values of StrictHostKeyChecking that accept a new key. A changed key is always refused.
-_LENIENT = ("accept-new", "no", "off", "false")
+_LENIENT_VALUES = ("accept-new", "no", "off", "false")
 #: Characters of a name that a shell takes literally; others are refused in a ProxyCommand, as by OpenSSH.
-_PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
+_PLAIN_NAME = re.compile(r"[\w.:%@+,\[\]-]*")
 
 
 #: The options of a host, each with its values in order.
 Values = dict[str, list[str]]
 
 
-class HostFailure(TransportError):
+class SshError(TransportError):
     """One host can't be connected to.
 
     Args:
@@ -59,7 +59,7 @@ class HostFailure(TransportError):
         self.may_pass = may_pass
 
 
-class Place(Record):
+class SshAddress(Record):
     """Address and port of an SSH server."""
 
     address: str
@@ -97,9 +97,9 @@ class HostOptions(Record):
     hash_known_hosts: bool = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SshAddress:
         """Address and port of its server."""
-        return Place(self.address, self.port)
+        return SshAddress(self.address, self.port)
 
 
 class Account(Record):
@@ -113,14 +113,14 @@ def account() -> Account:
     """Return the account of this process.
 
     Raises:
-        HostFailure: Its user id has no name, as in a container that is started with any user id.
+        SshError: Its user id has no name, as in a container that is started with any user id.
     """
     number = os.getuid()
     try:
         entry = pwd.getpwuid(number)
     except KeyError as error:
         line = f"me:x:{number}:{os.getgid()}::{os.path.expanduser('~')}:/bin/sh"
-        raise HostFailure(
+        raise SshError(
             f"the user id {number} of launch has no name on this machine, and ssh connects for named users "
             f"only (ssh: No user exists for uid {number}); add it to the users, as the image or the "
             f"entrypoint of a container can do, with: echo {line} >>/etc/passwd"
@@ -144,12 +144,12 @@ def host_options(hop: Hop, queries: Queries | None = None) -> HostOptions:
         queries: of this launch; ``None``: ``ssh`` is asked about this host.
 
     Raises:
-        HostFailure: ssh_config can't be read, or has a wrong value.
+        SshError: ssh_config can't be read, or has a wrong value.
     """
     try:
         return _options(hop, (queries or Queries()).ask(hop))
     except ValueError as error:
-        raise HostFailure(f"{USER_FILE} has a wrong value: {error}") from error
+        raise SshError(f"{USER_FILE} has a wrong value: {error}") from error
 
 
 def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
@@ -167,10 +167,8 @@ def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
         return os.path.expanduser(_expanded(text, tokens))
 
     command = value("proxycommand")
-    if command and not all(_PLAIN.fullmatch(text) for text in (address, hop.name, user)):
-        raise HostFailure(
-            f"the shell of its ProxyCommand would interpret characters in its name or user: {hop}"
-        )
+    if command and not all(_PLAIN_NAME.fullmatch(text) for text in (address, hop.name, user)):
+        raise SshError(f"the shell of its ProxyCommand would interpret characters in its name or user: {hop}")
     identities = [file for file in values.get("identityfile", _IDENTITIES) if file.lower() != "none"]
     agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     timeout = value("connecttimeout")
@@ -189,7 +187,7 @@ def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
         known_hosts=_files(values, "userknownhostsfile", _KNOWN_HOSTS),
         system_known_hosts=_files(values, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
         host_key_alias=value("hostkeyalias"),
-        accept_new=value("stricthostkeychecking").lower() in _LENIENT,
+        accept_new=value("stricthostkeychecking").lower() in _LENIENT_VALUES,
         hash_known_hosts=value("hashknownhosts").lower() == "yes",
     )
 
@@ -214,15 +212,15 @@ def parse_hop(text: str) -> Hop:
     """A gateway in the form of ``ProxyJump``: ``[user@]host[:port]``, or ``ssh://...``.
 
     Raises:
-        HostFailure: it has another form.
+        SshError: it has another form.
     """
     try:
         parts = urllib.parse.urlsplit(text if "://" in text else f"ssh://{text}")
         name, port = parts.hostname, parts.port
     except ValueError as error:
-        raise HostFailure(f"{text!r} is not a gateway: {error}; expected [user@]host[:port]") from error
+        raise SshError(f"{text!r} is not a gateway: {error}; expected [user@]host[:port]") from error
     if not name:
-        raise HostFailure(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
+        raise SshError(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
     at = text.lower().rfind(name)
     return Hop(text[at : at + len(name)], parts.username, port)
 
@@ -242,7 +240,7 @@ class Queries:
         """The options of a host, each with its values in order.
 
         Raises:
-            HostFailure: ``ssh`` fails.
+            SshError: ``ssh`` fails.
         """
         with self._first:
             if not self._patterns:
@@ -284,7 +282,9 @@ def _patterns(files: Iterable[str]) -> list[str] | None:
 def _is_shared(name: str, values: Values) -> bool:
     """Whether other hosts that match the same lines have these options, but for the name."""
     others = (text for key, texts in values.items() if key not in ("host", "hostname") for text in texts)
-    unchanged = values.get("hostname") == [name] and values.get("canonicalizehostname", ["no"])[0] in _OFF
+    unchanged = (
+        values.get("hostname") == [name] and values.get("canonicalizehostname", ["no"])[0] in _OFF_VALUES
+    )
     return unchanged and not any(name in text for text in others)
 
 
@@ -295,27 +295,31 @@ def _from_ssh(hop: Hop) -> tuple[Values, list[str]]:
     arguments += ["-l", hop.user] if hop.user else []
     arguments += ["-p", str(hop.port)] if hop.port else []
     try:
-        done = ask_ssh([*arguments, "--", hop.name], home, _QUERY_LIMIT)
+        done = ask_ssh([*arguments, "--", hop.name], home, _QUERY_TIMEOUT_SECONDS)
     except FileNotFoundError as error:
         if os.path.exists(file):
-            raise HostFailure(f"the `ssh` command, which reads {USER_FILE}, is missing here") from error
+            raise SshError(f"the `ssh` command, which reads {USER_FILE}, is missing here") from error
         return {}, []
     except OSError as error:
-        raise HostFailure(f"ssh -G {hop.name} can't be started: {why_not_started(error)}") from error
+        raise SshError(f"ssh -G {hop.name} can't be started: {why_not_started(error)}") from error
     except subprocess.TimeoutExpired as error:
-        raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
+        raise SshError(f"ssh -G {hop.name} failed: {error}") from error
     lines = done.stderr.decode("utf-8", "surrogateescape").splitlines()
     if done.returncode:
-        lines = [line for line in lines if not line.startswith(_NO_ERROR)] or ["it failed without a message"]
-        raise HostFailure(f"{USER_FILE} can't be understood: {lines[0]}")
+        lines = [line for line in lines if not line.startswith(_NO_ERROR_PREFIXES)] or [
+            "it failed without a message"
+        ]
+        raise SshError(f"{USER_FILE} can't be understood: {lines[0]}")
     values: Values = {}
     for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
         key, _, text = line.partition(" ")
         if is_home_elsewhere(home) and key == "userknownhostsfile":  # the only paths that ssh has expanded
             text = text.replace(f"{home}/", "~/")
         values.setdefault(key, []).append(text)
-    files = [line[len(_READS) :].rstrip() for line in lines if line.startswith(_READS)]
-    return values, [path for path in files if path != STDIN]
+    files = [
+        line[len(_READS_FILE_PREFIX) :].rstrip() for line in lines if line.startswith(_READS_FILE_PREFIX)
+    ]
+    return values, [path for path in files if path != STDIN_PATH]
 
 
 def unexpected(error: Exception) -> str:

@@ -12,21 +12,21 @@ from typing import cast
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.backends import bootstrap
-from launcher.backends.programs import STDERR_LIMIT, PipedProgram
-from launcher.backends.ssh.connection import ClosingSocket, Connection
+from launcher.backends.programs import STDERR_LIMIT_BYTES, PipedProgram
+from launcher.backends.ssh.connection import ClosingSocket, SshConnection
 from launcher.backends.ssh.options import unexpected
 from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.threads import start
 
 #: Bytes of a read, of a packet, and of paramiko's window.
-_PIECE = 128 * 1024
-_PACKET = 32 * 1024 - 64
-_WINDOW = 2 * 1024 * 1024
+_READ_BYTES = 128 * 1024
+_PACKET_BYTES = 32 * 1024 - 64
+_WINDOW_BYTES = 2 * 1024 * 1024
 #: Seconds for the host to take our program; to take the last bytes after the caller has closed its end.
-_ARRIVAL = 60.0
-_LAST_BYTES = 5.0
+_ARRIVAL_SECONDS = 60.0
+_LAST_BYTES_SECONDS = 5.0
 #: Seconds for a login shell to start our program. A link looks earlier, and tries again.
-_START = 30.0
+_START_TIMEOUT_SECONDS = 30.0
 
 
 class SshProgram(PipedProgram):
@@ -41,8 +41,8 @@ class SshProgram(PipedProgram):
         TransportError: it can't be started; this machine has no descriptor left.
     """
 
-    def __init__(self, connection: Connection, python: str, startup: bytes) -> None:
-        super().__init__(connection.host, python, "its login shell", _START)
+    def __init__(self, connection: SshConnection, python: str, startup: bytes) -> None:
+        super().__init__(connection.host, python, "its login shell", _START_TIMEOUT_SECONDS)
         self._connection = connection
         self._stderr = b""
         try:
@@ -56,7 +56,7 @@ class SshProgram(PipedProgram):
             raise ConnectionLostError(connection.why_broken()) from error
         try:
             self._fd = self._channel.fileno()
-            self._channel.settimeout(_ARRIVAL)
+            self._channel.settimeout(_ARRIVAL_SECONDS)
             self._channel.exec_command(bootstrap.COMMAND)
             with suppress(OSError):  # it has ended: `recv` reports why
                 self._channel.sendall(startup)
@@ -70,14 +70,14 @@ class SshProgram(PipedProgram):
             raise
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`; it never becomes writable."""
+        """See `RemoteProgram.fileno`; it never becomes writable."""
         return self._fd
 
     def _receive(self, size: int) -> bytes | None:
         channel = self._channel
         ended = channel.eof_received or channel.closed  # read before the last bytes are
         if channel.recv_stderr_ready():
-            self._stderr = (self._stderr + channel.recv_stderr(_WINDOW))[-STDERR_LIMIT:]
+            self._stderr = (self._stderr + channel.recv_stderr(_WINDOW_BYTES))[-STDERR_LIMIT_BYTES:]
         if channel.recv_ready():
             if not self._connection.transport.clear_to_send.is_set():
                 return None  # keys are renewed: `recv` would wait to send that it took something
@@ -93,18 +93,18 @@ class SshProgram(PipedProgram):
         return send_now(self._channel, data)
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`. A program that was killed has no exit status."""
+        """See `RemoteProgram.wait`. A program that was killed has no exit status."""
         if not self._channel.status_event.wait(seconds):
             return None
         status = self._channel.recv_exit_status()
         return status if status >= 0 else None
 
     def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
+        """See `RemoteProgram.stderr`."""
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See `RemoteCommand.close`."""
+        """See `RemoteProgram.close`."""
         close_channel(self._channel)
 
 
@@ -120,7 +120,7 @@ def send_now(channel: Channel, data: bytes | memoryview) -> int:
     with suppress(SSHException, EOFError, OSError):  # it takes nothing now, or has ended: reading shows which
         # While keys are renewed, paramiko waits in `send`.
         while sent < len(view) and transport.clear_to_send.is_set():
-            count = channel.send(bytes(view[sent : sent + _PACKET]))
+            count = channel.send(bytes(view[sent : sent + _PACKET_BYTES]))
             if not count:
                 break
             sent += count
@@ -136,7 +136,7 @@ def send_from(sock: socket.socket, channel: Channel) -> None:
     """
     with suppress(SSHException, EOFError, OSError):  # the channel or the socket has ended
         try:
-            while data := sock.recv(_PACKET):
+            while data := sock.recv(_PACKET_BYTES):
                 cast("ClosingSocket", channel.get_transport().sock).wait_for_room()
                 channel.sendall(data)
         finally:
@@ -151,7 +151,7 @@ def receive_into(channel: Channel, sock: socket.socket, sender: threading.Thread
     Args:
         channel: open.
         sock: blocking.
-        sender: the thread of `send_from`; it has `_LAST_BYTES` to end when the socket is closed.
+        sender: the thread of `send_from`; it has `_LAST_BYTES_SECONDS` to end when the socket is closed.
 
     Returns:
         Whether the end-of-file was reached; ``False``: the connection broke, or the socket was closed.
@@ -163,13 +163,13 @@ def receive_into(channel: Channel, sock: socket.socket, sender: threading.Thread
         while True:
             ended = channel.eof_received or channel.closed  # read before the last bytes are
             if channel.recv_ready():
-                sock.sendall(channel.recv(_PIECE))
+                sock.sendall(channel.recv(_READ_BYTES))
             elif ended:
                 return bool(channel.eof_received)
             elif any(fd == sock.fileno() for fd, _ in poll.poll()):  # it was closed
                 break
     if not channel.closed:
-        sender.join(_LAST_BYTES)
+        sender.join(_LAST_BYTES_SECONDS)
     return False
 
 

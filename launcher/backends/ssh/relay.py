@@ -16,20 +16,20 @@ from contextlib import suppress
 from paramiko import Channel, SSHException
 
 from launcher.backends.connections import for_each
-from launcher.backends.ssh.connection import Connection
+from launcher.backends.ssh.connection import SshConnection
 from launcher.backends.ssh.options import reason_of
 from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
 from launcher.common.errors import TransportError
 from launcher.common.trusted_io import connect_unix
 
 #: Largest number of connections through one host; further ones are closed at once.
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 #: Seconds for which the port of a lost connection is requested again, and between two requests: the old
 #: server process may still hold the port.
-_RENEW_LIMIT = 60.0
-_RETRY = 0.25
+_RENEW_TIMEOUT_SECONDS = 60.0
+_RETRY_PAUSE_SECONDS = 0.25
 #: Seconds for the program here to accept a connection.
-_CONNECT_LIMIT = 10.0
+_CONNECT_TIMEOUT_SECONDS = 10.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -50,7 +50,7 @@ class Relay:
         self._notified: set[str] = set()
         self._closing = threading.Event()
 
-    def open(self, connections: Mapping[str, Connection], notice: Callable[[str], None]) -> dict[str, int]:
+    def open(self, connections: Mapping[str, SshConnection], notice: Callable[[str], None]) -> dict[str, int]:
         """Request a port of every host, in parallel; a message names hosts without one.
 
         Args:
@@ -63,7 +63,7 @@ class Relay:
         for_each(connections, lambda host: self._request(connections[host]), notice, "opening a port")
         return dict(self._ports)
 
-    def renew(self, connection: Connection) -> None:
+    def renew(self, connection: SshConnection) -> None:
         """Request the same port again, on a new connection to its host, without waiting.
 
         Raises:
@@ -72,7 +72,7 @@ class Relay:
         if connection.host in self._ports:
             start_thread("ssh relay", self._request, connection)
 
-    def _request(self, connection: Connection) -> None:
+    def _request(self, connection: SshConnection) -> None:
         """Request a port; if it was open before, try again until the limit."""
 
         def arrived(channel: Channel, *_: object) -> None:
@@ -82,9 +82,9 @@ class Relay:
                 self._refused(host, error)
                 close_channel(channel)
 
-        host, deadline = connection.host, time.monotonic() + _RENEW_LIMIT
+        host, deadline = connection.host, time.monotonic() + _RENEW_TIMEOUT_SECONDS
         port = self._ports.get(host, 0)
-        while connection.alive and not self._closing.is_set():
+        while connection.is_alive and not self._closing.is_set():
             try:
                 self._ports[host] = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
                 return
@@ -98,19 +98,19 @@ class Relay:
                 text = f"port {port} there, forwarded to this machine for its tasks, can't be opened again"
                 self._notify_once(f"{host}: {text}")
                 return
-            self._closing.wait(_RETRY)
+            self._closing.wait(_RETRY_PAUSE_SECONDS)
 
     def _forward(self, host: str, channel: Channel) -> None:
         """Serve one connection to the port."""
         here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with self._lock:
             open_here = self._open.setdefault(host, set())
-            full = len(open_here) >= MOST_CONNECTIONS
+            full = len(open_here) >= MAX_CONNECTIONS
             if not full:
                 open_here.add(here)
         try:
             if full:
-                text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
+                text = f"more than {MAX_CONNECTIONS} connections at a time to this machine: refused"
                 self._notify_once(f"{host}: {text}")
             elif self._is_connected(here, host):
                 join_both("ssh relay", here, channel)
@@ -126,7 +126,7 @@ class Relay:
 
     def _is_connected(self, here: socket.socket, host: str) -> bool:
         try:
-            connect_unix(here, self._path, _CONNECT_LIMIT)
+            connect_unix(here, self._path, _CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
             self._notify_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
             return False

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import IO
 
-from launcher.backends.ssh.options import HostFailure, Place, reason_of
+from launcher.backends.ssh.options import SshAddress, SshError, reason_of
 from launcher.common.text import last_line, why_not_started
 
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -29,15 +29,15 @@ _KEEPALIVE = {
     socket.TCP_USER_TIMEOUT: 30_000,
 }
 #: Seconds for a ProxyCommand to end after a signal; bytes of its stderr that are read.
-_PROXY_END = 1.0
-_PROXY_STDERR = 4096
+_PROXY_END_SECONDS = 1.0
+_PROXY_STDERR_BYTES = 4096
 
 
-def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
+def tcp_socket(place: SshAddress, family: str, seconds: float) -> socket.socket:
     """A connection to the first address of a host that accepts one.
 
     Raises:
-        HostFailure: none does.
+        SshError: none does.
     """
     deadline = time.monotonic() + seconds
     kind = _FAMILIES.get(family, socket.AF_UNSPEC)
@@ -49,7 +49,7 @@ def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
         passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
         reason = "no name server answers" if passing else "no such name"
         advice = "check the spelling, or give HostName in ~/.ssh/config"
-        raise HostFailure(f"{place.address!r} was not found ({reason}); {advice}", passing) from error
+        raise SshError(f"{place.address!r} was not found ({reason}); {advice}", passing) from error
     failure: OSError = TimeoutError()
     for number, (kind, _, _, _, address) in enumerate(found):
         sock = socket.socket(kind, socket.SOCK_STREAM)
@@ -72,14 +72,14 @@ def tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
         text = f"no route to {place}; is it up and on a network that this machine reaches?"
     else:
         text = f"{place} can't be connected to: {reason_of(failure)}"
-    raise HostFailure(text, may_pass=True) from failure
+    raise SshError(text, may_pass=True) from failure
 
 
 class ProxyCommand:
     """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
 
     Raises:
-        HostFailure: it can't be started.
+        SshError: it can't be started.
     """
 
     def __init__(self, command: str) -> None:
@@ -99,7 +99,7 @@ class ProxyCommand:
                 )
             except OSError as error:
                 self.socket.close()
-                raise HostFailure(
+                raise SshError(
                     f"its ProxyCommand {command!r} can't be started: {why_not_started(error)}"
                 ) from error
 
@@ -112,7 +112,7 @@ class ProxyCommand:
                 if self._process.poll() is None:
                     with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                         os.killpg(self._process.pid, number)
-                        self._process.wait(_PROXY_END)
+                        self._process.wait(_PROXY_END_SECONDS)
             self._stderr.seek(0)
-            self.last_line = last_line(self._stderr.read(_PROXY_STDERR).decode("utf-8", "replace"))
+            self.last_line = last_line(self._stderr.read(_PROXY_STDERR_BYTES).decode("utf-8", "replace"))
             self._stderr.close()

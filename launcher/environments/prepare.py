@@ -20,13 +20,13 @@ from launcher.environments.resolving import Resolver
 from launcher.job import Host
 
 #: Seconds that a host may say nothing, and may need to take a piece of a file.
-_DEAD = 300.0
-_PIECE = 120.0
+_SILENCE_SECONDS = 300.0
+_SEND_TIMEOUT_SECONDS = 120.0
 #: Lines that a host may send: about one comes each second.
-_MOST_LINES = 20_000
+_MAX_LINES = 20_000
 
 
-class Look(Record):
+class EnvironmentStatus(Record):
     """What a host says at the end about itself and an environment; before that, what it does or needs."""
 
     #: Of Python, TensorFlow and the GPU driver: the version; empty: there is none.
@@ -58,11 +58,14 @@ class Preparer:
     def __init__(self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver) -> None:
         self._asked, self._resolver = asked, resolver
         self._hosts = {host.name: host for host in hosts}
-        self._stages, self._looks = dict.fromkeys(self._hosts, "asking what it has"), dict[str, Look]()
+        self._stages, self._looks = (
+            dict.fromkeys(self._hosts, "asking what it has"),
+            dict[str, EnvironmentStatus](),
+        )
 
     def prepare(
         self, programs: Programs, unreached: Mapping[str, str], fanout: int, notice: Callable[[str], None]
-    ) -> dict[str, Look]:
+    ) -> dict[str, EnvironmentStatus]:
         """Prepare, compare or clean all hosts.
 
         Args:
@@ -95,7 +98,7 @@ class Preparer:
             self._stages[name] = stage
             self._notice(f"[{len(self._looks)}/{len(self._hosts)}] {name}: {stage}")
 
-    def _run(self, name: str) -> Look:
+    def _run(self, name: str) -> EnvironmentStatus:
         """Prepare, compare or clean one host.
 
         Returns:
@@ -109,27 +112,27 @@ class Preparer:
                 look = self._converse(name, JsonClient(program))
         except (LaunchError, OSError) as error:
             text = str(error).removeprefix(f"{name}: ").removeprefix("the program there failed: ")
-            look = Look(state=f"failed: {text}")
+            look = EnvironmentStatus(state=f"failed: {text}")
         self._looks[name] = look
         self._begin(name, look.state)
         return look
 
-    def _converse(self, name: str, client: JsonClient) -> Look:
+    def _converse(self, name: str, client: JsonClient) -> EnvironmentStatus:
         """Give a host what it asks for, until it says what it has.
 
         Raises:
             LaunchError: it can't do its work, or the connection broke.
         """
-        for _ in range(_MOST_LINES):
-            look = read(Look, client.receive(_DEAD))
+        for _ in range(_MAX_LINES):
+            look = read(EnvironmentStatus, client.receive(_SILENCE_SECONDS))
             if look.state:
                 return look
             self._begin(name, look.stage)
             if look.platform:
-                client.send(self._answer(name, look), _DEAD)
-        raise TransportError(f"the program there sent {_MOST_LINES} lines")
+                client.send(self._answer(name, look), _SILENCE_SECONDS)
+        raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
-    def _answer(self, name: str, look: Look) -> object:
+    def _answer(self, name: str, look: EnvironmentStatus) -> object:
         """What a host asks for: where wheels are, or versions, see `launcher.environments.remote.choose`.
 
         Raises:
@@ -160,7 +163,7 @@ class Preparer:
         sender.transport = transport
         sender.client = SimpleNamespace(open_sftp=transport.open_sftp_client)
         try:
-            sender.sftp().get_channel().settimeout(_PIECE)
+            sender.sftp().get_channel().settimeout(_SEND_TIMEOUT_SECONDS)
             for wheel in names:
                 sender.put(f"{folder}/{wheel}", f"{there}/{wheel}")
         except (SSHException, EOFError, OSError) as error:

@@ -33,18 +33,18 @@ from launcher.agent.environments import prepared
 from launcher.common.text import byte_size, plural
 
 MANIFEST = "environment.json"
-TOP = prepared()
+ENVIRONMENTS_FOLDER = prepared()
 #: Seconds for a program.
-LIMIT = 3600.0
+PROGRAM_TIMEOUT_SECONDS = 3600.0
 #: What the launcher has sent: JSON, a line each.
 ANSWERS: "SimpleQueue[Any]" = SimpleQueue()
 #: Pythons for an environment, the newest first.
 CANDIDATES = [*map("python3.{}".format, range(99, 7, -1)), "python3"]
 #: What a candidate prints; what it needs without uv, and lacks without python3-venv.
-VERSION = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-ENSUREPIP = "import ensurepip; "
+VERSION_CODE = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+ENSUREPIP_CODE = "import ensurepip; "
 #: pip and uv try an index that does not answer twice, 15 s each, unless the user has set other numbers.
-PATIENCE = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
+PATIENCE_VARIABLES = {"PIP_RETRIES": "1", "UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "15"}
 #: Settings of pip, and the variables of uv that mean the same. uv itself does not read those of pip.
 INDEX_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -55,7 +55,7 @@ ACCESS_VARIABLES = {"trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE"}
 #: Other variables by which a user tells uv where packages are.
 OLD_INDEX_VARIABLES = ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
 #: TensorFlow among exact versions.
-TENSORFLOW = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
+TENSORFLOW_PATTERN = re.compile(r"(?m)^tensorflow(?:-cpu|-gpu)?(?:==| @ )(\S+)")
 
 
 def send(**fields: Any) -> None:
@@ -100,7 +100,8 @@ class IndexSettings:
         self._uv_has_own = uv_names_indexes(folder)
         printed = subprocess.run(
             [python, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=LIMIT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=PROGRAM_TIMEOUT_SECONDS,
             encoding="utf-8", errors="replace", cwd=folder,
         ).stdout  # fmt: skip
         # Lines such as global.cert='/etc/ca.crt'. Those of variables begin with :env:, and pip prefers them.
@@ -166,8 +167,9 @@ def run(
         Its exit code, and what it printed on one line: at most 400 characters.
     """
     done = subprocess.run(
-        argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, cwd=cwd,
-        env={**PATIENCE, **os.environ, **variables}, encoding="utf-8", errors="replace", close_fds=False,
+        argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PROGRAM_TIMEOUT_SECONDS,
+        cwd=cwd, env={**PATIENCE_VARIABLES, **os.environ, **variables}, encoding="utf-8", errors="replace",
+        close_fds=False,
     )  # fmt: skip
     # Addresses of indexes are shown as https://****@index/simple.
     printed = re.sub(r"(?<=://)\S+@", "****@", " ".join(done.stdout.split()))[:400]
@@ -197,16 +199,16 @@ def check(code: int, printed: str) -> None:
 def check_private() -> None:
     """Exit if other users can change environments: tasks would run their code."""
     with suppress(FileNotFoundError):
-        found = os.stat(TOP)
+        found = os.stat(ENVIRONMENTS_FOLDER)
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
-            sys.exit(f"other users can write to {TOP}: make it yours alone (chmod 700)")
+            sys.exit(f"other users can write to {ENVIRONMENTS_FOLDER}: make it yours alone (chmod 700)")
 
 
 @contextmanager
 def locked() -> Iterator[None]:
     """Hold the lock: one program makes or removes environments at a time. It leaves only whole ones."""
-    os.makedirs(TOP, 0o700, exist_ok=True)
-    with open(f"{TOP}/.lock", "a") as file:
+    os.makedirs(ENVIRONMENTS_FOLDER, 0o700, exist_ok=True)
+    with open(f"{ENVIRONMENTS_FOLDER}/.lock", "a") as file:
         os.set_inheritable(file.fileno(), True)
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
@@ -228,7 +230,7 @@ def content(path: str) -> str:
 
 def folders() -> List[str]:
     """The folders of environments, even of those that are not whole."""
-    return sorted(glob.glob(f"{glob.escape(TOP)}/{'[0-9a-f]' * 16}-py3.*"))
+    return sorted(glob.glob(f"{glob.escape(ENVIRONMENTS_FOLDER)}/{'[0-9a-f]' * 16}-py3.*"))
 
 
 def remove_incomplete() -> None:
@@ -266,7 +268,7 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
     Args:
         python: the only candidate; empty: all of PATH.
     """
-    code = VERSION if shutil.which("uv") else ENSUREPIP + VERSION
+    code = VERSION_CODE if shutil.which("uv") else ENSUREPIP_CODE + VERSION_CODE
     host = f"{os.uname().machine}-manylinux_{platform.libc_ver()[1].replace('.', '_')}"
     names = [os.path.expanduser(python)] if python else CANDIDATES
     faults: Dict[str, str] = {}
@@ -291,20 +293,23 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
     with locked():
         same = [folder for folder in folders() if manifest(folder).get("hash") == wanted["hash"]]
         folder = same[0] if same else fill(path, wanted)
-        link = f"{TOP}/.{time.time_ns()}"
+        link = f"{ENVIRONMENTS_FOLDER}/.{time.time_ns()}"
         os.symlink(os.path.basename(folder), link)
-        os.replace(link, f"{TOP}/{name}")
+        os.replace(link, f"{ENVIRONMENTS_FOLDER}/{name}")
 
 
 def fill(path: str, wanted: Dict[str, str]) -> str:
     """Make an environment, and return its folder."""
-    tensorflow, free = TENSORFLOW.search(wanted["packages"]), shutil.disk_usage(TOP).free
+    tensorflow, free = (
+        TENSORFLOW_PATTERN.search(wanted["packages"]),
+        shutil.disk_usage(ENVIRONMENTS_FOLDER).free,
+    )
     needed = 2_500_000_000 if tensorflow else 50_000_000
     if free < needed:
         sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
         sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
-    folder = f"{TOP}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
+    folder = f"{ENVIRONMENTS_FOLDER}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
     installing = f"installing {plural(len(wanted['packages'].splitlines()) - 2, 'package')}"
     send(stage=installing)
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"
@@ -362,7 +367,7 @@ def main(asked: Dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
     threading.Thread(target=read_answers, daemon=True).start()
     check_private()
-    folder, makes = f"{TOP}/{asked['name']}", asked["makes"]
+    folder, makes = f"{ENVIRONMENTS_FOLDER}/{asked['name']}", asked["makes"]
     made = manifest(folder)
     state = "ready" if made else "changed" if os.path.exists(folder) else "missing"
     if asked["days"]:

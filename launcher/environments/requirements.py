@@ -16,18 +16,20 @@ from launcher.common.record import Record
 from launcher.config.schema import read_text, shown_path
 
 #: Options about package indexes.
-_OPTION = r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
+_OPTION_PATTERN = (
+    r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
+)
 #: A package by its name, or with the address of its wheel; no path, option or password.
-_REQUIREMENT = r"(?!.*\s-)\w([^/\\\n]*(?<!\.whl)|[^/@\n]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
+_REQUIREMENT_PATTERN = r"(?!.*\s-)\w([^/\\\n]*(?<!\.whl)|[^/@\n]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
 #: A user and a password in a wrong line: also in an address without a scheme, or with spaces.
-_SECRET = r"(?<=://).+@|(?<![^\s=:])[^\s=:]+:(?!//).*@"
+_SECRET_PATTERN = r"(?<=://).+@|(?<![^\s=:])[^\s=:]+:(?!//).*@"
 _EXPECTED = (
     "expected NAME, NAME==VERSION or NAME @ https://...whl, as hosts have no files of this machine; "
     "-i, --extra-index-url or -f with http(s)://... and variables that are set; or --trusted-host HOST"
 )
 #: The file of a project, and the distributions of TensorFlow.
-_PROJECT = "pyproject.toml"
-_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
+_PROJECT_FILE = "pyproject.toml"
+_TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 
 
 class Requirements(Record):
@@ -56,15 +58,19 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         InputError: with all faults.
     """
     if not files and not packages:
-        project = read_text(_PROJECT, "project file", InputError) if os.path.isfile(_PROJECT) else ""
+        project = (
+            read_text(_PROJECT_FILE, "project file", InputError) if os.path.isfile(_PROJECT_FILE) else ""
+        )
         if os.path.isfile("requirements.txt"):
             files = ["requirements.txt"]
         elif re.search(r"(?m)^dependencies\s*=", project):
-            return Requirements(project, _PROJECT)
+            return Requirements(project, _PROJECT_FILE)
         else:
             from importlib import metadata  # 18 ms
 
-            here = [found for name in _TENSORFLOW for found in metadata.distributions(name=name)]
+            here = [
+                found for name in _TENSORFLOW_DISTRIBUTIONS for found in metadata.distributions(name=name)
+            ]
             packages = [f"{found.metadata['Name']}=={found.version}" for found in here[:1]]
         if not files and not packages:
             expected = "expected PACKAGE..., -r FILE, requirements.txt, or TensorFlow installed here"
@@ -77,10 +83,10 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     for place, line in written:
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         full = Template(text).safe_substitute(environ)
-        if full and not re.fullmatch(f"{_REQUIREMENT}|{_OPTION}", full):
-            faults.append(Fault(place, f'"{re.sub(_SECRET, "****@", text)}"', _EXPECTED))
+        if full and not re.fullmatch(f"{_REQUIREMENT_PATTERN}|{_OPTION_PATTERN}", full):
+            faults.append(Fault(place, f'"{re.sub(_SECRET_PATTERN, "****@", text)}"', _EXPECTED))
         found.append(full)
     if faults:
         raise InputError(faults)
-    options = [line for line in found if re.fullmatch(_OPTION, line)]
+    options = [line for line in found if re.fullmatch(_OPTION_PATTERN, line)]
     return Requirements("\n".join(found), "-", "\n".join(options))

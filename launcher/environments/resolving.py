@@ -22,9 +22,9 @@ from launcher.common.trusted_io import read_regular
 from launcher.environments.requirements import Requirements
 
 #: Seconds for a resolution or a download.
-_LIMIT = 3600.0
+_UV_TIMEOUT_SECONDS = 3600.0
 #: Texts of a host that become words of command lines: its Python, and the platform of its wheels.
-_TARGET = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9]{1,3})")
+_TARGET_PATTERN = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9]{1,3})")
 
 
 def hash_of(text: str) -> str:
@@ -65,7 +65,10 @@ class Resolver:
         Raises:
             LaunchError: there are none, or uv can't find them.
         """
-        path, target = f"{self._cache}-{python}-{platform}.txt", _TARGET.fullmatch(f"{python} {platform}")
+        path, target = (
+            f"{self._cache}-{python}-{platform}.txt",
+            _TARGET_PATTERN.fullmatch(f"{python} {platform}"),
+        )
         if target is None:
             raise LaunchError(f"there are no wheels for {platform}, only for Linux with glibc")
         if self._upgrade or not os.path.exists(path):
@@ -113,6 +116,6 @@ class Resolver:
                 asked = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
                 program = run_here("this machine", "launcher.environments.remote:run_here", asked)
                 with closing(program):
-                    self._faults[argv] = JsonClient(program).receive(_LIMIT)["fault"]
+                    self._faults[argv] = JsonClient(program).receive(_UV_TIMEOUT_SECONDS)["fault"]
         if self._faults[argv]:
             raise LaunchError(f"on this machine: {self._faults[argv]}")

@@ -111,7 +111,7 @@ def test_an_environment_that_a_process_uses_stays_even_behind_a_link(
     os.utime(manifest, (0, 0))
     library.write_bytes(b"code")
     (folder / "home").symlink_to("real")  # as a home folder often is
-    monkeypatch.setattr(remote, "TOP", str(folder / "home"))
+    monkeypatch.setattr(remote, "ENVIRONMENTS_FOLDER", str(folder / "home"))
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
         remote.clean(30)
         assert environment.exists()
@@ -122,7 +122,7 @@ def test_an_environment_that_a_process_uses_stays_even_behind_a_link(
 def test_an_environment_whose_python_only_another_machine_has_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote, "TOP", str(folder))
+    monkeypatch.setattr(remote, "ENVIRONMENTS_FOLDER", str(folder))
     whole, half = (folder / f"{number:016}-py3.11.a" for number in range(2))
     for environment in (whole, half):
         (environment / "bin").mkdir(parents=True)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from launcher.common.text import byte_size, join_names, plural
-from launcher.export.kubernetes import MOST_BYTES
+from launcher.export.kubernetes import MAX_CONFIG_MAP_BYTES
 from launcher.job import JobSpec, ProgramKind
 
 
@@ -47,7 +47,7 @@ def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
     for found in (every, own):
         paths = sorted(path for path in found if os.path.isfile(path) and base in path.parents)
         size = _size(paths)
-        if size <= MOST_BYTES:
+        if size <= MAX_CONFIG_MAP_BYTES:
             break
         what = "the program" if found is own else "the packages that the program imports"
         left_out = f"{plural(len(paths), 'file')}, {byte_size(size)} or more"
@@ -80,7 +80,7 @@ def _with_imports(files: set[Path], folder: Path) -> set[Path]:
     Nothing more is looked for as soon as they are too large.
     """
     found, left, looked_for = set(files), [*files], set[str]()
-    while left and _size(found) <= MOST_BYTES:
+    while left and _size(found) <= MAX_CONFIG_MAP_BYTES:
         for name in _imported(left.pop()) - looked_for:
             looked_for.add(name)
             more = _module(name, folder) - found

@@ -14,7 +14,7 @@ from launcher.job import PlacedTask, TaskPlan
 
 #: The port of each task: each has an address of its own.
 PORT = 2222
-_LEFT_OUT = "--timeout, --restarts, --on-failure, docker: options, "
+_LEFT_OUT_NOTE = "--timeout, --restarts, --on-failure, docker: options, "
 
 
 def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
@@ -26,12 +26,12 @@ def compose_file(job: Exported, options: DockerOptions, user: str) -> str:
         user: ``UID:GID`` of the tasks.
     """
     none: dict[str, Sequence[str]] = {host.name: () for host in job.placement.hosts()}
-    made = containers(options, job.job, job.placement, none, here=True)
+    made = containers(options, job.spec, job.placement, none, here=True)
     services = {
         container.host: _service(job, placed, task, container, options, user)
         for container, placed, task in zip(made, job.placement.tasks, job.plan.tasks, strict=True)
     }
-    return heading(job, "compose", _LEFT_OUT, _lines(job)) + documents({"services": services})
+    return heading(job, "compose", _LEFT_OUT_NOTE, _lines(job)) + documents({"services": services})
 
 
 def _lines(job: Exported) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _service(
         "user": user,
         "init": True,  # as process 1 a program ignores SIGTERM
         "restart": "no",
-        "stop_grace_period": f"{math.ceil(job.job.policy.grace)}s",
+        "stop_grace_period": f"{math.ceil(job.spec.policy.grace)}s",
         "working_dir": made.workdir and text(made.workdir),
         "volumes": [
             {"type": "bind", "source": text(source), "target": text(target), "read_only": read_only}

@@ -23,16 +23,16 @@ from launcher.scheduler.plan import completed, make_plan
 #: and no variable contains it.
 MARK = "\0"
 #: Variables that launch gives each task unless the user sets them: output comes line by line.
-_DEFAULTS = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
+_DEFAULT_VARIABLES = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
 #: What only a launcher can do.
-_NOWHERE = (
+_LAUNCHER_ONLY = (
     "held ports", "restarts by the strategy", "--stall", "--drain", "--preload", "--sync", "--collect",
     "--tensorboard", "--output-dirs", "logs and a report of the tasks", "the first failure and its traceback",
 )  # fmt: skip
 #: Characters of a line of comments.
-_WIDTH = 100
+_COMMENT_WIDTH = 100
 #: Texts that every reader of YAML takes for the same text without quotes.
-_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*[A-Za-z0-9]")
+_PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*[A-Za-z0-9]")
 
 
 class Part(Record):
@@ -50,7 +50,7 @@ class Exported(Record):
 
     #: Of the job: letters, digits and dashes.
     name: str
-    job: JobSpec
+    spec: JobSpec
     placement: Placement
     plan: Plan
     #: Names of variables that are copies of launch's own: their values may be secret.
@@ -58,7 +58,7 @@ class Exported(Record):
 
     def parts(self) -> list[Part]:
         """The roles in the order of the table, with their tasks."""
-        roles = {role.name: role for role in self.job.roles}
+        roles = {role.name: role for role in self.spec.roles}
         tasks: dict[str, list[TaskPlan]] = {}
         for task in self.plan.tasks:
             tasks.setdefault(task.task.role, []).append(task)
@@ -70,7 +70,7 @@ class Exported(Record):
 
     def deciding(self) -> list[TaskId]:
         """The tasks that decide when the job is done."""
-        counts = deciding_roles(self.job.roles, self.job.policy.done_when)
+        counts = deciding_roles(self.spec.roles, self.spec.policy.done_when)
         return [TaskId.of(name, index) for name, count in counts.items() for index in range(count)]
 
     def completed(self, task: TaskPlan) -> TaskPlan:
@@ -89,26 +89,26 @@ class Exported(Record):
 
     def _own(self, task: TaskPlan) -> TaskPlan:
         env = {name: value for name, value in task.env.items() if name not in self.copied}
-        return task._replace(env={**dict(_DEFAULTS), **env})
+        return task._replace(env={**dict(_DEFAULT_VARIABLES), **env})
 
 
-def label(job: JobSpec, name: str) -> str:
+def label(spec: JobSpec, name: str) -> str:
     """The name of an exported job: small letters, digits and dashes.
 
     Args:
-        job: with the name of a role and an index it is the name of a host: at most 63 characters.
+        spec: with the name of a role and an index it is the name of a host: at most 63 characters.
         name: any text.
     """
     made = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "job"
-    most = max(1, 56 - max(len(role.name) for role in job.roles))
+    most = max(1, 56 - max(len(role.name) for role in spec.roles))
     return (made if made[0].isalpha() else f"job-{made}")[:most].rstrip("-")
 
 
-def exported(job: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Exported:
+def exported(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Exported:
     """Place and plan a job.
 
     Args:
-        job: checked.
+        spec: checked.
         hosts: of its tasks.
         port: of all tasks.
         name: by `label`.
@@ -116,9 +116,9 @@ def exported(job: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Expor
     Raises:
         InputError: with all faults.
     """
-    placement = place(job, tuple(hosts))
-    plan = make_plan(job, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
-    return Exported(name, job, placement, plan, tuple(sorted(job.copied)))
+    placement = place(spec, tuple(hosts))
+    plan = make_plan(spec, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
+    return Exported(name, spec, placement, plan, tuple(sorted(spec.copied)))
 
 
 # ---------------------------------------------------------------------- values that are known later
@@ -185,9 +185,10 @@ def heading(job: Exported, form: str, left_out: str, lines: Iterable[str]) -> st
     """
     tasks = plural_roles({part.role.name: len(part.tasks) for part in job.parts()})
     found = [f"Made by `launch export {form}`. It needs no launch. Tasks: {tasks}.", *lines]
-    found.append(f"Not in this file: {left_out}{', '.join(_NOWHERE)}.")
+    found.append(f"Not in this file: {left_out}{', '.join(_LAUNCHER_ONLY)}.")
     wrapped = (
-        textwrap.wrap(escape_controls(line), _WIDTH, drop_whitespace=line[:1] != " ") for line in found
+        textwrap.wrap(escape_controls(line), _COMMENT_WIDTH, drop_whitespace=line[:1] != " ")
+        for line in found
     )
     return "".join(f"# {line}\n" for line in chain.from_iterable(wrapped))
 
@@ -208,7 +209,7 @@ class Block(str):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "|" if isinstance(text, Block) else '"' if "\n" in text else "'"
-    plain = style == "'" and _PLAIN.fullmatch(text)
+    plain = style == "'" and _PLAIN_TEXT.fullmatch(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else style)
 
 

@@ -16,18 +16,18 @@ from launcher.job import OnFailure, Role, TaskPlan
 #: The port of each task: each has an address of its own.
 PORT = 2222
 #: Bytes of the files of a ConfigMap; with names and quotes it may have 1 MiB.
-MOST_BYTES = 900_000
-_LEFT_OUT = "mounts and options of docker:, "
+MAX_CONFIG_MAP_BYTES = 900_000
+_LEFT_OUT_NOTE = "mounts and options of docker:, "
 #: Placeholders that are the index in the first role.
-_RANKS = ("rank", "node_rank")
-_LABEL = "app.kubernetes.io/name"
-_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_RANK_PLACEHOLDERS = ("rank", "node_rank")
+_NAME_LABEL = "app.kubernetes.io/name"
+_INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 #: The volume that tasks run in; the ConfigMap as a volume, and where it is.
-_HOME = "launch-home"
-_VOLUME = "launch-config"
-_CONFIG = "/launch-config"
+_HOME_VOLUME = "launch-home"
+_CONFIG_VOLUME = "launch-config"
+_CONFIG_PATH = "/launch-config"
 #: The program that each container runs first.
-_START = """\
+_START_SCRIPT = """\
 # Copies the files of the ConfigMap, waits for the names of all tasks, then becomes the program.
 import json, os, shutil, socket, sys, time
 
@@ -75,15 +75,15 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
     Raises:
         JobError: a task can't be described.
     """
-    start = Block(_START.format(seconds=math.ceil(options.start_timeout)))
+    start = Block(_START_SCRIPT.format(seconds=math.ceil(options.start_timeout)))
     data = {"start.py": start, **{f"file-{n}": Block(text) for n, text in enumerate(files.values())}}
     paths = ["start.py", *(f"files/{path}" for path in files)]
     items = [{"key": key, "path": path} for key, path in zip(data, paths, strict=True)]
-    config = {"name": _VOLUME, "configMap": {"name": job.name, "items": items}}
+    config = {"name": _CONFIG_VOLUME, "configMap": {"name": job.name, "items": items}}
     service = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": {_LABEL: job.name},
+        "selector": {_NAME_LABEL: job.name},
         "ports": [{"name": "tensorflow", "port": PORT}],
     }
     objects: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -92,21 +92,21 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
     ]
     for role, tasks, *_ in job.parts():
         pod = _pod(job, options, user, role, tasks)
-        pod["volumes"] = [{"name": _HOME, "emptyDir": {}}, config]
+        pod["volumes"] = [{"name": _HOME_VOLUME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
-        spec["template"]["metadata"].setdefault("labels", {})[_LABEL] = job.name
+        spec["template"]["metadata"].setdefault("labels", {})[_NAME_LABEL] = job.name
         objects.append(("batch/v1", "Job", _job_name(job.name, role.name), {"spec": spec}))
     where = {"namespace": options.namespace} if options.namespace else {}
     made = (
         {
             "apiVersion": v,
             "kind": kind,
-            "metadata": {"name": name, **where, "labels": {_LABEL: job.name}},
+            "metadata": {"name": name, **where, "labels": {_NAME_LABEL: job.name}},
             **its,
         }
         for v, kind, name, its in objects
     )
-    return heading(job, "kubernetes", _LEFT_OUT, _lines(job, options, user, files)) + documents(*made)
+    return heading(job, "kubernetes", _LEFT_OUT_NOTE, _lines(job, options, user, files)) + documents(*made)
 
 
 def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[str, str]) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _lines(job: Exported, options: KubernetesOptions, user: str, files: Mapping[
 
 def _job(job: Exported, role: Role) -> dict[str, Any]:
     """The spec of the Job of a role, without its pods."""
-    policy = job.job.policy
+    policy = job.spec.policy
     limit = "backoffLimitPerIndex" if policy.on_failure is OnFailure.CONTINUE else "backoffLimit"
     count = {"completions": role.count, "parallelism": role.count, "completionMode": "Indexed"}
     time = {} if policy.timeout is None else {"activeDeadlineSeconds": math.ceil(policy.timeout)}
@@ -152,12 +152,14 @@ def _pod(
     host = host_name(job.name, role.name, "$(TASK_INDEX)")
     later = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{PORT}"}
     if role.name == job.plan.tasks[0].task.role:
-        later.update(dict.fromkeys(_RANKS, "$(TASK_INDEX)"))
+        later.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
 
     def text(value: str) -> str:
         return filled(value, lambda known: known.replace("$", "$$"), later.__getitem__)
 
-    task = job.completed(tasks[0]) if len(tasks) == 1 else job.of_role(tasks[0], {*later, *_RANKS})
+    task = (
+        job.completed(tasks[0]) if len(tasks) == 1 else job.of_role(tasks[0], {*later, *_RANK_PLACEHOLDERS})
+    )
     try:
         args, values = list(map(text, task.argv)), {name: text(value) for name, value in task.env.items()}
     except KeyError:
@@ -170,16 +172,19 @@ def _pod(
     for name in job.copied:
         env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
     # The variables after it are made from it.
-    env = {**env, "TASK_INDEX": {"valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}}
-    spec = pod_spec(options, role, user, job.job.policy.grace)
+    env = {**env, "TASK_INDEX": {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}}
+    spec = pod_spec(options, role, user, job.spec.policy.grace)
     container = spec["containers"][0]
     container.update(
-        command=[job.job.python, f"{_CONFIG}/start.py"],
+        command=[job.spec.python, f"{_CONFIG_PATH}/start.py"],
         args=args,
         workingDir=task.workdir or HOME,
         env=[{"name": name, **env[name]} for name in sorted(env, key="TASK_INDEX".__ne__)],
         ports=[{"containerPort": PORT}],
-        volumeMounts=[{"name": _HOME, "mountPath": HOME}, {"name": _VOLUME, "mountPath": _CONFIG}],
+        volumeMounts=[
+            {"name": _HOME_VOLUME, "mountPath": HOME},
+            {"name": _CONFIG_VOLUME, "mountPath": _CONFIG_PATH},
+        ],
     )
     # As process 1 a program would ignore SIGTERM.
     return {"subdomain": job.name, "shareProcessNamespace": True, **spec}

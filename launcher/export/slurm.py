@@ -12,12 +12,12 @@ from launcher.common.cluster import JOB_PLACEHOLDERS, TASK_PLACEHOLDERS, TF_CONF
 from launcher.export.exported import Exported, Part, filled, heading
 from launcher.job import OnFailure, Role
 
-_LEFT_OUT = "--restarts, shares of GPUs, "
+_LEFT_OUT_NOTE = "--restarts, shares of GPUs, "
 #: Ports below those that Linux gives connections by default: of them each job has its own, by its number.
 _FIRST_PORT = 20_000
-_PORTS = 12_000
+_PORT_COUNT = 12_000
 #: Placeholders whose values are known before.
-_KNOWN = {"world_size", "job_name", "attempt", "tf_config"}
+_KNOWN_PLACEHOLDERS = {"world_size", "job_name", "attempt", "tf_config"}
 _SCRIPT = r"""
 set -u
 exec 2>&1
@@ -92,14 +92,14 @@ def batch_script(job: Exported, options: Sequence[str]) -> str:
         job: its hosts and ports are not known, so those in its plan have no meaning.
         options: of sbatch.
     """
-    parts, policy, count, deciding = job.parts(), job.job.policy, len(job.plan.tasks), job.deciding()
+    parts, policy, count, deciding = job.parts(), job.spec.policy, len(job.plan.tasks), job.deciding()
     words = [f"--job-name={job.name}", *options]
     if policy.timeout is not None and not any(re.match("--time$|--time=|-t", word) for word in words):
         words.append(f"--time={math.ceil(policy.timeout / 60)}")
     numbers = [(part.first, sum(task.role == part.role.name for task in deciding)) for part in parts]
     script = _SCRIPT.format(
         first_port=_FIRST_PORT,
-        blocks=max(1, _PORTS // count),
+        blocks=max(1, _PORT_COUNT // count),
         count=count,
         variables="\n".join(f"  local {line}" for line in _variables(parts)),
         roles="\n  el".join(_role(job, part) for part in parts),
@@ -110,7 +110,7 @@ def batch_script(job: Exported, options: Sequence[str]) -> str:
         on_failure="" if policy.on_failure is OnFailure.CONTINUE else "      over=yes\n",
     )
     needed = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
-    top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT, _lines(job))}#SBATCH {shlex.join(words)}\n"
+    top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT_NOTE, _lines(job))}#SBATCH {shlex.join(words)}\n"
     return top + needed + script
 
 
@@ -121,7 +121,7 @@ def _lines(job: Exported) -> Iterator[str]:
     yield f"srun labels each line with the rank of its task: {ranks}."
     yield (
         "The exit code is that of the first task that fails. Then, or when the job is done, the other tasks "
-        f"get SIGTERM, and SIGKILL after {math.ceil(job.job.policy.grace)} s. Each task but a ps sees all "
+        f"get SIGTERM, and SIGKILL after {math.ceil(job.spec.policy.grace)} s. Each task but a ps sees all "
         "GPUs that Slurm gives it on its node. All nodes must have bash, and the folders and programs below."
     )
 
@@ -150,8 +150,8 @@ def _hosts(role: Role) -> str:
 
 def _role(job: Exported, part: Part) -> str:
     """The branch of a role."""
-    later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role in job.job.roles)}
-    task = job.of_role(part.tasks[0], later - _KNOWN)
+    later = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, "cluster", *(_hosts(role) for role in job.spec.roles)}
+    task = job.of_role(part.tasks[0], later - _KNOWN_PLACEHOLDERS)
     folder = task.workdir or "."
     at_home = folder == "~" or folder.startswith("~/")
     lines = [

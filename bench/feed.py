@@ -189,13 +189,13 @@ class _Consumers:
 def _fed(consumers: _Consumers) -> Iterator[Any]:
     """A feeder that both consumers have come to."""
     from launcher.feed.feeder import Feeder
-    from launcher.feed.listener import Peer
+    from launcher.feed.listener import FeedPeer
 
     feeder = Feeder([f"worker/{place}" for place in range(_CONSUMERS)])
     consumers.start()
     try:
         for place in range(_CONSUMERS):
-            feeder.add(Peer(f"worker/{place}", 1, "feed", "input", {}, consumers.came("input")))
+            feeder.add(FeedPeer(f"worker/{place}", 1, "feed", "input", {}, consumers.came("input")))
         yield feeder
     finally:
         feeder.finish()

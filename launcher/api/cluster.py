@@ -18,7 +18,7 @@ from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
-from launcher.feed.listener import Peer
+from launcher.feed.listener import FeedPeer
 from launcher.feed.sources import FILLS
 from launcher.job import MAX_TASKS, RunPaths
 from launcher.launch.notices import print_notice
@@ -77,7 +77,7 @@ class _Nodes(Tasks):
         if self.error is not None:
             self.feeder.fail(self.error)
 
-    def feed(self, peer: Peer) -> None:
+    def feed(self, peer: FeedPeer) -> None:
         """See `Tasks`."""
         self.feeder.add(peer)
 

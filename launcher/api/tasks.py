@@ -45,7 +45,7 @@ from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names, signal_name
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
-from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
+from launcher.feed.listener import MAX_FOLDER_BYTES, FeedPeer, Listener
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
@@ -217,7 +217,7 @@ class Tasks:
     def task_started(self, task: TaskHandle) -> None:
         """A task has started, for the first time or again."""
 
-    def feed(self, peer: Peer) -> None:
+    def feed(self, peer: FeedPeer) -> None:
         """A task has connected for a feed."""
         peer.sock.close()
 
@@ -296,7 +296,7 @@ class Tasks:
 
     # ------------------------------------------------------------------ connections, in threads
 
-    def _connected(self, peer: Peer) -> None:
+    def _connected(self, peer: FeedPeer) -> None:
         if peer.purpose == "feed":
             self.feed(peer)
         elif peer.task in self.handles:
@@ -305,7 +305,7 @@ class Tasks:
         else:
             peer.sock.close()
 
-    def _talk(self, peer: Peer) -> None:
+    def _talk(self, peer: FeedPeer) -> None:
         """Serve a connection: send modules and work on a task's first one, an answer on a later one."""
         handle = self.handles[peer.task]
         with peer.sock as sock, suppress(OSError, EOFError):  # the task has ended, or connects again
@@ -445,7 +445,7 @@ def start_text() -> str:
 def _private_folder() -> str:
     """A folder for a socket, whose path has to be short. Those of programs that were killed are removed."""
     parent = tempfile.gettempdir()
-    if len(os.fsencode(f"{parent}/{_PREFIX}")) + 8 > LONGEST_FOLDER:  # mkdtemp adds eight characters
+    if len(os.fsencode(f"{parent}/{_PREFIX}")) + 8 > MAX_FOLDER_BYTES:  # mkdtemp adds eight characters
         parent = "/tmp"
     for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
         with socket.socket(socket.AF_UNIX) as sock:

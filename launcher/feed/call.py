@@ -12,13 +12,13 @@ from launcher.feed.partition import Chunker, Partition
 from launcher.feed.sources import piece_of
 
 #: Bytes of partitions that cannot be iterated again, kept in case that a task is lost.
-MOST_KEPT = 512 << 20
+MAX_KEPT_BYTES = 512 << 20
 #: Bytes of results that wait to be taken: beyond, no more rows are sent.
-MOST_RESULTS = 32 << 20
+MAX_RESULT_BYTES = 32 << 20
 #: Equal batches: rounds that the fastest task may be ahead of the slowest.
-_AHEAD = 32
+_MAX_ROUNDS_AHEAD = 32
 #: The key of partitions that any task may get.
-_ANY = ""
+_ANY_TASK = ""
 
 
 class Call:
@@ -66,7 +66,8 @@ class Call:
         #: Partitions that are not finished, or have results to be taken; the number of all that were made.
         self._partitions: dict[int, Partition] = {}
         self._made = 0
-        #: Those of them that no task has: equal batches, by task; those that any task may get, by `_ANY`.
+        #: Those of them that no task has: equal batches, by task; those that any task may get, by
+        #: `_ANY_TASK`.
         self._queues: defaultdict[str, dict[int, Partition]] = defaultdict(dict)
         #: Equal batches: rounds that not all tasks have consumed, oldest first.
         self._rounds: deque[list[Partition]] = deque()
@@ -83,19 +84,19 @@ class Call:
         """Whether there is a partition with which a task may begin, or the source may be read for one."""
         waiting, readable = self._waiting(task), not (self.exhausted or self.reading)
         if self.in_step:
-            return bool(waiting) or (readable and max(map(len, self._queues.values())) < _AHEAD)
+            return bool(waiting) or (readable and max(map(len, self._queues.values())) < _MAX_ROUNDS_AHEAD)
         return bool(waiting or readable) and self.permits(min(waiting, default=self._made))
 
     def permits(self, number: int) -> bool:
         """Whether rows of this partition may be sent: too many results wait only if they are not the next."""
-        if self.result_bytes < MOST_RESULTS:
+        if self.result_bytes < MAX_RESULT_BYTES:
             return True
         head = self._partitions.get(self._next)
         if number == self._next:
             return not (head and head.results)
-        return self._next in self._queues[_ANY]  # it needs a task that has room
+        return self._next in self._queues[_ANY_TASK]  # it needs a task that has room
 
-    def all_given(self, task: str) -> bool:
+    def is_all_given(self, task: str) -> bool:
         """Whether there is no partition for a task to begin with, as far as is known."""
         return self.exhausted and not self._waiting(task)
 
@@ -104,12 +105,12 @@ class Call:
         waiting = self._waiting(task)
         return waiting.pop(min(waiting)) if waiting else None
 
-    def has(self, partition: Partition | None) -> bool:
+    def has_partition(self, partition: Partition | None) -> bool:
         """Whether this is a partition of this call that is not finished."""
         return partition is not None and self._partitions.get(partition.number) is partition
 
     def _waiting(self, task: str) -> dict[int, Partition]:
-        return self._queues[task if self.in_step else _ANY]
+        return self._queues[task if self.in_step else _ANY_TASK]
 
     # What has happened.
 
@@ -119,7 +120,7 @@ class Call:
         Args:
             refused: tasks that take no more rows.
         """
-        pieces = zip(self._tasks, map(piece_of, item), strict=True) if self.in_step else [(_ANY, item)]
+        pieces = zip(self._tasks, map(piece_of, item), strict=True) if self.in_step else [(_ANY_TASK, item)]
         made = []
         for task, piece in pieces:
             if task in refused:
@@ -130,7 +131,7 @@ class Call:
         self._put(made)
         if self.in_step:
             self._rounds.append(made)
-            while self._rounds and not any(map(self.has, self._rounds[0])):
+            while self._rounds and not any(map(self.has_partition, self._rounds[0])):
                 self._rounds.popleft()
 
     def _put(self, partitions: Sequence[Partition]) -> None:
@@ -141,12 +142,12 @@ class Call:
         """All rows of a partition are consumed, or answered."""
         partition.done = True
         partition.forget()
-        if not self.inference and self.has(partition):
+        if not self.inference and self.has_partition(partition):
             del self._partitions[partition.number]
 
     def limit_kept(self, partition: Partition) -> None:
         """Keep no more chunks of this partition if too many are kept."""
-        if partition.kept_bytes and sum([it.kept_bytes for it in self._partitions.values()]) > MOST_KEPT:
+        if partition.kept_bytes and sum([it.kept_bytes for it in self._partitions.values()]) > MAX_KEPT_BYTES:
             partition.forget()
 
     def drop_rows_of(self, task: str) -> None:
@@ -157,7 +158,7 @@ class Call:
 
     def give_back(self, partition: Partition, loss: str, exactly_once: bool) -> None:
         """A task has not finished a partition: it is lost, or (empty) it takes no more rows."""
-        if not self.has(partition):
+        if not self.has_partition(partition):
             return
         if not loss and not self.inference and (partition.last or self.in_step):
             self.dropped = True  # the rows that it has count as consumed
@@ -180,7 +181,7 @@ class Call:
         self.again = False
         self.broken.clear()
         self._queues.clear()
-        rounds = [each for each in self._rounds if any(map(self.has, each))]
+        rounds = [each for each in self._rounds if any(map(self.has_partition, each))]
         self._rounds = deque([partition.fresh() for partition in each] for each in rounds)
         self._put([*chain.from_iterable(self._rounds)])
 
@@ -198,11 +199,11 @@ class Call:
         return self.exhausted and not self._partitions
 
     @property
-    def none_is_given(self) -> bool:
+    def is_none_given(self) -> bool:
         """Whether no task has a partition that is not finished."""
-        return len(self._partitions) == len(self._queues[_ANY])
+        return len(self._partitions) == len(self._queues[_ANY_TASK])
 
-    def has_results(self) -> bool:
+    def advance_to_results(self) -> bool:
         """Go on to the next partition with results; whether there is one, or all are answered."""
         while (head := self._partitions.get(self._next)) and not head.results:
             if not head.done:
@@ -212,7 +213,7 @@ class Call:
         return head is not None or (self.exhausted and self._next >= self._made)
 
     def take_results(self) -> list[Any] | None:
-        """Return the next results in order, if `has_results`; ``None``: no results are left."""
+        """Return the next results in order, if `advance_to_results`; ``None``: no results are left."""
         head = self._partitions.get(self._next)
         if head is None:
             return None

@@ -1,4 +1,5 @@
-"""`Feed`: the state of a feed with its lock. `Channel`: a connection, a thread that sends, one that receives.
+"""`Feed`: the state of a feed with its lock. `FeedChannel`: a connection, a thread that sends, one that
+receives.
 
 The threads tell the state what has happened, with the lock. They hold it neither while they send or receive,
 nor while the user's code runs: to read the source, to make a chunk, to unpickle results.
@@ -16,18 +17,18 @@ from queue import SimpleQueue
 from launcher.common.errors import FeedError, TransportError
 from launcher.common.text import Waiting
 from launcher.feed.call import Call
-from launcher.feed.link import Link
+from launcher.feed.link import FeedLink
 from launcher.feed.partition import Partition
 from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import run_user_code
-from launcher.feed.state import FeedState, Flush, HangUp, Leave, Make, Read
+from launcher.feed.state import CloseFeed, FeedState, Flush, Leave, Make, Read
 from launcher.threads import start
 
 #: Seconds for a thread to end, when its connection has.
-_THREAD = 2.0
+_THREAD_END_SECONDS = 2.0
 #: The error about results that cannot be unpickled; ``{why}`` is Python's message.
-_UNREADABLE = (
+_UNREADABLE_RESULTS = (
     "results can't be read by the driver ({why}); make them of classes that the driver can import, "
     "or of texts, numbers and arrays"
 )
@@ -45,7 +46,7 @@ class Feed:
         self.state = state
         #: Something has happened for the thread that waits for the end of the call, or takes results.
         self.news = threading.Condition(lock)
-        self.channels: dict[Link, Channel] = {}
+        self.channels: dict[FeedLink, FeedChannel] = {}
         #: That thread; when it has taken results (infinity: it waits for some); its messages about waits.
         self.taker = threading.current_thread()
         self.taken = 0.0
@@ -69,17 +70,17 @@ class Feed:
         idle = time.monotonic() - self.taken > timeout
         return f"{self.taker.name} has taken none for {timeout:g}s" if idle else ""
 
-    def open(self, link: Link, sock: socket.socket) -> None:
+    def open(self, link: FeedLink, sock: socket.socket) -> None:
         """Serve a connection, in threads; within `event`. The call fails if there are none for it."""
         try:
-            self.channels[link] = Channel(self, link, sock)
+            self.channels[link] = FeedChannel(self, link, sock)
         except TransportError as error:
             frames.hang_up(sock)
             self.state.broke(link, FeedError(f"{link.task.name} can't be fed: {error}"), time.monotonic())
             self.state.left(link)
 
 
-class Channel:
+class FeedChannel:
     """A connection of a task, and its threads.
 
     Args:
@@ -88,7 +89,7 @@ class Channel:
         sock: the connection.
     """
 
-    def __init__(self, feed: Feed, link: Link, sock: socket.socket) -> None:
+    def __init__(self, feed: Feed, link: FeedLink, sock: socket.socket) -> None:
         self._feed, self._link, self._sock = feed, link, sock
         #: What the sending thread is to do, one thing at a time.
         self._commands: SimpleQueue[Read | Make | Flush | Leave] = SimpleQueue()
@@ -98,9 +99,9 @@ class Channel:
         start(self._receiver)
         start(self._sender)
 
-    def do(self, command: Read | Make | Flush | Leave | HangUp) -> None:
+    def do(self, command: Read | Make | Flush | Leave | CloseFeed) -> None:
         """Do it, in the thread that sends."""
-        if isinstance(command, HangUp):
+        if isinstance(command, CloseFeed):
             frames.hang_up(self._sock)
         else:
             self._commands.put(command)
@@ -109,7 +110,7 @@ class Channel:
         """Wait for the thread that sends, which leaves; at this time end the connection."""
         self._sender.join(max(0.0, deadline - time.monotonic()))
         frames.hang_up(self._sock)
-        self._sender.join(_THREAD)
+        self._sender.join(_THREAD_END_SECONDS)
 
     def _serve(self) -> None:
         """Do what the state decides, until it leaves."""
@@ -167,7 +168,7 @@ class Channel:
             while (frame := frames.recv_frame(file)) is not None:
                 self._received(*frame)
         except Exception as error:  # noqa: BLE001 - an invalid frame: the task would send it again
-            if isinstance(error, frames.FeedRefused) or not isinstance(error, OSError):
+            if isinstance(error, frames.FeedRefusedError) or not isinstance(error, OSError):
                 known = isinstance(error, FeedError)
                 text = str(error) if known else f"it sends an invalid frame: {error!r}"
                 failed = FeedError(f"{self._link.task.name}: {text}")
@@ -178,6 +179,6 @@ class Channel:
     def _received(self, kind: int, buffers: list[memoryview]) -> None:
         size, content = sum(map(len, buffers)), buffers
         if kind == frames.Kind.RESULTS:
-            content = as_rows(decode(buffers, _UNREADABLE))  # takes long: without the lock
+            content = as_rows(decode(buffers, _UNREADABLE_RESULTS))  # takes long: without the lock
         with self._feed.event() as now:
             self._feed.state.received(self._link, kind, content, size, now)

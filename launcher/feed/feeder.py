@@ -1,7 +1,7 @@
 """`Feeder`: rows to the tasks that have room, results back in order, no row lost.
 
-Each feed has a `FeedState`, which decides. Each connection of a task has a `Channel`, whose threads do it.
-A call of `train` or `inference` waits in the thread of the user.
+Each feed has a `FeedState`, which decides. Each connection of a task has a `FeedChannel`, whose threads do
+it. A call of `train` or `inference` waits in the thread of the user.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from launcher.common.errors import FeedError
 from launcher.common.text import Waiting, join_names
 from launcher.feed.call import Call
 from launcher.feed.channel import Feed
-from launcher.feed.listener import Peer
+from launcher.feed.listener import FeedPeer
 from launcher.feed.sources import pieces_of, rounds
-from launcher.feed.state import IN_STEP, FeedState
+from launcher.feed.state import IN_STEP_MESSAGE, FeedState
 
 #: Seconds for tasks to end their connections.
-_LEAVING = 2.0
+_LEAVE_TIMEOUT_SECONDS = 2.0
 #: Seconds between two looks at the time.
-LOOK = 0.25
-_OVER = "the driver feeds no more rows"
+POLL_SECONDS = 0.25
+_FEEDER_CLOSED = "the driver feeds no more rows"
 
 
 def _to_stderr(text: str) -> None:
@@ -68,11 +68,11 @@ class Feeder:
 
     # Events of the tasks.
 
-    def add(self, peer: Peer) -> None:
+    def add(self, peer: FeedPeer) -> None:
         """Take over a connection on which a task opens a feed."""
         feed = self._feeds.get(peer.feed) or next(iter(self._feeds.values()))
         with feed.event() as now:
-            refusal = _OVER if self._closed else ""
+            refusal = _FEEDER_CLOSED if self._closed else ""
             if peer.feed not in self._feeds:
                 refusal = f"unknown feed; expected one of {', '.join(self._feeds)}"
             if (link := feed.state.connected(peer.task, peer.attempt, now, refusal)) is not None:
@@ -186,7 +186,7 @@ class Feeder:
                 with feed.event():
                     feed.state.finished = True
             while not (self._closed or self._error is not None or time.monotonic() > deadline):
-                going = [feed for feed in self._feeds.values() if self._is_going(feed)]
+                going = [feed for feed in self._feeds.values() if self._check_call(feed)]
                 if not going:
                     return
                 begun = waiting.due()
@@ -194,9 +194,9 @@ class Feeder:
                     action = "takes results" if feed.state.call.inference else "feeds rows"
                     text = f"{begun} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"
                     self._notice(f"shutdown: {text} (at most {feed.state.call.timeout:g}s without any)")
-                going[0].news.wait(LOOK)
+                going[0].news.wait(POLL_SECONDS)
 
-    def _is_going(self, feed: Feed) -> bool:
+    def _check_call(self, feed: Feed) -> bool:
         """Whether there is a call; it is ended if no thread takes its results."""
         call, name = feed.state.call, feed.state.name
         if not call.over and call.inference and (reason := feed.no_taker(call.timeout)):
@@ -212,8 +212,8 @@ class Feeder:
             channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
             for feed in self._feeds.values():
                 with feed.event():
-                    feed.state.stop(_OVER)
-        deadline = time.monotonic() + _LEAVING
+                    feed.state.stop(_FEEDER_CLOSED)
+        deadline = time.monotonic() + _LEAVE_TIMEOUT_SECONDS
         for channel in channels:
             channel.join(deadline)
 
@@ -228,9 +228,9 @@ class Feeder:
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            lost = [task.name for task in feed.state.tasks.values() if not task.alive]
+            lost = [task.name for task in feed.state.tasks.values() if not task.is_alive]
             if call.in_step and lost:
-                raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP}")
+                raise FeedError(f"{', '.join(lost)} is lost; {IN_STEP_MESSAGE}")
             if not feed.state.call.over:
                 text = "there is an inference(): take all its results, or close() it"
                 text = text if feed.state.call.inference else f"by train() in {feed.taker.name}"
@@ -282,6 +282,6 @@ class Feeder:
                     hint = f"last line of {missing[0]}: {lines[-1]}"
                 what = f"{join_names(missing)} to ask for rows of the feed {feed.state.name!r}"
                 self._notice(f"{begun} {what} ({hint})")
-            feed.news.wait(LOOK)
+            feed.news.wait(POLL_SECONDS)
         if call.error is not None:
             raise call.error

@@ -17,17 +17,17 @@ from typing import Any
 from launcher.common.arguments import Arguments, flag, named_arguments, one_or_several, path, several, text
 from launcher.common.errors import Fault, InputError
 from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
-from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, Piece, Source, groups, piece_of
+from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, FeedSource, Piece, groups, piece_of
 
 #: One name or pattern, or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-Reader = TextReader | CsvReader | RecordReader
+FileReader = TextReader | CsvReader | RecordReader
 
 
-class DataFiles(Source):
+class DataFiles(FeedSource):
     """Some files, and how to read them: the base of the three kinds."""
 
-    def __init__(self, names: Sequence[str], reader: Reader, remote: bool) -> None:
+    def __init__(self, names: Sequence[str], reader: FileReader, remote: bool) -> None:
         super().__init__(once=False, pieces=self._pieces)
         self.paths = found(names)
         self._readers: list[Any] = [reader._replace(path=file) for file in self.paths]

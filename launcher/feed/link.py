@@ -1,4 +1,4 @@
-"""`Task`, and `Link`, its connection for a feed: what it was sent, has consumed, has answered. Pure."""
+"""`FedTask`, and `FeedLink`, its connection for a feed: what was sent, consumed and answered. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from launcher.common.record import Record
 from launcher.feed.partition import Chunk, Partition
 
 #: Bytes sent to a task of which it has not begun to hand out rows.
-WINDOW = 4 << 20
+WINDOW_BYTES = 4 << 20
 
 
-class Ended(Record):
+class FeedEnd(Record):
     """The end of a task: the number of its start, the reason, and the time."""
 
     attempt: int
@@ -22,46 +22,46 @@ class Ended(Record):
     again: bool = False
 
 
-class Task:
+class FedTask:
     """A task that is fed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         #: The number of its last start, as far as it is known.
         self.attempt = 1
-        self.ended: Ended | None = None
+        self.ended: FeedEnd | None = None
         #: Its last connection, which may have broken.
-        self.link: Link | None = None
+        self.link: FeedLink | None = None
         #: Whether it takes no more rows; because its function has returned.
         self.refused = self.returned = False
 
     @property
-    def restarts(self) -> bool:
+    def is_restarting(self) -> bool:
         """Whether it is to start again."""
         return self.ended is not None and self.ended.again
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it runs, or is to start."""
-        return self.ended is None or self.restarts
+        return self.ended is None or self.is_restarting
 
     @property
-    def takes(self) -> bool:
+    def takes_rows(self) -> bool:
         """Whether it may take more rows."""
-        return self.alive and (self.restarts or not self.refused)
+        return self.is_alive and (self.is_restarting or not self.refused)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether it has a connection."""
         return self.link is not None and self.link.ended is None
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether it runs, and has rows or owes results."""
-        return self.ended is None and self.link is not None and self.link.ended is None and self.link.late
+        return self.ended is None and self.link is not None and self.link.ended is None and self.link.is_late
 
 
-class Link:
+class FeedLink:
     """A connection of a task.
 
     Args:
@@ -70,7 +70,7 @@ class Link:
         now: the time.
     """
 
-    def __init__(self, task: Task, attempt: int, now: float) -> None:
+    def __init__(self, task: FedTask, attempt: int, now: float) -> None:
         self.task = task
         self.attempt = attempt
         self.since = now
@@ -97,17 +97,17 @@ class Link:
         self._partitions: dict[bool, deque[Partition]] = {False: deque(), True: deque()}
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether no more rows can be sent."""
         return self.ended is not None or self.reason is not None
 
     @property
     def has_room(self) -> bool:
         """Whether the task could begin with another partition now."""
-        return not (self.sending or self.task.refused or self.over) and self.window < WINDOW
+        return not (self.sending or self.task.refused or self.is_over) and self.window < WINDOW_BYTES
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether the task has rows, or owes results."""
         waits = self._sent > self._consumed and not self.hungry
         return not self.task.refused and (waits or any(it.missing > 0 for it in self._partitions[True]))

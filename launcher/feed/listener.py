@@ -1,7 +1,7 @@
 """Where the tasks of a job connect to its driving program; a connection is accepted only with the job's key.
 
 Each connection has a thread until its handshake is done (`launcher.feed.remote.connect` describes it). The
-listener unpickles nothing, and reads at most `MOST_HELLO` bytes of a hello.
+listener unpickles nothing, and reads at most `MAX_HELLO_BYTES` bytes of a hello.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
-from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive, read_exactly
+from launcher.feed.remote.connect import GREETING, NONCE_BYTES, PROOF_BYTES, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
 from launcher.threads import start
 
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
-MOST_PENDING = 64
+MAX_PENDING = 64
 #: Seconds for a handshake, and bytes of a task's hello.
-HANDSHAKE_SECONDS = 10.0
-MOST_HELLO = 4096
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+MAX_HELLO_BYTES = 4096
 #: Bytes of the path of the folder of a unix socket.
-LONGEST_FOLDER = 90
+MAX_FOLDER_BYTES = 90
 #: Seconds before the next attempt to accept, where this process has no free file descriptor or thread.
-_NO_DESCRIPTOR = 0.2
+_NO_DESCRIPTOR_PAUSE_SECONDS = 0.2
 #: Fields of a hello.
-_HELLO = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
+_HELLO_FIELDS = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
 
 
-class Peer(Record):
+class FeedPeer(Record):
     """A task that has connected."""
 
     #: ``worker/0``, and the number of its start, from 1.
@@ -50,7 +50,7 @@ class Peer(Record):
     sock: socket.socket
 
 
-class Rejected(OSError):
+class RejectedError(OSError):
     """The handshake failed; the text completes "rejected a connection ..."."""
 
 
@@ -79,9 +79,9 @@ class Listener:
         #: Connections in their handshake, oldest first, and the threads that accept.
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._accepting: list[threading.Thread] = []
-        self._on_peer: Callable[[Peer], None] | None = None
+        self._on_peer: Callable[[FeedPeer], None] | None = None
         self.path = os.path.join(folder, "feed.sock")
-        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        if len(os.fsencode(folder)) > MAX_FOLDER_BYTES:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
         self._listening = [socket.socket(socket.AF_UNIX)]
         self._listening[0].bind(self.path)
@@ -99,11 +99,11 @@ class Listener:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """For `Connector`: on this machine, then over the network."""
+        """For `DriverRoutes`: on this machine, then over the network."""
         hosts = own_addresses() if self.port else []
         return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in hosts))
 
-    def serve(self, on_peer: Callable[[Peer], None]) -> None:
+    def serve(self, on_peer: Callable[[FeedPeer], None]) -> None:
         """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick.
 
         If it raises a TransportError, the connection is closed.
@@ -132,7 +132,7 @@ class Listener:
                 self._begin_to_accept(network, self._on_peer)
             return True
 
-    def _begin_to_accept(self, sock: socket.socket, on_peer: Callable[[Peer], None]) -> None:
+    def _begin_to_accept(self, sock: socket.socket, on_peer: Callable[[FeedPeer], None]) -> None:
         thread = _thread("feed listener", self._accept, sock, on_peer)
         start(thread)
         self._accepting.append(thread)
@@ -152,18 +152,18 @@ class Listener:
             self._network.close()
         Path(self.path).unlink(missing_ok=True)
 
-    def _accept(self, listening: socket.socket, on_peer: Callable[[Peer], None]) -> None:
+    def _accept(self, listening: socket.socket, on_peer: Callable[[FeedPeer], None]) -> None:
         while not self._closing.is_set():
             try:
                 sock, _ = listening.accept()
             except OSError:  # closed; or no file descriptor is free
-                self._closing.wait(_NO_DESCRIPTOR)
+                self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
                 continue
             with self._lock:
                 if self._closing.is_set():
                     sock.close()
                     return
-                oldest = next(iter(self._pending)) if len(self._pending) >= MOST_PENDING else None
+                oldest = next(iter(self._pending)) if len(self._pending) >= MAX_PENDING else None
                 if oldest is not None:
                     del self._pending[oldest]
                     hang_up(oldest)
@@ -176,20 +176,20 @@ class Listener:
                     sock.close()
                     refusal = f"because {error}"
             if oldest is not None:
-                self._report(f"because more than {MOST_PENDING} were without a handshake")
+                self._report(f"because more than {MAX_PENDING} were without a handshake")
             if refusal:
                 self._report(refusal)
-                self._closing.wait(_NO_DESCRIPTOR)
+                self._closing.wait(_NO_DESCRIPTOR_PAUSE_SECONDS)
 
-    def _handshake(self, sock: socket.socket, on_peer: Callable[[Peer], None]) -> None:
+    def _handshake(self, sock: socket.socket, on_peer: Callable[[FeedPeer], None]) -> None:
         peer = None
         try:
             keep_alive(sock)
-            peer = greet(sock, self._key, time.monotonic() + HANDSHAKE_SECONDS)
+            peer = greet(sock, self._key, time.monotonic() + HANDSHAKE_TIMEOUT_SECONDS)
             sock.settimeout(None)
         except OSError as error:  # a task that has connected by another route closes this one
             sock.close()
-            if isinstance(error, Rejected):
+            if isinstance(error, RejectedError):
                 self._report(str(error))
         with self._lock:
             self._pending.pop(sock, None)
@@ -211,31 +211,33 @@ class Listener:
             self._notice(f"rejected a connection {reason} (further ones are not reported)")
 
 
-def greet(sock: socket.socket, key: bytes, deadline: float) -> Peer:
+def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
     """The driver's side of the handshake, until a time of `time.monotonic`.
 
     Raises:
-        Rejected: the peer does not have the key, or its hello is invalid.
+        RejectedError: the peer does not have the key, or its hello is invalid.
         OSError: the connection has ended, or the time is over.
     """
-    ours = os.urandom(NONCE)
+    ours = os.urandom(NONCE_BYTES)
     sock.sendall(GREETING + ours)
-    theirs, proof = read_exactly(sock, NONCE, deadline), read_exactly(sock, PROOF, deadline)
+    theirs, proof = read_exactly(sock, NONCE_BYTES, deadline), read_exactly(sock, PROOF_BYTES, deadline)
     if not hmac.compare_digest(proof, hmac.digest(key, b"task" + ours + theirs, "sha256")):
-        raise Rejected("with a wrong key")
+        raise RejectedError("with a wrong key")
     sock.sendall(hmac.digest(key, b"driver" + theirs + ours, "sha256"))
     length = int.from_bytes(read_exactly(sock, 4, deadline), "big")
-    if not 0 < length <= MOST_HELLO:
-        raise Rejected(f"with a hello of {length} bytes (at most {MOST_HELLO})")
+    if not 0 < length <= MAX_HELLO_BYTES:
+        raise RejectedError(f"with a hello of {length} bytes (at most {MAX_HELLO_BYTES})")
     try:
         hello = json.loads(read_exactly(sock, length, deadline))
     except (ValueError, RecursionError) as error:
-        raise Rejected("with a hello that is not JSON") from error
+        raise RejectedError("with a hello that is not JSON") from error
     if not isinstance(hello, dict) or not all(
-        isinstance(hello.get(name), kind) for name, kind in _HELLO.items()
+        isinstance(hello.get(name), kind) for name, kind in _HELLO_FIELDS.items()
     ):
-        raise Rejected("with an incomplete hello")
-    return Peer(hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock)
+        raise RejectedError("with an incomplete hello")
+    return FeedPeer(
+        hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock
+    )
 
 
 def _thread(name: str, function: Callable[..., None], *args: Any) -> threading.Thread:

@@ -12,16 +12,16 @@ from launcher.feed.remote.codec import Block, Buffer, encode, encode_code, part,
 from launcher.feed.sources import Piece
 
 #: Bytes and rows of a chunk.
-CHUNK = 1 << 20
-MOST_ROWS = 16384
+CHUNK_BYTES = 1 << 20
+MAX_ROWS = 16384
 #: Bytes of a chunk that is split once more: its rows are much larger than those before.
-FAR_TOO_BIG = 64 << 20
+FAR_TOO_BIG_BYTES = 64 << 20
 #: The factor by which a chunk may have more rows than the one before: the first rows may be small ones.
-_GROWTH = 8
+_MAX_GROWTH = 8
 #: The weight of a chunk of code, in bytes: it will make many rows.
-_CODE_WEIGHT = 2 << 20
+_CODE_WEIGHT_BYTES = 2 << 20
 #: Bytes of memory for each result that waits, beside its bytes in the frame.
-_RESULT = 64
+_RESULT_OVERHEAD_BYTES = 64
 
 
 class Chunk(Record):
@@ -54,8 +54,10 @@ class Chunker:
             return
         buffers = encode(block)
         weight = sum([len(buffer) for buffer in buffers])
-        self.rows = max(1, min(rows * CHUNK // max(1, weight), max(self.rows, rows * _GROWTH), MOST_ROWS))
-        if rows > 1 and weight > FAR_TOO_BIG:
+        self.rows = max(
+            1, min(rows * CHUNK_BYTES // max(1, weight), max(self.rows, rows * _MAX_GROWTH), MAX_ROWS)
+        )
+        if rows > 1 and weight > FAR_TOO_BIG_BYTES:
             buffers.clear()
             yield from self._encoded(part(block, 0, rows // 2))
             yield from self._encoded(part(block, rows // 2, rows))
@@ -109,7 +111,7 @@ class Partition:
         if self._piece.remote is not None:
             code = encode_code(self._piece.remote)
             frames.check_size([code], f"the callable of partition {self.number}")
-            yield Chunk(None, len(code) + _CODE_WEIGHT, [code])
+            yield Chunk(None, len(code) + _CODE_WEIGHT_BYTES, [code])
             return
         yield from list(self._kept or ())
         if self._fresh is None or self._piece.repeatable:
@@ -160,7 +162,7 @@ class Partition:
         self._answered += len(taken)
         self._known += len(new)
         self.results += new
-        weight = size + _RESULT * len(new) if new else 0
+        weight = size + _RESULT_OVERHEAD_BYTES * len(new) if new else 0
         self.result_bytes += weight
         return results[len(taken) :], weight
 

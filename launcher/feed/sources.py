@@ -46,12 +46,12 @@ Result = TypeVar("Result")
 PIECES_PER_WORKER = 4
 #: Bytes and rows of a group of rows that come singly; rows of which only the first is measured.
 GROUP_BYTES = 2 << 20
-_ROWS = 16384
-_STEP = 64
+_GROUP_ROWS = 16384
+_MEASURED_STEP = 64
 #: How to treat the rows that make no whole round of equal batches.
 FILLS = ("drop", "pad", "repeat")
 #: Seconds after which rows that come slowly are a group, however few.
-_SECONDS = 1.0
+_GROUP_SECONDS = 1.0
 
 
 class Piece(Record):
@@ -65,7 +65,7 @@ class Piece(Record):
     remote: Callable[[], Iterable[Any]] | None = None
 
 
-class Source:
+class FeedSource:
     """Data of any kind.
 
     Args:
@@ -79,7 +79,7 @@ class Source:
 
 
 @named_arguments("rows")
-def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
+def rows(data: Iterable[Any], per_partition: int | None = None) -> FeedSource:
     """Each item is one row, of any type.
 
     Args:
@@ -98,11 +98,11 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
     found = Arguments("rows")
     per_partition = found.optional("per_partition", per_partition, whole(1))
     found.check()
-    return Source(isinstance(data, Iterator), partial(_row_pieces, data, per_partition))
+    return FeedSource(isinstance(data, Iterator), partial(_row_pieces, data, per_partition))
 
 
 @named_arguments("partitions")
-def partitions(data: Iterable[Any]) -> Source:
+def partitions(data: Iterable[Any]) -> FeedSource:
     """Each item is a partition: an iterable of rows, arrays, or a callable that returns them.
 
     Args:
@@ -116,7 +116,7 @@ def partitions(data: Iterable[Any]) -> Source:
     """
     _check(data, "partitions")
     items = data if isinstance(data, list | tuple) else [data]
-    return Source(
+    return FeedSource(
         any(isinstance(item, Iterator) for item in [data, *items]), partial(_partition_pieces, data)
     )
 
@@ -143,16 +143,16 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
     return (piece for _ in range(epochs) for piece in source.pieces(workers))
 
 
-def source_of(data: Any) -> Source:
+def source_of(data: Any) -> FeedSource:
     """The kind of this data.
 
     Raises:
         InputError: it has no rows, or can be understood in two ways.
     """
-    if isinstance(data, Source):
+    if isinstance(data, FeedSource):
         return data
     if (block := columnar(data)) is not None:
-        return Source(False, partial(_split, block, size(block), None))
+        return FeedSource(False, partial(_split, block, size(block), None))
     if callable(data):
         return partitions([data])
     if not _is_many(data):
@@ -162,7 +162,7 @@ def source_of(data: Any) -> Source:
         )
         raise refused(f"{_shown(data)} has no rows", expected)
     if not isinstance(data, list | tuple | range):
-        return Source(isinstance(data, Iterator), partial(_iterable_pieces, data))
+        return FeedSource(isinstance(data, Iterator), partial(_iterable_pieces, data))
     if not data or is_row(data[0]):
         return rows(data)
     if is_array(data[0]) or (isinstance(data[0], list) and (not data[0] or not _is_structured(data[0][0]))):
@@ -188,7 +188,7 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
     """Items that are partitions."""
     for item in data:
-        yield from (item.pieces(workers) if isinstance(item, Source) else [piece_of(item)])
+        yield from (item.pieces(workers) if isinstance(item, FeedSource) else [piece_of(item)])
 
 
 def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
@@ -223,7 +223,7 @@ def is_row(item: Any) -> bool:
     """Whether this is a row wherever it comes from; else it can be a partition."""
     if isinstance(item, str | bytes | tuple | Mapping):
         return True
-    return not (_is_iterable(item) or callable(item) or isinstance(item, Source))
+    return not (_is_iterable(item) or callable(item) or isinstance(item, FeedSource))
 
 
 def _is_iterable(value: Any) -> bool:
@@ -301,7 +301,7 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
     start(threading.Thread(target=run, name="rows of a feed", daemon=True))
     try:
         while True:
-            if not (ready.wait(_SECONDS) or group or ended):
+            if not (ready.wait(_GROUP_SECONDS) or group or ended):
                 continue
             over = bool(ended)
             if over and (error := ended[0]) is not None:
@@ -319,9 +319,10 @@ def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
 
 
 def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iterator[bool]:
-    """Append rows to a group, up to `_STEP` at a time; gives after each step whether the group is full.
+    """Append rows to a group, up to `_MEASURED_STEP` at a time; gives after each step whether the group is
+    full.
 
-    The caller empties a full group, of about ``most`` bytes or `_ROWS` rows, before it goes on.
+    The caller empties a full group, of about ``most`` bytes or `_GROUP_ROWS` rows, before it goes on.
     """
     weight, step = 0, 1
     for row in rows:
@@ -329,8 +330,8 @@ def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iter
         bytes_each = max(1, _weight(row))
         more = max(0, min(step, (most - weight) // bytes_each) - 1)
         group.extend(islice(rows, more))
-        weight, step = weight + (1 + more) * bytes_each, min(2 * step, _STEP)
-        full = weight >= most or len(group) >= _ROWS
+        weight, step = weight + (1 + more) * bytes_each, min(2 * step, _MEASURED_STEP)
+        full = weight >= most or len(group) >= _GROUP_ROWS
         yield full
         if full:
             weight, step = 0, 1
@@ -341,7 +342,7 @@ def _weight(row: Any) -> int:
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
-        return GROUP_BYTES // _STEP
+        return GROUP_BYTES // _MEASURED_STEP
 
 
 # Equal numbers of batches.

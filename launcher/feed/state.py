@@ -12,26 +12,26 @@ from launcher.common.errors import FeedError, FeedTimeout
 from launcher.common.record import Record
 from launcher.common.text import join_names
 from launcher.feed.call import Call
-from launcher.feed.link import WINDOW, Ended, Link, Task
+from launcher.feed.link import WINDOW_BYTES, FedTask, FeedEnd, FeedLink
 from launcher.feed.partition import Chunk, Partition
-from launcher.feed.remote.frames import RETURNED, FeedRefused, Kind, unpack_numbers
+from launcher.feed.remote.frames import RETURNED, FeedRefusedError, Kind, unpack_numbers
 from launcher.feed.sources import pieces_of
 
-IN_STEP = "equal batches are for all tasks or for none"
+IN_STEP_MESSAGE = "equal batches are for all tasks or for none"
 #: Seconds for all tasks to open their feeds; until then each gets one partition.
-GATHERING = 10.0
+GATHERING_SECONDS = 10.0
 #: Seconds without any result of tasks that ask for more rows, after which the user is told.
-SILENT = 10.0
+SILENT_SECONDS = 10.0
 #: Seconds without any task: in this time the job should have failed, for a more precise reason.
-LONELY = 1.0
+LONELY_SECONDS = 1.0
 #: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
-BROKEN = 1.0
+BROKEN_SECONDS = 1.0
 
 
 class Read(Record):
     """Read the next item of the source of a call, then tell `FeedState.was_read`."""
 
-    link: Link
+    link: FeedLink
     call: Call
 
 
@@ -40,29 +40,29 @@ class Make(Record):
     and repeat this while `FeedState.may_make` returns true. In the end tell `FeedState.was_sent`.
     """
 
-    link: Link
+    link: FeedLink
     partition: Partition
 
 
 class Flush(Record):
     """Send FLUSH, then tell `FeedState.was_sent`."""
 
-    link: Link
+    link: FeedLink
 
 
 class Leave(Record):
     """Send the reason of the link, receive until the connection ends, then tell `FeedState.left`."""
 
-    link: Link
+    link: FeedLink
 
 
-class HangUp(Record):
+class CloseFeed(Record):
     """End the connection at once: its task has ended. Frames that the task has sent are still received."""
 
-    link: Link
+    link: FeedLink
 
 
-Command = Read | Make | Flush | Leave | HangUp
+Command = Read | Make | Flush | Leave | CloseFeed
 
 
 class FeedState:
@@ -83,9 +83,9 @@ class FeedState:
         last_lines: Callable[[str], Sequence[str]] = lambda task: (),
     ) -> None:
         self.name = name
-        self.tasks = {task: Task(task) for task in tasks}
+        self.tasks = {task: FedTask(task) for task in tasks}
         #: All connections with a thread.
-        self.links: list[Link] = []
+        self.links: list[FeedLink] = []
         #: The present call, or the last one.
         self.call = Call(pieces_of([], 1), (), 0.0)
         self.call.end()
@@ -93,18 +93,18 @@ class FeedState:
         self.finished = False
         self._exactly_once = exactly_once
         self._last_lines = last_lines
-        self._hang_up: list[Link] = []
+        self._hang_up: list[FeedLink] = []
 
     # Events of tasks.
 
-    def connected(self, task: str, attempt: int, now: float, refusal: str = "") -> Link | None:
+    def connected(self, task: str, attempt: int, now: float, refusal: str = "") -> FeedLink | None:
         """A task opens the feed; ``None``: it has to try again, when the end of its last attempt is known.
 
         Args:
             refusal: why it may not; empty: it may.
         """
-        known = self.tasks.get(task) or Task(task)
-        link = Link(known, attempt, now)
+        known = self.tasks.get(task) or FedTask(task)
+        link = FeedLink(known, attempt, now)
         if refusal or task not in self.tasks:
             link.reason = refusal or f"{task} is not fed; fed are {', '.join(self.tasks)}"
         elif known.ended is not None and attempt <= known.ended.attempt:
@@ -124,18 +124,18 @@ class FeedState:
     def lost(self, task: str, attempt: int, reason: str, now: float) -> None:
         """A task has ended: others get the rows that it did not consume."""
         known = self.tasks[task]
-        known.ended = Ended(attempt, reason, now)
+        known.ended = FeedEnd(attempt, reason, now)
         self._end_link(known, reason)
 
     def restarting(self, attempts: Mapping[str, int], now: float) -> None:
         """Tasks are to start again, after these attempts. They take rows until they end."""
         fed = [task for task in self.tasks.values() if task.name in attempts]
         for task in fed:
-            task.ended = Ended(attempts[task.name], "is to start again", now, again=True)
+            task.ended = FeedEnd(attempts[task.name], "is to start again", now, again=True)
         if fed and self.call.in_step and not self.call.over:
             self.call.again = self._may_go_on_in_step()
             if not self.call.again:
-                rule = "exactly_once=True: no rows are fed again" if self._exactly_once else IN_STEP
+                rule = "exactly_once=True: no rows are fed again" if self._exactly_once else IN_STEP_MESSAGE
                 self.call.fail(FeedError(f"a restart of {join_names([task.name for task in fed])}; {rule}"))
 
     def started(self, task: str, attempt: int) -> None:
@@ -154,7 +154,7 @@ class FeedState:
                 self._end_link(each, "all tasks start again")
             self.call.feed_rounds_again()
 
-    def _end_link(self, task: Task, reason: str) -> None:
+    def _end_link(self, task: FedTask, reason: str) -> None:
         if task.link is not None:
             self.close(task.link, reason)
             self._hang_up.append(task.link)
@@ -162,11 +162,11 @@ class FeedState:
 
     def _may_go_on_in_step(self) -> bool:
         """Whether all tasks start again, so that their rounds can be fed again."""
-        return not self._exactly_once and all(task.restarts for task in self.tasks.values())
+        return not self._exactly_once and all(task.is_restarting for task in self.tasks.values())
 
     # Events of connections.
 
-    def received(self, link: Link, kind: int, content: Any, size: int, now: float) -> None:
+    def received(self, link: FeedLink, kind: int, content: Any, size: int, now: float) -> None:
         """A frame has come.
 
         Args:
@@ -174,12 +174,12 @@ class FeedState:
             size: its bytes.
 
         Raises:
-            FeedRefused, struct.error: the frame is invalid.
+            FeedRefusedError, struct.error: the frame is invalid.
         """
         link.opened = True
         if kind == Kind.RESULTS:
             for partition, weight in link.answer(content, size):
-                if self.call.has(partition):
+                if self.call.has_partition(partition):
                     self.call.result_bytes += weight
         elif kind in (Kind.PROGRESS, Kind.HUNGRY):
             link.progress(*unpack_numbers(content), kind == Kind.HUNGRY)
@@ -191,18 +191,18 @@ class FeedState:
                 link.task.returned |= b"".join(content) == RETURNED
                 self.call.drop_rows_of(link.task.name)
         else:
-            raise FeedRefused(f"kind {kind}")
+            raise FeedRefusedError(f"kind {kind}")
         self._finish(link)
         self.call.moved = now
 
-    def broke(self, link: Link, error: FeedError | None, now: float) -> None:
+    def broke(self, link: FeedLink, error: FeedError | None, now: float) -> None:
         """A connection has ended: no more frames come; because of an invalid one if there is an error."""
         link.ended = now
         if error is not None:
             self.close(link, str(error))
             self.call.fail(error)
 
-    def was_read(self, link: Link, call: Call, item: Any, error: Exception | None, now: float) -> None:
+    def was_read(self, link: FeedLink, call: Call, item: Any, error: Exception | None, now: float) -> None:
         """A thread has read an item of the source: ``None`` at its end, or if there is an error."""
         link.busy = call.reading = False
         call.moved, call.exhausted = now, item is None
@@ -212,7 +212,7 @@ class FeedState:
             call.add(item, [task.name for task in self.tasks.values() if task.refused])
 
     def was_made(
-        self, link: Link, partition: Partition, chunk: Chunk | None, error: Exception | None
+        self, link: FeedLink, partition: Partition, chunk: Chunk | None, error: Exception | None
     ) -> bool:
         """A thread has made a chunk: ``None`` at the end of the partition, or if there is an error.
 
@@ -221,7 +221,7 @@ class FeedState:
         Returns:
             Whether it is to be sent.
         """
-        if error is not None and self.call.has(partition):
+        if error is not None and self.call.has_partition(partition):
             self.call.fail(error)
         if not self._is_sending(link):
             return False
@@ -233,21 +233,21 @@ class FeedState:
         self.call.limit_kept(partition)
         return True
 
-    def was_sent(self, link: Link) -> None:
+    def was_sent(self, link: FeedLink) -> None:
         """A thread has done its `Make` or `Flush`, whether or not its frames could be sent."""
         link.busy = False
 
-    def left(self, link: Link) -> None:
+    def left(self, link: FeedLink) -> None:
         """The threads of a connection have ended."""
         self._give_back(link)
         self.links.remove(link)
 
-    def close(self, link: Link, reason: str) -> None:
+    def close(self, link: FeedLink, reason: str) -> None:
         """Send no more rows on a connection; the reason is the error for the task."""
         if link.reason is None:
             link.reason = reason
 
-    def _finish(self, link: Link) -> None:
+    def _finish(self, link: FeedLink) -> None:
         for partition in link.finished():
             self.call.finished(partition)
 
@@ -281,10 +281,10 @@ class FeedState:
 
         The task that has the fewest unread rows gets the next partition.
         """
-        found: list[Command] = [HangUp(link) for link in self._hang_up if link in self.links]
+        found: list[Command] = [CloseFeed(link) for link in self._hang_up if link in self.links]
         self._hang_up.clear()
         for link in self.links:
-            if link.ended is not None and now - link.ended > BROKEN:
+            if link.ended is not None and now - link.ended > BROKEN_SECONDS:
                 self.close(link, "its connection broke")
             if link.task.refused or (link.ended is not None and link.reason is not None):
                 self._give_back(link)
@@ -295,13 +295,13 @@ class FeedState:
                 found.append(command)
         return found
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: FeedLink) -> None:
         """Give the partitions back that a task will not finish."""
         loss = "" if link.task.refused else f"{link.task.name} is lost ({link.reason})"
         for partition in link.unfinished():
             self.call.give_back(partition, loss, self._exactly_once)
 
-    def _next(self, link: Link, now: float) -> Command | None:
+    def _next(self, link: FeedLink, now: float) -> Command | None:
         """What the thread of a connection does next; ``None``: it waits."""
         call = self.call
         if not self._is_sending(link):
@@ -312,9 +312,9 @@ class FeedState:
             return Leave(link)
         if link.sending is not None:
             return Make(link, link.sending) if self.may_make(link) else None
-        if call.over or link.over or link.task.refused or not link.opened:
+        if call.over or link.is_over or link.task.refused or not link.opened:
             return None
-        if not link.flushed and (call.inference or call.all_given(link.task.name)):
+        if not link.flushed and (call.inference or call.is_all_given(link.task.name)):
             link.flushed = True  # a batch of inference ends with its partition
             return Flush(link)
         if not self._may_begin(link, now):
@@ -326,38 +326,38 @@ class FeedState:
         link.give(partition)
         return Make(link, partition)
 
-    def may_make(self, link: Link) -> bool:
+    def may_make(self, link: FeedLink) -> bool:
         """Whether the next chunk of the partition that is being sent may be made now."""
         partition = link.sending
         if partition is None or not self._is_sending(link):
             return False
-        return link.window < WINDOW and self.call.permits(partition.number)
+        return link.window < WINDOW_BYTES and self.call.permits(partition.number)
 
-    def _is_sending(self, link: Link) -> bool:
+    def _is_sending(self, link: FeedLink) -> bool:
         """Whether more chunks of the partition that is being sent are wanted."""
-        stopped = link.over or link.task.refused or self.call.error is not None
-        return not stopped and self.call.has(link.sending)
+        stopped = link.is_over or link.task.refused or self.call.error is not None
+        return not stopped and self.call.has_partition(link.sending)
 
-    def _may_begin(self, link: Link, now: float) -> bool:
+    def _may_begin(self, link: FeedLink, now: float) -> bool:
         """Whether a task gets another partition."""
         call, name = self.call, link.task.name
         if call.error is not None or not link.has_room or not call.has_rows(name):
             return False
-        return call.in_step or name not in call.served or self._gathered(now)
+        return call.in_step or name not in call.served or self._has_gathered(now)
 
-    def _gathered(self, now: float) -> bool:
+    def _has_gathered(self, now: float) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""
         links = [task.link for task in self.tasks.values() if task.link is not None]
         if len(links) >= sum(task.ended is None for task in self.tasks.values()):
             return True
-        return now - min([link.since for link in links], default=now) > GATHERING
+        return now - min([link.since for link in links], default=now) > GATHERING_SECONDS
 
     # For the thread that waits for the end of the call, or takes results.
 
     @property
-    def takers(self) -> list[Task]:
+    def takers(self) -> list[FedTask]:
         """Tasks that may take more rows."""
-        return [task for task in self.tasks.values() if task.takes]
+        return [task for task in self.tasks.values() if task.takes_rows]
 
     def is_ready(self) -> bool:
         """Whether the thread need not wait: the call has failed, is finished, or has results."""
@@ -365,12 +365,12 @@ class FeedState:
         if call.over or call.error is not None:
             return True
         if call.inference:
-            return call.has_results()
+            return call.advance_to_results()
         tasks = self.tasks.values()
         if (
             any(task.refused for task in tasks) and not self.takers
         ):  # no task takes partitions to be fed again
-            return any(task.alive for task in tasks) or call.none_is_given
+            return any(task.is_alive for task in tasks) or call.is_none_given
         return call.is_finished
 
     def remains(self) -> str:
@@ -385,9 +385,9 @@ class FeedState:
 
     def missing(self, now: float) -> list[str]:
         """Tasks without a connection for which rows wait."""
-        missing = [task.name for task in self.takers if not task.connected]
-        all_miss = len(missing) == sum(task.alive for task in self.tasks.values())
-        return missing if self.call.in_step or all_miss or not self._gathered(now) else []
+        missing = [task.name for task in self.takers if not task.is_connected]
+        all_miss = len(missing) == sum(task.is_alive for task in self.tasks.values())
+        return missing if self.call.in_step or all_miss or not self._has_gathered(now) else []
 
     def check(self, now: float) -> None:
         """Look at the time.
@@ -397,32 +397,32 @@ class FeedState:
         """
         call, tasks, feed = self.call, self.tasks.values(), f"feed {self.name!r}"
         ended = [(task, task.ended) for task in tasks if task.ended is not None]
-        alive = any(task.alive for task in tasks)
+        alive = any(task.is_alive for task in tasks)
         if call.in_step:
             self._check_steps(call, now)
-        if not alive and now - max([end.at for _, end in ended], default=0.0) > LONELY:
+        if not alive and now - max([end.at for _, end in ended], default=0.0) > LONELY_SECONDS:
             endings = join_names([f"{task.name} {end.reason}" for task, end in ended])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
         if call.inference and alive and not self.takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
         late = self._late()
-        if not late and (call.in_step or not any(task.connected for task in self.takers)):
-            late = [task for task in self.takers if task.ended is None and not task.connected]
+        if not late and (call.in_step or not any(task.is_connected for task in self.takers)):
+            late = [task for task in self.takers if task.ended is None and not task.is_connected]
         if not late:  # only the source of the rows, or a restart, is awaited
             call.moved = now
         elif now - call.moved > call.timeout:
             names = [task.name for task in late]
-            stuck = [task.name for task in late if not (task.late and task.link and task.link.hungry)]
+            stuck = [task.name for task in late if not (task.is_late and task.link and task.link.hungry)]
             if stuck or not call.inference:
                 lines = [line for task in stuck for line in self._last_lines(task)]
                 raise FeedTimeout(", ".join(stuck or names), call.timeout, lines)
             raise FeedError(self._results_missing(late, call.timeout))
 
-    def _late(self) -> list[Task]:
+    def _late(self) -> list[FedTask]:
         """Tasks that have rows, or whose results are not all there."""
-        return [task for task in self.tasks.values() if task.late]
+        return [task for task in self.tasks.values() if task.is_late]
 
-    def _results_missing(self, late: Sequence[Task], seconds: float) -> str:
+    def _results_missing(self, late: Sequence[FedTask], seconds: float) -> str:
         return (
             f"feed {self.name!r}: {', '.join([task.name for task in late])} asked for more rows, and for "
             f"{seconds:g}s results are missing: batch_results() must be given one result for each row"
@@ -436,15 +436,20 @@ class FeedState:
         """
         call, late = self.call, self._late()
         waits_for_results = late and all(task.link is not None and task.link.hungry for task in late)
-        if not call.inference or call.told_missing or not waits_for_results or now - call.moved < SILENT:
+        if (
+            not call.inference
+            or call.told_missing
+            or not waits_for_results
+            or now - call.moved < SILENT_SECONDS
+        ):
             return ""
         call.told_missing = True
-        return self._results_missing(late, SILENT)
+        return self._results_missing(late, SILENT_SECONDS)
 
     def _check_steps(self, call: Call, now: float) -> None:
         """Look for tasks that have missed batches, and do not start again together with all others."""
         for task in self.tasks.values():
-            if task.ended is not None and not task.ended.again and now - task.ended.at > LONELY:
-                raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP}")
-            if task.connected and not call.again and (loss := call.broken.get(task.name)):
-                raise FeedError(f"{loss}; {IN_STEP}")
+            if task.ended is not None and not task.ended.again and now - task.ended.at > LONELY_SECONDS:
+                raise FeedError(f"{task.name} is lost ({task.ended.reason}); {IN_STEP_MESSAGE}")
+            if task.is_connected and not call.again and (loss := call.broken.get(task.name)):
+                raise FeedError(f"{loss}; {IN_STEP_MESSAGE}")

@@ -17,8 +17,8 @@ import pytest
 
 from launcher import TFCluster
 from launcher.feed import listener as listener_module
-from launcher.feed.listener import MOST_PENDING, Listener, Peer
-from launcher.feed.remote.connect import GREETING, ConnectError, Connector
+from launcher.feed.listener import MAX_PENDING, FeedPeer, Listener
+from launcher.feed.remote.connect import GREETING, ConnectError, DriverRoutes
 from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(180)
@@ -40,14 +40,14 @@ class Lab:
     """A listener, the peers that it accepted, and its notices."""
 
     def __init__(self, folder: Path) -> None:
-        self.peers: list[Peer] = []
+        self.peers: list[FeedPeer] = []
         self.notices: list[str] = []
         self.listener = Listener(KEY, str(folder), tcp=True, notice=self.notices.append)
         self.listener.listen_on_network()
         self.listener.serve(self.peers.append)
 
-    def connector(self, **hello: Any) -> Connector:
-        return Connector([f"unix:{self.listener.path}"], "", KEY, {**HELLO, **hello})
+    def connector(self, **hello: Any) -> DriverRoutes:
+        return DriverRoutes([f"unix:{self.listener.path}"], "", KEY, {**HELLO, **hello})
 
     def raw(self) -> socket.socket:
         return raw(self.listener)
@@ -85,15 +85,15 @@ def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(ConnectError, match="does not have the key of this job"):
-            Connector([f"unix:{tmp_path}/pretend"], "", KEY, HELLO).connect("member", timeout=0.0)
+            DriverRoutes([f"unix:{tmp_path}/pretend"], "", KEY, HELLO).connect("member", timeout=0.0)
         thread.join(10)
 
 
 @pytest.mark.parametrize("serves_first", [True, False])
 def test_the_port_refuses_connections_until_it_is_needed(tmp_path: Path, serves_first: bool):
-    peers: list[Peer] = []
+    peers: list[FeedPeer] = []
     listener = Listener(KEY, str(tmp_path), tcp=True)
-    connector = Connector([f"tcp:127.0.0.1:{listener.port}"], "", KEY, HELLO)
+    connector = DriverRoutes([f"tcp:127.0.0.1:{listener.port}"], "", KEY, HELLO)
     if serves_first:
         listener.serve(peers.append)
     with pytest.raises(ConnectError, match="refused"):
@@ -111,7 +111,7 @@ def test_the_port_refuses_connections_until_it_is_needed(tmp_path: Path, serves_
 def test_a_task_comes_by_the_relay_before_the_network(lab: Lab):
     """Both lead here, one with another name."""
     routes = [f"tcp:127.0.0.1:{lab.listener.port}", "unix:/no/such/socket"]
-    connector = Connector(routes, f"localhost:{lab.listener.port}", KEY, HELLO)
+    connector = DriverRoutes(routes, f"localhost:{lab.listener.port}", KEY, HELLO)
     connector.connect("member").close()
     assert connector._routes[0].startswith("relay:")
 
@@ -128,12 +128,12 @@ def test_a_long_hello_is_not_read(lab: Lab):
 
 
 def test_silent_connections_keep_no_task_out(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 60)
-    crowd = [lab.raw() for _ in range(MOST_PENDING + 10)]
+    monkeypatch.setattr(listener_module, "HANDSHAKE_TIMEOUT_SECONDS", 60)
+    crowd = [lab.raw() for _ in range(MAX_PENDING + 10)]
     try:
         with lab.connector().connect("member"):
             assert soon(lambda: lab.peers)
-        assert len(lab.notices) == 1 and f"more than {MOST_PENDING}" in lab.notices[0]
+        assert len(lab.notices) == 1 and f"more than {MAX_PENDING}" in lab.notices[0]
     finally:
         for sock in crowd:
             sock.close()
@@ -141,7 +141,7 @@ def test_silent_connections_keep_no_task_out(lab: Lab, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("drip", [False, True])
 def test_a_handshake_has_a_time_limit(lab: Lab, drip: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(listener_module, "HANDSHAKE_TIMEOUT_SECONDS", 0.3)
     with lab.raw() as sock:
         sock.recv(1000)
         if drip:

@@ -18,7 +18,7 @@ from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from launcher.feed.remote.connect import Connector
+    from launcher.feed.remote.connect import DriverRoutes
     from launcher.feed.remote.data_feed import DataFeed
 
 #: Roles whose tasks train: they count in ``num_workers``, and rows are fed to them.
@@ -60,7 +60,7 @@ class TFNodeContext:
     cluster_spec: Mapping[str, Sequence[str]] = field(default_factory=dict)
     defaultFS: str = "file://"  # noqa: N815 - TensorFlowOnSpark's name
     working_dir: str = "."
-    mgr: Connector | None = None
+    mgr: DriverRoutes | None = None
     num_workers: int = 0
     output_dir: str = ""
     attempt: int = field(default_factory=lambda: int(os.environ.get("LAUNCH_ATTEMPT", "1")))

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 
-from launcher.feed.remote.connect import Connector, read_exactly
+from launcher.feed.remote.connect import DriverRoutes, read_exactly
 
 #: The program of each task. Before any import it takes the working folder off the path.
 COMMAND = (
@@ -41,7 +41,7 @@ def main(python: tuple[int, int], importer: type) -> None:
         sys.exit(f"{task}: {versions}; functions can be sent only to the same version (set python=)")
     hello = {"task": task, "attempt": int(environ["LAUNCH_ATTEMPT"]), "python": ours, "pid": os.getpid()}
     addresses, relay = json.loads(environ.pop("LAUNCH_FEED")), environ.pop("LAUNCH_RELAY", "")
-    connector = Connector(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
+    connector = DriverRoutes(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
     try:
         sock = connector.connect("member")
         modules = read_exactly(sock, int(read_exactly(sock, SIZE)))

@@ -35,7 +35,7 @@ from launcher.api.remote.node import TFNodeContext
 from launcher.common.errors import LaunchError
 
 if TYPE_CHECKING:
-    from launcher.feed.remote.connect import Connector
+    from launcher.feed.remote.connect import DriverRoutes
 
 #: Seconds in which a broken connection to the driver has to be made again, and attempts to send a message.
 _RECONNECT = 60.0
@@ -50,7 +50,7 @@ _ADVICE = "return texts, numbers, arrays; write models and the like to files, sa
 Message = Mapping[str, Any]
 
 
-def request(connector: Connector, message: Message) -> Message:
+def request(connector: DriverRoutes, message: Message) -> Message:
     """Send the driver a message on a connection of its own, and wait for the answer.
 
     After a break the message is sent again: the driver may get it twice.
@@ -67,7 +67,7 @@ def request(connector: Connector, message: Message) -> Message:
     raise OSError("the connection to the driver breaks again and again")
 
 
-def main(sock: socket.socket, connector: Connector) -> None:
+def main(sock: socket.socket, connector: DriverRoutes) -> None:
     """Run the work that the driver sends on this connection, then end the process.
 
     Raises:
@@ -97,7 +97,7 @@ def main(sock: socket.socket, connector: Connector) -> None:
     _leave(outcome["code"])
 
 
-def _context(work: Message, connector: Connector) -> TFNodeContext:
+def _context(work: Message, connector: DriverRoutes) -> TFNodeContext:
     """The ``ctx`` of this task."""
     task, numbers = connector.hello["task"], work["numbers"]
     role, _, index = task.rpartition("/")
@@ -194,7 +194,7 @@ def _failed(error: BaseException) -> Message:
     return {"code": 1, "raised": raised, "traceback": shown, "exception": exception}
 
 
-def _serve(connector: Connector, work: Message) -> int:
+def _serve(connector: DriverRoutes, work: Message) -> int:
     """Run instances until the driver sends no other.
 
     Returns:

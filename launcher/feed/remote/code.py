@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator
 import cloudpickle
 
 #: Characters of a source file; the source of a longer one does not travel.
-_LONGEST = 1 << 20
+_MAX_SOURCE_CHARACTERS = 1 << 20
 
 
 def dumps(
@@ -33,11 +33,11 @@ def dumps(
         Exception: whatever an object of the program raises when it is pickled.
     """
     with io.BytesIO() as file:
-        _Pickler(file, protocol, keep, sources).dump(value)
+        _SourcePickler(file, protocol, keep, sources).dump(value)
         return file.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _SourcePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """cloudpickle since 3.1.3 replaces the file name of all code by ``<dynamic-code>``; this one keeps it."""
 
     def __init__(self, file: io.BytesIO, protocol: int | None, keep: Any, sources: bool) -> None:
@@ -69,7 +69,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         """Return whether a value can be pickled. A class that is being pickled just now can."""
         if id(value) not in self._tried:
             self._tried[id(value)] = True
-            pickler = _Pickler(io.BytesIO(), None, None, False)
+            pickler = _SourcePickler(io.BytesIO(), None, None, False)
             pickler._tried = self._tried
             try:
                 pickler.dump(value)
@@ -87,7 +87,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             return ""
         if name not in self._sources:
             source = "".join(linecache.getlines(name))
-            self._sources[name] = source if len(source) <= _LONGEST else ""
+            self._sources[name] = source if len(source) <= _MAX_SOURCE_CHARACTERS else ""
         return self._sources[name]
 
 
@@ -98,7 +98,7 @@ def _annotation_names(code: CodeType) -> frozenset[str]:
         No names if its source is not known, or too long.
     """
     source = "".join(linecache.getlines(code.co_filename))
-    by_line = _names_by_line(source) if len(source) <= _LONGEST else {}
+    by_line = _names_by_line(source) if len(source) <= _MAX_SOURCE_CHARACTERS else {}
     return by_line.get(code.co_firstlineno, frozenset())
 
 

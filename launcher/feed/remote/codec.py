@@ -32,13 +32,13 @@ from launcher.common.errors import Fault, FeedError, InputError
 Block = Any
 Buffer = Union[bytes, bytearray, memoryview]
 
-_PROTOCOL = 5
-_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+_PICKLE_PROTOCOL = 5
+_PLAIN_TYPES = frozenset({str, bytes, int, float, bool, type(None)})
 #: How deep, and how many items of a row, are looked at to see whether it is plain.
-_DEEP = 3
-_FAR = 8
+_MAX_DEPTH = 3
+_MAX_ITEMS = 8
 #: The error about rows that cannot be unpickled; ``{why}`` is Python's message.
-_UNREADABLE = (
+_UNREADABLE_ROWS = (
     "the rows cannot be read in the task ({why}): the module of their classes must be there too; "
     "define them in a module that the tasks can import, or feed tuples, lists, dicts or arrays"
 )
@@ -149,7 +149,7 @@ def join(blocks: Sequence[Block]) -> Block:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-    if not all(_alike(first, other) for other in blocks):
+    if not all(_are_alike(first, other) for other in blocks):
         return [row for block in blocks for row in as_rows(block)]
     if isinstance(first, Mapping):
         return {name: _joined([block[name] for block in blocks]) for name in first}
@@ -164,15 +164,15 @@ def _joined(blocks: Sequence[Any]) -> Any:
     return [row for block in blocks for row in block]
 
 
-def _alike(first: Block, other: Block) -> bool:
+def _are_alike(first: Block, other: Block) -> bool:
     """Whether two blocks can be joined without a change of their rows."""
     if isinstance(first, Mapping):
         same = isinstance(other, Mapping) and first.keys() == other.keys()
-        return same and all(_alike(first[name], other[name]) for name in first)
+        return same and all(_are_alike(first[name], other[name]) for name in first)
     if isinstance(first, tuple):
         same = isinstance(other, tuple) and len(first) == len(other)
         names = getattr(first, "_fields", None) == getattr(other, "_fields", None)
-        return same and names and all(map(_alike, first, other))
+        return same and names and all(map(_are_alike, first, other))
     if is_array(first):
         return is_array(other) and first.dtype == other.dtype and first.shape[1:] == other.shape[1:]
     return isinstance(other, list)
@@ -204,8 +204,8 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     callback = None if isinstance(block, list) else keep
     block = _contiguous(block)
     file = io.BytesIO()
-    pickler = _Pickler(file, _PROTOCOL, buffer_callback=callback)
-    pickler.fast = isinstance(block, list) and bool(block) and _is_plain(block[0], _DEEP)
+    pickler = _PlainPickler(file, _PICKLE_PROTOCOL, buffer_callback=callback)
+    pickler.fast = isinstance(block, list) and bool(block) and _is_plain(block[0], _MAX_DEPTH)
     pickler.by_value = not named
     try:
         pickler.dump(block)
@@ -216,7 +216,7 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     return [head, *buffers]
 
 
-def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE) -> Block:
+def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE_ROWS) -> Block:
     """The block; its arrays live in the memory of the buffers.
 
     Args:
@@ -247,7 +247,7 @@ def encode_code(
 
     try:
         with nullcontext() if named else by_value():
-            data: bytes = code.dumps(content, _PROTOCOL, keep)
+            data: bytes = code.dumps(content, _PICKLE_PROTOCOL, keep)
     except Exception as error:
         shown = f"rows such as {content[0]!r:.200}" if isinstance(content, list) else f"{content!r:.200}"
         raise FeedError(f"{shown} can't be sent to a task: {error}") from error
@@ -271,7 +271,7 @@ def by_value() -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-class _Pickler(pickle.Pickler):
+class _PlainPickler(pickle.Pickler):
     """Refuses the program's own classes and functions; not called for texts, numbers, tuples and so on."""
 
     #: Whether those of all its modules are refused, not only those of ``__main__``.
@@ -332,9 +332,13 @@ def _contiguous(block: Block) -> Block:
 
 def _is_plain(row: Any, deep: int) -> bool:
     """Whether a row consists of plain values, as far as its first items show."""
-    if type(row) in _PLAIN:
+    if type(row) in _PLAIN_TYPES:
         return True
-    return deep > 0 and type(row) in (tuple, list) and all(_is_plain(item, deep - 1) for item in row[:_FAR])
+    return (
+        deep > 0
+        and type(row) in (tuple, list)
+        and all(_is_plain(item, deep - 1) for item in row[:_MAX_ITEMS])
+    )
 
 
 # The program's own modules.

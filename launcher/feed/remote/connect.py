@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 GREETING = b"tf-launcher feed 1\n"
-NONCE = PROOF = 32
+NONCE_BYTES = PROOF_BYTES = 32
 #: Seconds for the whole handshake; for a connection over the network and its greeting; between two rounds.
-ANSWER = 10.0
-CONNECT = 1.5
-PAUSE = 0.2
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+CONNECT_TIMEOUT_SECONDS = 1.5
+ROUND_PAUSE_SECONDS = 0.2
 #: Seconds after which a wait is explained on stderr.
-SILENCE = 2.0
+SILENCE_SECONDS = 2.0
 #: Socket options that end a TCP connection some time after its network did: seconds of silence before a
 #: probe, seconds between probes, number of probes, milliseconds that sent bytes may stay unacknowledged.
 _TCP_OPTIONS = (
@@ -50,7 +50,7 @@ class ConnectError(OSError):
     """The driving program cannot be reached, or what answers there is not the driving program."""
 
 
-class Connector:
+class DriverRoutes:
     """The routes to the driving program of one job, as a task knows them.
 
     Args:
@@ -97,10 +97,10 @@ class Connector:
             waited = time.monotonic() - started
             if waited >= timeout:
                 raise ConnectError(message)
-            if waited > SILENCE and not explained:
+            if waited > SILENCE_SECONDS and not explained:
                 explained = True
                 print(f"{message}; trying again for {timeout:.0f}s", file=sys.stderr, flush=True)
-            time.sleep(PAUSE)
+            time.sleep(ROUND_PAUSE_SECONDS)
 
     def connect_feed(self, feed: str) -> socket.socket:
         """A connection for the feed of this name; see `connect`."""
@@ -146,20 +146,20 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
     sock = (
         socket.socket(socket.AF_UNIX)
         if unix
-        else socket.create_connection((host.strip("[]"), int(port)), CONNECT)
+        else socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SECONDS)
     )
     try:
         if unix:
-            connect_unix(sock, address, ANSWER)
+            connect_unix(sock, address, HANDSHAKE_TIMEOUT_SECONDS)
         keep_alive(sock)
         # Another machine may have the same private address, and accept without an answer.
-        sock.settimeout(CONNECT if kind == "tcp" else ANSWER)
+        sock.settimeout(CONNECT_TIMEOUT_SECONDS if kind == "tcp" else HANDSHAKE_TIMEOUT_SECONDS)
         if read_exactly(sock, len(GREETING)) != GREETING:
             raise ConnectError("another program answers there")
-        sock.settimeout(ANSWER)
-        theirs, ours = read_exactly(sock, NONCE), os.urandom(NONCE)
+        sock.settimeout(HANDSHAKE_TIMEOUT_SECONDS)
+        theirs, ours = read_exactly(sock, NONCE_BYTES), os.urandom(NONCE_BYTES)
         sock.sendall(ours + hmac.digest(key, b"task" + theirs + ours, "sha256"))
-        proof = read_exactly(sock, PROOF)
+        proof = read_exactly(sock, PROOF_BYTES)
         if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + ours + theirs, "sha256")):
             raise ConnectError("the program that answers there does not have the key of this job")
         text = json.dumps(hello).encode()

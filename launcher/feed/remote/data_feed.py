@@ -20,18 +20,18 @@ from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block, Buffer
 
 #: Seconds in which a broken connection must be back, and between two attempts.
-MOST_AWAY = 60.0
-PAUSE = 0.2
+MAX_AWAY_SECONDS = 60.0
+RECONNECT_PAUSE_SECONDS = 0.2
 #: Seconds between two reports of progress within one chunk; bytes of chunks taken without a report.
 _REPORT_SECONDS = 1.0
-_MOST_UNREPORTED = 3 << 19
+_MAX_UNREPORTED_BYTES = 3 << 19
 #: Rows that the code of a partition is asked for at a time.
 _CODE_ROWS = 1024
 #: The rows that a dataset expects.
-_SIGNATURE = "rows as in output_signature"
+_EXPECTED_ROWS = "rows as in output_signature"
 #: The feeds that this process has opened, by ``connect`` and name: two `DataFeed` of one feed share its rows.
-_OPENED: dict[tuple[Callable[[str], socket.socket], str], Reader] = {}
-_OPENING = threading.Lock()
+_OPENED_FEEDS: dict[tuple[Callable[[str], socket.socket], str], FeedReader] = {}
+_OPENING_LOCK = threading.Lock()
 
 
 class DataFeed:
@@ -121,7 +121,7 @@ class DataFeed:
             ``True``: the feed has ended, or `terminate` was called. ``False``: there may be more rows; the
             next batch can still be empty.
         """
-        return self._reader().look_for_end()
+        return self._reader().poll_end()
 
     def batch_results(self, results: Iterable[Any]) -> None:
         """Give the results of rows, in their order, one for each.
@@ -143,18 +143,18 @@ class DataFeed:
         """End the feed of this task: no more rows are fed to it, and those on the way are dropped."""
         self._reader().terminate()
 
-    def _reader(self) -> Reader:
+    def _reader(self) -> FeedReader:
         """The connection is made when it is needed first."""
         key = (self._connect, self.qname_in)
-        with _OPENING:
-            if key not in _OPENED:
-                _OPENED[key] = Reader(*key)
-            return _OPENED[key]
+        with _OPENING_LOCK:
+            if key not in _OPENED_FEEDS:
+                _OPENED_FEEDS[key] = FeedReader(*key)
+            return _OPENED_FEEDS[key]
 
 
 def end_all() -> None:
     """End all feeds of this process, when the function of its task has returned."""
-    for reader in list(_OPENED.values()):
+    for reader in list(_OPENED_FEEDS.values()):
         reader.terminate(returned=True)
         reader.close()
 
@@ -284,7 +284,7 @@ def _no_column(block: Block, key: Any, error: Exception, expected: str) -> Input
     return codec.refused(f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})", expected)
 
 
-class Reader:
+class FeedReader:
     """Rows of a feed in its task: a thread receives frames ahead of the function, which takes rows from them.
 
     After a break the thread connects again. All chunks of the broken connection are void: the driver feeds
@@ -321,7 +321,7 @@ class Reader:
         self._thread.start()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the function gets no more rows: the feed has ended, or `terminate` was called."""
         return self._end_received or bool(self._terminated)
 
@@ -346,10 +346,10 @@ class Reader:
             self._report()
         return blocks
 
-    def look_for_end(self) -> bool:
+    def poll_end(self) -> bool:
         """Whether there are no more rows, as far as is known without waiting."""
         self._sync()
-        return self.ended
+        return self.has_ended
 
     def give(self, results: list[Any]) -> None:
         """Send results of rows, in their order.
@@ -378,7 +378,7 @@ class Reader:
         Args:
             returned: the function has returned without a call of ``terminate()``.
         """
-        if self.ended:
+        if self.has_ended:
             return
         self._drop()
         with self._changed:
@@ -402,7 +402,7 @@ class Reader:
             self._stale = self._given - self._returned
             self._number = self._consumed = 0
             self._drop()
-        if self.ended:
+        if self.has_ended:
             self._drop()
 
     def _drop(self) -> None:
@@ -418,13 +418,13 @@ class Reader:
             if not begun:
                 self._consumed = self._number
             kind, buffers = self._next_frame()
-            if self.ended or (begun and kind == frames.Kind.FLUSH):
+            if self.has_ended or (begun and kind == frames.Kind.FLUSH):
                 return False
             if kind in (frames.Kind.ROWS, frames.Kind.CODE):
                 self._number += 1
                 self._blocks = self._blocks_of(kind, buffers)
                 self._unreported += sum([len(buffer) for buffer in buffers])
-                if self._unreported > _MOST_UNREPORTED or kind == frames.Kind.CODE:
+                if self._unreported > _MAX_UNREPORTED_BYTES or kind == frames.Kind.CODE:
                     self._report()
         return True
 
@@ -434,17 +434,17 @@ class Reader:
         Raises:
             FeedError: the driver is gone, or feeds this task no more.
         """
-        if not (self._frames or self.ended):
+        if not (self._frames or self.has_ended):
             self._report(frames.Kind.HUNGRY)
         with self._changed:
-            while not (self._frames or self.ended or self._error is not None):
+            while not (self._frames or self.has_ended or self._error is not None):
                 if self._current != self._connection:
                     break
                 self._changed.wait()
             self._sync()
             if self._frames:
                 return self._frames.popleft()
-            if self._error is not None and not self.ended:
+            if self._error is not None and not self.has_ended:
                 raise self._error
             return 0, []
 
@@ -476,23 +476,23 @@ class Reader:
     # The thread.
 
     @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether the driver sends no more."""
         return self._end_received or self._error is not None
 
     def _receive_all(self) -> None:
         broken_at = time.monotonic()
-        while not self._over:
+        while not self._is_over:
             try:
                 sock = self._connect(self.feed)
             except (OSError, LaunchError) as error:
-                if time.monotonic() - broken_at > MOST_AWAY:
+                if time.monotonic() - broken_at > MAX_AWAY_SECONDS:
                     self._fail(f"the driver cannot be reached: {error}", error)
             else:
                 self._receive(sock)
                 broken_at = time.monotonic()
             with self._changed:
-                self._changed.wait_for(lambda: self._over, PAUSE)
+                self._changed.wait_for(lambda: self._is_over, RECONNECT_PAUSE_SECONDS)
 
     def _receive(self, sock: socket.socket) -> None:
         """Take frames until the connection ends."""
@@ -504,7 +504,7 @@ class Reader:
                 else:
                     frames.send_frame(sock, frames.Kind.PROGRESS, [frames.pack_numbers(0, 0)])
             file = frames.reader(sock)
-            while not self._over and (frame := frames.recv_frame(file)) is not None:
+            while not self._is_over and (frame := frames.recv_frame(file)) is not None:
                 if frame[0] == frames.Kind.GONE:
                     self._fail(b"".join(frame[1]).decode("utf-8", "replace"))
                 with self._changed:
@@ -514,7 +514,7 @@ class Reader:
                     elif frame[0] != frames.Kind.GONE and not self._terminated:
                         self._frames.append(frame)
                     self._changed.notify_all()
-        except frames.FeedRefused as error:
+        except frames.FeedRefusedError as error:
             self._fail(f"a frame of the driver is invalid: {error}", error)
         except OSError:
             pass
@@ -522,7 +522,7 @@ class Reader:
             self._sock = None
         sock.close()
         with self._changed:
-            if not self._over:
+            if not self._is_over:
                 self._frames.clear()
                 self._connection += 1
                 self._changed.notify_all()
@@ -574,7 +574,7 @@ def columns(block: Block, signature: Any) -> Any:
     if not isinstance(signature, Mapping):
         _check_width(block, len(signature))
     column = _named_column if isinstance(signature, Mapping) else _column_at
-    found = [columns(column(block, key, _SIGNATURE), signature[key]) for key in keys]
+    found = [columns(column(block, key, _EXPECTED_ROWS), signature[key]) for key in keys]
     return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
 
 
@@ -586,7 +586,7 @@ def _check_width(block: Block, most: int) -> None:
     """
     widest = max(_widths(block), default=0)
     if widest > most:
-        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_SIGNATURE}")
+        raise codec.refused(f"rows of {plural(widest, 'column')}", f"{most}, {_EXPECTED_ROWS}")
 
 
 def _batched(spec: Any) -> Any:
@@ -609,5 +609,5 @@ def _array(values: Sequence[Any], spec: Any) -> Any:
         if not spec.shape.is_compatible_with(array.shape[1:]):
             raise ValueError(f"a row has the shape {array.shape[1:]}")
     except (ValueError, TypeError) as error:
-        raise codec.refused(f"rows are not {spec!r}: {error}", _SIGNATURE) from error
+        raise codec.refused(f"rows are not {spec!r}: {error}", _EXPECTED_ROWS) from error
     return array

@@ -17,15 +17,15 @@ from typing import Any
 from launcher.common.errors import FeedError
 
 #: Bytes of a frame.
-MOST_BYTES = 1 << 31
+MAX_BYTES = 1 << 31
 #: Buffers of a frame.
-MOST_BUFFERS = 1 << 16
+MAX_BUFFERS = 1 << 16
 #: Bytes of our own buffers in a frame with the user's.
-_OWN = 1 << 16
+_MAX_OWN_BYTES = 1 << 16
 #: Buffers that one ``sendmsg`` takes (IOV_MAX).
-_AT_ONCE = 1024
+_MAX_BUFFERS_PER_SEND = 1024
 #: Bytes that are read at once of small frames.
-_AHEAD = 4096
+_READ_AHEAD_BYTES = 4096
 
 _HEAD = struct.Struct("<BI")
 _NUMBERS = struct.Struct("<QQ")
@@ -61,11 +61,11 @@ UNWANTED = b"unwanted"
 RETURNED = b"returned"
 
 
-class FeedBroken(ConnectionError):
+class FeedBrokenError(ConnectionError):
     """The connection ended in the middle of a frame."""
 
 
-class FeedRefused(FeedBroken):
+class FeedRefusedError(FeedBrokenError):
     """An invalid frame was received: the other end would send it again over another connection."""
 
 
@@ -97,24 +97,24 @@ def recv_frame(file: io.BufferedReader) -> tuple[int, list[memoryview]] | None:
         two frames.
 
     Raises:
-        FeedBroken: it ended within a frame. FeedRefused: the frame is invalid.
+        FeedBrokenError: it ended within a frame. FeedRefusedError: the frame is invalid.
         OSError: the connection is gone, or its timeout is over.
     """
     if not file.peek(1):
         return None
     kind, count = _HEAD.unpack(_received(file, _HEAD.size))
-    if count > MOST_BUFFERS:
-        raise FeedRefused(f"a frame of {count} buffers; at most {MOST_BUFFERS:,} are allowed")
+    if count > MAX_BUFFERS:
+        raise FeedRefusedError(f"a frame of {count} buffers; at most {MAX_BUFFERS:,} are allowed")
     sizes = struct.unpack(f"<{count}Q", _received(file, 8 * count))
-    if sum(sizes) > MOST_BYTES:  # before memory is taken for them
-        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {MOST_BYTES:,} are allowed")
+    if sum(sizes) > MAX_BYTES:  # before memory is taken for them
+        raise FeedRefusedError(f"a frame of {sum(sizes):,} bytes; at most {MAX_BYTES:,} are allowed")
     return kind, [_received(file, size) for size in sizes]
 
 
 def _received(file: io.BufferedReader, size: int) -> memoryview:
     view = memoryview(bytearray(size))
     if file.readinto(view) < size:
-        raise FeedBroken("the connection closed within a frame")
+        raise FeedBrokenError("the connection closed within a frame")
     return view
 
 
@@ -124,7 +124,7 @@ def reader(sock: socket.socket) -> io.BufferedReader:
     Args:
         sock: nothing else may receive from it.
     """
-    return io.BufferedReader(_Received(sock), _AHEAD)
+    return io.BufferedReader(_Received(sock), _READ_AHEAD_BYTES)
 
 
 class _Received(io.RawIOBase):
@@ -139,7 +139,7 @@ class _Received(io.RawIOBase):
 
     def readinto(self, view: Any) -> int:
         """See `io.RawIOBase`."""
-        return self._sock.recv_into(view, 0, socket.MSG_WAITALL if len(view) > _AHEAD else 0)
+        return self._sock.recv_into(view, 0, socket.MSG_WAITALL if len(view) > _READ_AHEAD_BYTES else 0)
 
 
 def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> None:
@@ -152,9 +152,11 @@ def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> 
         FeedError: they are too many, or too large.
     """
     size = sum(map(len, buffers))
-    if size > MOST_BYTES - _OWN or len(buffers) > MOST_BUFFERS - 1:
+    if size > MAX_BYTES - _MAX_OWN_BYTES or len(buffers) > MAX_BUFFERS - 1:
         pieces = f" in {len(buffers):,} pieces" if len(buffers) > 1 else ""
-        most = f"at most {MOST_BYTES - _OWN:,} bytes in {MOST_BUFFERS - 1:,} pieces can be sent at once"
+        most = (
+            f"at most {MAX_BYTES - _MAX_OWN_BYTES:,} bytes in {MAX_BUFFERS - 1:,} pieces can be sent at once"
+        )
         raise FeedError(f"{name} would have {size:,} bytes{pieces}; {most}")
 
 
@@ -177,7 +179,7 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
     """``sendall`` for many buffers."""
     at = 0
     while at < len(views):
-        sent = sock.sendmsg(views[at : at + _AT_ONCE])
+        sent = sock.sendmsg(views[at : at + _MAX_BUFFERS_PER_SEND])
         while at < len(views) and sent >= len(views[at]):
             sent -= len(views[at])
             at += 1

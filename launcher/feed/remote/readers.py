@@ -20,15 +20,15 @@ from typing import IO, Any, NamedTuple
 from launcher.common.errors import LaunchError
 
 #: Characters read at once.
-_READ = 1 << 18
+_READ_CHARACTERS = 1 << 18
 _LENGTH = struct.Struct("<Q")
-_SUM = struct.Struct("<I")
-_HEAD = _LENGTH.size + _SUM.size
+_CHECKSUM = struct.Struct("<I")
+_HEAD = _LENGTH.size + _CHECKSUM.size
 #: Bytes of a record; TensorFlow's own writer stays far below.
-_MOST = 1 << 31
+_MAX_RECORD_BYTES = 1 << 31
 
 
-class BrokenFile(LaunchError):
+class BrokenFileError(LaunchError):
     """A data file that is damaged, or of another format; the message names the file and the place."""
 
 
@@ -36,7 +36,7 @@ class TextReader(NamedTuple):
     """Lines, without their ends.
 
     Raises:
-        BrokenFile: bytes that are not text of this encoding.
+        BrokenFileError: bytes that are not text of this encoding.
         OSError: the file cannot be read.
     """
 
@@ -49,7 +49,7 @@ class TextReader(NamedTuple):
 
     def _lines(self) -> Iterator[list[str]]:
         with _text(self.path, self.encoding) as file:
-            while text := file.read(_READ):
+            while text := file.read(_READ_CHARACTERS):
                 lines = (text + file.readline()).split("\n")
                 yield lines if lines[-1] else lines[:-1]
 
@@ -58,7 +58,7 @@ class CsvReader(NamedTuple):
     """Rows of texts: dicts by the names of the first line, or tuples.
 
     Raises:
-        BrokenFile: a row with more or fewer fields than the one before it, or bytes that are not text.
+        BrokenFileError: a row with more or fewer fields than the one before it, or bytes that are not text.
         OSError: the file cannot be read.
     """
 
@@ -80,7 +80,7 @@ class CsvReader(NamedTuple):
                 width = width or len(record)
                 if len(record) != width:
                     row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
-                    raise BrokenFile(f"{self.path}: {row}; is {self.delimiter!r} the delimiter?")
+                    raise BrokenFileError(f"{self.path}: {row}; is {self.delimiter!r} the delimiter?")
                 if places:
                     yield tuple([record[place] for place in places])
                 else:
@@ -95,14 +95,14 @@ class CsvReader(NamedTuple):
             try:
                 yield from filter(None, csv.reader(file, delimiter=self.delimiter, strict=True))
             except csv.Error as error:
-                raise BrokenFile(f"{self.path}: not CSV: {error}") from error
+                raise BrokenFileError(f"{self.path}: not CSV: {error}") from error
 
 
 class RecordReader(NamedTuple):
     """Records of a TFRecord file, as bytes.
 
     Raises:
-        BrokenFile: the file is damaged; the message says where.
+        BrokenFileError: the file is damaged; the message says where.
         OSError: the file cannot be read.
     """
 
@@ -119,22 +119,26 @@ class RecordReader(NamedTuple):
             if crc32c is None:
                 return True
             crc = crc32c(data)
-            return _SUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
+            return _CHECKSUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
 
         with _opened(self.path) as file:
             at = 0
             while head := file.read(_HEAD):
                 whole = len(head) == _HEAD
                 size = int(_LENGTH.unpack_from(head)[0]) if whole else 0
-                if size > _MOST or (whole and not is_right(head[: _LENGTH.size], head[_LENGTH.size :])):
+                if size > _MAX_RECORD_BYTES or (
+                    whole and not is_right(head[: _LENGTH.size], head[_LENGTH.size :])
+                ):
                     kind = "damaged" if at else "not a TFRecord file"
-                    raise BrokenFile(f"{self.path}: {kind}: the length of the record at byte {at} is wrong")
-                content = file.read(size + _SUM.size)
-                if not whole or len(content) < size + _SUM.size:
-                    raise BrokenFile(f"{self.path}: cut off within the record at byte {at}")
+                    raise BrokenFileError(
+                        f"{self.path}: {kind}: the length of the record at byte {at} is wrong"
+                    )
+                content = file.read(size + _CHECKSUM.size)
+                if not whole or len(content) < size + _CHECKSUM.size:
+                    raise BrokenFileError(f"{self.path}: cut off within the record at byte {at}")
                 record = content[:size]
                 if not is_right(record, content[size:]):
-                    raise BrokenFile(
+                    raise BrokenFileError(
                         f"{self.path}: damaged: the checksum of the record at byte {at} is wrong"
                     )
                 yield record
@@ -165,4 +169,4 @@ def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[s
             yield text
     except UnicodeDecodeError as error:
         bad = error.object[error.start : error.start + 4]
-        raise BrokenFile(f"{path}: {bad!r} is not {encoding}; set encoding=...") from error
+        raise BrokenFileError(f"{path}: {bad!r} is not {encoding}; set encoding=...") from error

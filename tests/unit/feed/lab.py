@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.feed.feeder import Feeder
-from launcher.feed.listener import Listener, Peer
-from launcher.feed.remote.connect import Connector
+from launcher.feed.listener import FeedPeer, Listener
+from launcher.feed.remote.connect import DriverRoutes
 from launcher.feed.remote.data_feed import DataFeed, end_all
 
 KEY = b"k" * 32
@@ -19,7 +19,7 @@ KEY = b"k" * 32
 def connector(address: str, worker: int, attempt: int = 1) -> Callable[[str], socket.socket]:
     """Makes connections for a `DataFeed`."""
     hello = {"task": f"worker/{worker}", "attempt": attempt, "python": [3, 10], "pid": 1}
-    routes = Connector([address], "", KEY, hello)
+    routes = DriverRoutes([address], "", KEY, hello)
     return lambda name: routes.connect("feed", 0.0, feed=name)
 
 
@@ -43,7 +43,7 @@ class Lab:
         self.listener.listen_on_network()
         self.listener.serve(self._accept)
         self.address = f"tcp:127.0.0.1:{self.listener.port}" if tcp else f"unix:{self.listener.path}"
-        self.peers: list[Peer] = []
+        self.peers: list[FeedPeer] = []
         self.errors: list[Exception] = []
         self._threads: list[threading.Thread] = []
 
@@ -58,7 +58,7 @@ class Lab:
             thread.join(20)
             assert not thread.is_alive()
 
-    def _accept(self, peer: Peer) -> None:
+    def _accept(self, peer: FeedPeer) -> None:
         self.peers.append(peer)
         self.feeder.add(peer)
 

@@ -212,7 +212,7 @@ def raising(error: BaseException) -> Iterator[int]:
 def test_data_that_cannot_be_fed(
     tmp_path: Path, data: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(frames, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(frames, "MAX_BYTES", 1 << 20)
     with Lab(tmp_path, 1) as lab:
         [got] = lab.read(1)
         with pytest.raises(error, match=message):
@@ -267,7 +267,7 @@ def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
 
 
 def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(data_feed, "MOST_AWAY", 0.5)
+    monkeypatch.setattr(data_feed, "MAX_AWAY_SECONDS", 0.5)
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed()
         assert not feed.should_stop()

@@ -19,7 +19,7 @@ from launcher.common.errors import InputError
 from launcher.feed.files import CsvFiles, DataFiles, TextFiles, TFRecordFiles
 from launcher.feed.remote import readers
 from launcher.feed.remote.codec import blocks_of
-from launcher.feed.remote.readers import BrokenFile
+from launcher.feed.remote.readers import BrokenFileError
 from launcher.feed.sources import pieces_of
 from tests.conftest import examples
 
@@ -111,7 +111,7 @@ def test_names_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_encodings(tmp_path: Path):
     file = written(tmp_path / "old.txt", "café\nnaïve\n".encode("latin-1"))
     assert flat(TextFiles(file, encoding="latin-1")) == ["café", "naïve"]
-    with pytest.raises(BrokenFile, match=r"old.txt: .* is not utf-8; set encoding="):
+    with pytest.raises(BrokenFileError, match=r"old.txt: .* is not utf-8; set encoding="):
         flat(TextFiles(file))
     assert flat(TextFiles(written(tmp_path / "x", "é\nb".encode("utf-16")), encoding="utf-16")) == ["é", "b"]
 
@@ -152,7 +152,7 @@ def test_columns_of_csv(tmp_path: Path):
         "not CSV: unexpected end": 'a,"b\n1,2\n',
     }
     for message, content in broken.items():
-        with pytest.raises(BrokenFile, match=f"x.csv: {message}"):
+        with pytest.raises(BrokenFileError, match=f"x.csv: {message}"):
             flat(CsvFiles(written(tmp_path / "x.csv", content)), 1)
 
 
@@ -174,10 +174,10 @@ def test_damaged_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crc: A
         rf"cut off within the record at byte {second}$": raw[: second + 5],
     }
     for message, content in damages.items():
-        with pytest.raises(BrokenFile, match=message):
+        with pytest.raises(BrokenFileError, match=message):
             flat(TFRecordFiles(written(tmp_path / "bad", content)), 1)
     changed = written(tmp_path / "changed", raw.replace(b"second", b"Second"))
     assert flat(TFRecordFiles(changed, check=False), 1) == [b"first record", b"Second record"]
     if crc is not None:
-        with pytest.raises(BrokenFile, match=f"the checksum of the record at byte {second}"):
+        with pytest.raises(BrokenFileError, match=f"the checksum of the record at byte {second}"):
             flat(TFRecordFiles(changed), 1)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from launcher.common.errors import FeedError
 from launcher.feed import partition
-from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
+from launcher.feed.partition import CHUNK_BYTES, MAX_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode
-from launcher.feed.remote.frames import FeedBroken, check_size, reader, recv_frame
+from launcher.feed.remote.frames import FeedBrokenError, check_size, reader, recv_frame
 from launcher.feed.sources import pieces_of
 from tests.conftest import examples
 
@@ -51,7 +51,7 @@ def test_frames_that_are_torn_or_too_large(
 ):
     pair[0].sendall(data)
     pair[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(FeedBroken, match=message):
+    with pytest.raises(FeedBrokenError, match=message):
         recv_frame(reader(pair[1]))
     with pytest.raises(FeedError, match="rows would have 0 bytes in 70,000 pieces"):
         check_size([b""] * 70_000, "rows")
@@ -157,12 +157,12 @@ def test_chunks_have_about_a_mebibyte(row: Any, many: int, least: int):
     [piece] = pieces_of([iter([row] * many)], 1)
     chunks = list(Chunker().chunks(piece))
     assert sum(chunk.rows or 0 for chunk in chunks) == many
-    assert all(chunk.weight <= max(1.3 * CHUNK, 1.1 * len(row)) for chunk in chunks[1:])
-    assert least <= max(chunk.rows or 0 for chunk in chunks) <= MOST_ROWS
+    assert all(chunk.weight <= max(1.3 * CHUNK_BYTES, 1.1 * len(row)) for chunk in chunks[1:])
+    assert least <= max(chunk.rows or 0 for chunk in chunks) <= MAX_ROWS
 
 
 def test_chunks_of_rows_that_grow(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(partition, "FAR_TOO_BIG", 4 << 20)
+    monkeypatch.setattr(partition, "FAR_TOO_BIG_BYTES", 4 << 20)
     [piece] = pieces_of([iter([b"x"] * 5000 + [bytes(1_000_000)] * 100)], 1)
     chunks = list(Chunker().chunks(piece))
     assert sum(chunk.rows or 0 for chunk in chunks) == 5100

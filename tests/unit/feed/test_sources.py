@@ -137,7 +137,7 @@ def test_data_are_split_evenly():
 
 
 def test_rows_that_come_one_by_one_are_grouped_by_their_size(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "_SECONDS", 60.0)
+    monkeypatch.setattr(sources, "_GROUP_SECONDS", 60.0)
 
     def sizes(data: Any) -> list[int]:
         return [
@@ -150,7 +150,7 @@ def test_rows_that_come_one_by_one_are_grouped_by_their_size(monkeypatch: pytest
 
 
 def test_a_pause_holds_no_row_and_closing_ends_the_thread(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "_SECONDS", 0.1)
+    monkeypatch.setattr(sources, "_GROUP_SECONDS", 0.1)
     more, read = threading.Event(), []
 
     def live() -> Any:

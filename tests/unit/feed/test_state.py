@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from launcher.common.errors import FeedError, FeedTimeout
 from launcher.feed import call as call_module
-from launcher.feed.link import WINDOW
+from launcher.feed.link import WINDOW_BYTES
 from tests.conftest import examples
 from tests.unit.feed.world import World
 
@@ -115,7 +115,7 @@ def test_a_connection_that_breaks_within_equal_batches():
 
 
 def test_a_partition_that_is_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(call_module, "MOST_KEPT", 100)
+    monkeypatch.setattr(call_module, "MAX_KEPT_BYTES", 100)
     world = World(2, [iter(range(500))]).begins(1)
     world.tasks[0].is_lost()
     assert re.search("worker/0 is lost .was killed.; partition 0 can't be fed again", str(world.call.error))
@@ -139,7 +139,7 @@ def test_each_task_gets_a_partition_before_one_gets_two():
 
 
 def test_tasks_that_take_nothing_get_the_same_and_a_window_of_rows_at_most():
-    window = WINDOW // len(LARGE)
+    window = WINDOW_BYTES // len(LARGE)
     for rows, many, least, most in (
         (10, 6, 29, 31),
         (10, 60, window, window + 20),
@@ -154,7 +154,7 @@ def test_tasks_that_take_nothing_get_the_same_and_a_window_of_rows_at_most():
 @pytest.mark.parametrize(("both", "lost"), [(False, False), (False, True), (True, False)])
 def test_results_that_nobody_takes_stop_the_rows(monkeypatch: pytest.MonkeyPatch, both: bool, lost: bool):
     """Beyond the limit only rows are sent whose results are the next."""
-    monkeypatch.setattr(call_module, "MOST_RESULTS", 3000)
+    monkeypatch.setattr(call_module, "MAX_RESULT_BYTES", 3000)
     data = [[number.to_bytes(2, "big") + LARGE for number in part] for part in parts([20] * 20)]
     world = World(2, data, inference=True).begins()
     world.answer = lambda task, row: int.from_bytes(row[:2], "big")

@@ -8,12 +8,12 @@ from typing import Any
 
 from launcher.common.record import Record
 from launcher.feed.call import Call
-from launcher.feed.link import Link
+from launcher.feed.link import FeedLink
 from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.codec import as_rows, decode
 from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
 from launcher.feed.sources import partitions, pieces_of, rounds
-from launcher.feed.state import Command, FeedState, Flush, HangUp, Leave, Make, Read
+from launcher.feed.state import CloseFeed, Command, FeedState, Flush, Leave, Make, Read
 
 
 class Made(Record):
@@ -30,7 +30,7 @@ class Player:
         self.world = world
         self.name = name
         self.attempt = 1
-        self.link: Link | None = None
+        self.link: FeedLink | None = None
         self.coming: deque[tuple[Kind, Any]] = deque()
         self.taken = 0
         self.terminated = b""
@@ -125,9 +125,9 @@ class World:
         self.now = 0.0
         self.state = FeedState("input", names, exactly_once, lambda task: [f"last line of {task}"])
         self.tasks = [Player(self, name) for name in names]
-        self.wires: dict[Link, deque[tuple[Kind, Any]]] = {}
+        self.wires: dict[FeedLink, deque[tuple[Kind, Any]]] = {}
         #: What our threads have to do next.
-        self.threads: dict[Link, Command | Made] = {}
+        self.threads: dict[FeedLink, Command | Made] = {}
         self.answer: Callable[[str, Any], Any] = lambda task, row: -row
         self.results: list[Any] = []
         self.answered, self.takes_results = False, True
@@ -141,7 +141,7 @@ class World:
     def act(self) -> None:
         """Begin what the state decides."""
         for command in self.state.commands(self.now):
-            if isinstance(command, HangUp):
+            if isinstance(command, CloseFeed):
                 self.ends(command.link)
                 self.act()
             else:
@@ -154,7 +154,7 @@ class World:
 
     def take_results(self) -> None:
         """Take all results that are there."""
-        while not self.is_over and self.call.inference and self.call.has_results():
+        while not self.is_over and self.call.inference and self.call.advance_to_results():
             found = self.call.take_results()
             self.answered = found is None
             self.results += found or []
@@ -166,7 +166,7 @@ class World:
             return self.call.error is not None or self.answered
         return self.state.is_ready()
 
-    def works(self, link: Link) -> None:
+    def works(self, link: FeedLink) -> None:
         """One of our threads does the next thing that it has to."""
         command = self.threads.pop(link)
         if isinstance(command, Read):
@@ -195,7 +195,7 @@ class World:
             self.state.left(link)
         self.act()
 
-    def ends(self, link: Link) -> None:
+    def ends(self, link: FeedLink) -> None:
         """The connection ends, if it has not."""
         self.wires[link].clear()
         for player in self.tasks:
@@ -204,7 +204,7 @@ class World:
         if link.ended is None:
             self.state.broke(link, None, self.now)
 
-    def _arrives(self, link: Link, kind: Kind, content: Any) -> None:
+    def _arrives(self, link: FeedLink, kind: Kind, content: Any) -> None:
         if link.ended is None:
             self.wires[link].append((kind, content))
 

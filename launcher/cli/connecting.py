@@ -74,10 +74,10 @@ def allocation(args: argparse.Namespace, named: bool) -> Iterator[tuple[Backend,
         InputError: the options do not fit.
         TransportError: no allocation is active, the queue grants none, or its list of hosts is empty.
     """
-    from launcher.launch.run import new_job_id
+    from launcher.launch.run import new_run_name
 
     for backend in backends.backends().values():
-        with backend.present(Asked(args, named=named), new_job_id(), print_notice) as found:
+        with backend.present(Asked(args, named=named), new_run_name(), print_notice) as found:
             if found is not None:
                 yield backend, found
                 return

@@ -22,7 +22,7 @@ from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
 from launcher.launch.notices import print_notice
-from launcher.launch.options import COMMAND_LINE, Options
+from launcher.launch.options import COMMAND_LINE, LaunchOptions
 from launcher.launch.run import check_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if options.hosts_named:
         problem = f"the hosts are named, but {args.form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
-    job = options.job._replace(roles=tuple(role for role in options.job.roles if role.name != TENSORBOARD))
+    job = options.spec._replace(roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
     arguments = [argument for role in job.roles for argument in role.program.args]
     values = [value for name, value in job.option_env if name not in job.copied]
     if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
@@ -88,7 +88,7 @@ def _name(command: Sequence[str]) -> str:
     return Path(command[1].rpartition(".")[2] if command[0] == "-m" else command[0]).stem
 
 
-def _slurm(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
+def _slurm(options: LaunchOptions, job: JobSpec, name: str) -> tuple[Exported, str]:
     check_programs_here(options)
     asked: SlurmOptions = options.settings["slurm"]
     words = asked.for_job(job)
@@ -106,7 +106,7 @@ def _slurm(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
     return made, slurm.batch_script(made, words)
 
 
-def _asked(options: Options, *transports: str) -> Any:
+def _asked(options: LaunchOptions, *transports: str) -> Any:
     """The settings of the first of these transports that is asked for.
 
     Raises:
@@ -119,7 +119,7 @@ def _asked(options: Options, *transports: str) -> Any:
     return found
 
 
-def _kubernetes(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
+def _kubernetes(options: LaunchOptions, job: JobSpec, name: str) -> tuple[Exported, str]:
     given = _asked(options, "kubernetes", "docker")
     if isinstance(given, DockerOptions):
         shared = ("image", "memory", "cpus", "user", "pull", "gpus")
@@ -136,7 +136,7 @@ def _kubernetes(options: Options, job: JobSpec, name: str) -> tuple[Exported, st
     return made, kubernetes.manifests(made, given, user_of(given), files)
 
 
-def _compose(options: Options, job: JobSpec, name: str) -> tuple[Exported, str]:
+def _compose(options: LaunchOptions, job: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
     has_folder = not given.no_mount or bool(options.sources.workdir)
     job = in_images(job, given, bool(options.sources.python), has_folder)

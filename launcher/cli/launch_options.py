@@ -36,7 +36,7 @@ from launcher.job import (
     deciding_roles,
 )
 from launcher.launch.notices import print_notice
-from launcher.launch.options import COMMAND_LINE, Options, Sources
+from launcher.launch.options import COMMAND_LINE, LaunchOptions, Sources
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.launch.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
@@ -67,7 +67,7 @@ _HOST_OPTIONS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_
 
 def read_options(
     args: argparse.Namespace, command: Sequence[str], job_file: str, program: Sequence[str] = ()
-) -> Options:
+) -> LaunchOptions:
     """Make the options of a launch.
 
     Args:
@@ -172,14 +172,14 @@ def read_options(
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
-    return Options(
+    return LaunchOptions(
         job,
         hosts,
         hosts_text=args.hosts,
         hosts_named=named,
-        transport_name=name,
+        backend_name=name,
         settings=chosen,
-        reaching=reaching(args),
+        connect_settings=reaching(args),
         check=not args.no_check,
         tensorboard=logdir,
         sync=tuple(settings.get("sync", ())) if other_machines else (),

@@ -16,7 +16,7 @@ from launcher.config import values
 from launcher.config.values import REPEATABLE, option, whole
 from launcher.job import MAX_TASKS, RESTART_CHOICES
 from launcher.launch.interrupts import stop_at_end_of_file
-from launcher.launch.options import DESCRIPTORS, Options
+from launcher.launch.options import DESCRIPTORS, LaunchOptions
 from launcher.launch.run import run_job
 
 SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     return run_detached(options)
 
 
-def options_of(args: argparse.Namespace) -> Options:
+def options_of(args: argparse.Namespace) -> LaunchOptions:
     """The options of a launch, of the command line and of a job file.
 
     Raises:

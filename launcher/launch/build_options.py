@@ -53,7 +53,7 @@ from launcher.job import (
 from launcher.job import RELAY_VARIABLE as RELAY_VARIABLE
 from launcher.launch.notices import print_notice
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
-from launcher.launch.options import Options, Sources
+from launcher.launch.options import LaunchOptions, Sources
 from launcher.launch.tensorboard import ROLE as TENSORBOARD_ROLE
 from launcher.launch.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
@@ -101,7 +101,7 @@ class LaunchWords(Record):
     engine: str = ""
 
 
-def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Options:
+def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> LaunchOptions:
     """Make the options of a launch.
 
     Args:
@@ -133,17 +133,17 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
     workdir = settings[table.WORKDIR]
     if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
         roles = tuple(role._replace(program=_from(workdir, role.program)) for role in roles)
-    job = _job(settings, roles, faults, notes)
+    spec = _job(settings, roles, faults, notes)
     faults += _done_when_faults(settings, roles)
     named = settings[table.HOSTS] is not None
     hosts = _hosts(settings, faults)
-    faults += check_placeholders(job, hosts, settings.source(table.ENV))
-    faults += check_descriptors(job, hosts, settings.source(table.ENV))
+    faults += check_placeholders(spec, hosts, settings.source(table.ENV))
+    faults += check_descriptors(spec, hosts, settings.source(table.ENV))
     faults += _path_faults(settings)
     faults += _api_faults(settings, words.command)
     faults += _value_as_program(settings, words)
     faults += () if own_roles else _job_file_as_program(words.command)
-    chosen = from_settings.parse_backends(settings, job, named, words.engine)
+    chosen = from_settings.parse_backends(settings, spec, named, words.engine)
     name, *others = backends.asked_for(chosen, words.engine)
     if others:
         problem = f"{' and '.join([name, *others])} can't start the same tasks"
@@ -161,7 +161,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
     logdir = settings[table.TENSORBOARD]
     if logdir is not None:
         own_container = backend.runs_in_containers and not other_machines
-        job = _with_tensorboard(job, logdir, own_container, settings.source(table.TENSORBOARD), faults)
+        spec = _with_tensorboard(spec, logdir, own_container, settings.source(table.TENSORBOARD), faults)
     # Faults may hide which hosts and backends the user asks for.
     hides_hosts = bool(file.faults or project.faults or words.faults)
     wrong = {fault.where for fault in words.faults}
@@ -171,7 +171,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
     for each in chosen:
         if chosen[each] is not None or not hides_backend:
             faults += from_settings.backend_faults(
-                each, settings, job, chosen, named, backend.runs_in_containers
+                each, settings, spec, chosen, named, backend.runs_in_containers
             )
     notes += from_settings.backend_notes(chosen["slurm"], named)
     if (
@@ -182,8 +182,8 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
     ):
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs"))
-    if backend.runs_in_containers and job.venv:
-        problem = f"containers do not have the environment {job.venv!r}"
+    if backend.runs_in_containers and spec.venv:
+        problem = f"containers do not have the environment {spec.venv!r}"
         faults.append(Fault(settings.source(table.VENV), problem, "expected an image with its packages"))
     if settings.source_kind(table.SYNC) == SourceKind.JOB_FILE and not other_machines:
         notes.append(
@@ -191,14 +191,14 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Opti
         )
     if faults:
         raise JobError(faults)
-    return Options(
-        job,
+    return LaunchOptions(
+        spec,
         hosts,
         hosts_text=command_line[table.HOSTS],  # type: ignore[arg-type]
         hosts_named=named,
-        transport_name=name,
+        backend_name=name,
         settings=chosen,
-        reaching=ConnectSettings(
+        connect_settings=ConnectSettings(
             settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
         ),
         check=not settings[table.NO_CHECK],
@@ -379,15 +379,15 @@ def _job(settings: Settings, roles: tuple[Role, ...], faults: list[Fault], notes
 
 
 def _with_tensorboard(
-    job: JobSpec, logdir: str, own_container: bool, source: str, faults: list[Fault]
+    spec: JobSpec, logdir: str, own_container: bool, source: str, faults: list[Fault]
 ) -> JobSpec:
     """Return the job with TensorBoard as a sidecar; a role of the same name is a fault."""
-    twin = next((role for role in job.roles if role.name == TENSORBOARD_ROLE), None)
+    twin = next((role for role in spec.roles if role.name == TENSORBOARD_ROLE), None)
     if twin is not None:
         problem = f'the job has a role "{TENSORBOARD_ROLE}" of its own'
         faults.append(Fault(source, problem, f"expected one of them: remove the role ({twin.source})"))
-        return job
-    return job._replace(roles=(*job.roles, tensorboard_role(logdir, own_container, source)))
+        return spec
+    return spec._replace(roles=(*spec.roles, tensorboard_role(logdir, own_container, source)))
 
 
 def _absolute(path: str) -> str:

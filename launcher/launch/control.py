@@ -42,13 +42,13 @@ from launcher.common.text import join_names
 from launcher.common.trusted_io import PACKET_BYTES, SOCKET_BACKLOG, accept_own, control_address
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop
-from launcher.launch.followers import Followers
+from launcher.launch.followers import EventFollowers
 from launcher.output.jsonl import record_as_dict
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
 
 #: Connections at a time.
-_MOST = 16
+_MAX_CLIENTS = 16
 
 
 class TasksRequest(Record):
@@ -122,7 +122,7 @@ class Control:
         self,
         loop: EventLoop,
         machine: Machine,
-        followers: Followers,
+        followers: EventFollowers,
         report: Callable[[], Report],
         send: Callable[[events.Measure], None],
         handle: Callable[[events.RestartAsked], None],
@@ -136,16 +136,16 @@ class Control:
         self._measuring: set[str] = set()
         self._memory: dict[TaskId, int] = {}
 
-    def open(self, job: str) -> None:
+    def open(self, run_name: str) -> None:
         """Listen.
 
         Args:
-            job: the run's name.
+            run_name: the run's name.
 
         Raises:
             OSError: another process has a socket of this name.
         """
-        self._listener.bind(control_address(job))
+        self._listener.bind(control_address(run_name))
         self._listener.listen(SOCKET_BACKLOG)
         self._loop.watch(self._listener.fileno(), self._accept)
 
@@ -167,7 +167,7 @@ class Control:
 
     def _accept(self) -> None:
         for client in accept_own(self._listener):
-            if len(self._clients) == _MOST:
+            if len(self._clients) == _MAX_CLIENTS:
                 self._drop(self._clients[0])
             client.setblocking(False)
             self._clients.append(client)

@@ -27,16 +27,16 @@ from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
 from launcher.launch.notices import print_notice
-from launcher.launch.options import Options
+from launcher.launch.options import LaunchOptions
 from launcher.launch.reports import Unstarted
-from launcher.launch.run import check_programs_here, launch_of, new_job_id, run_job
+from launcher.launch.run import check_programs_here, launch_of, new_run_name, run_job
 from launcher.output.logs import GrowingLog
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.runs.folder import create, discard, with_batch_job
 from launcher.runs.run import BatchJob, Run, load
 
 #: Seconds between two looks at the launcher's messages.
-_PERIOD = 0.05
+_POLL_SECONDS = 0.05
 
 
 class Detached:
@@ -49,7 +49,7 @@ class Detached:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def use_folder(self, paths: RunPaths, job: str) -> None:
+    def use_folder(self, paths: RunPaths, run_name: str) -> None:
         """See `launcher.output.renderers.Background.use_folder`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         try:
@@ -59,7 +59,7 @@ class Detached:
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
-        self._tell(f"{paths.root}\0{job}\0")
+        self._tell(f"{paths.root}\0{run_name}\0")
 
     def begin(self, run_info: RunInfo) -> None:
         """See `Renderer.begin`."""
@@ -105,7 +105,7 @@ class _PassOn:
         os.kill(self._launcher, signal.SIGTERM if number == signal.SIGHUP else number)
 
 
-def run_detached(options: Options) -> int:
+def run_detached(options: LaunchOptions) -> int:
     """Run a job in a child process that goes on; return when all tasks run.
 
     Signals that end a launch are passed on to the child until then.
@@ -118,7 +118,7 @@ def run_detached(options: Options) -> int:
     Raises:
         LaunchError: the launcher was killed; or as `run_job`, in the child.
     """
-    queue = options.transport.queue()
+    queue = options.backend.queue()
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
         return run_job(options._replace(submitted=submitted))
@@ -142,17 +142,17 @@ def run_detached(options: Options) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _PassOn(pid))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    job, runs = _wait(reading)
+    run_name, runs = _wait(reading)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # too late to pass them on
     code = 0 if runs else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
         raise LaunchError(f"the launcher was killed by {signal_name(-code)} before all tasks ran")
     if code == 0:
-        print(job)
+        print(run_name)
     return code
 
 
-def _submit(options: Options, queue: BatchQueue) -> int:
+def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
     """Let the queue of a cluster start the launcher, and print the name of the run.
 
     Returns:
@@ -162,10 +162,10 @@ def _submit(options: Options, queue: BatchQueue) -> int:
         InputError: the options are wrong.
         LaunchError: the queue does not take it; its folder can't be made.
     """
-    if options.transport.shares_files:
+    if options.backend.shares_files:
         check_programs_here(options)
     parcel = _parcel(options)
-    paths = create(options.run_dir, new_job_id(), (), BatchJob(options.transport_name))
+    paths = create(options.run_dir, new_run_name(), (), BatchJob(options.backend_name))
     run = load(paths.root)
     assert run is not None
     unstarted = Unstarted(options)
@@ -206,14 +206,14 @@ def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
     unstarted.write_report(error)
 
 
-def _parcel(options: Options) -> Parcel:
+def _parcel(options: LaunchOptions) -> Parcel:
     """What a launcher of these options needs on a machine that does not see the files of this one.
 
     Raises:
         JobError: ``--sync`` or ``--collect`` are wrong.
     """
     syncs = parse_syncs(options.sync, options.sources.sync)
-    counts = {role.name: role.count for role in options.job.roles}
+    counts = {role.name: role.count for role in options.spec.roles}
     collects = parse_collects(options.collect, counts, options.sources.collect)
     report = options.report and os.path.abspath(options.report)
     results = {os.path.abspath(request.into) for request in collects if request.into is not None}
@@ -232,19 +232,19 @@ def _parcel(options: Options) -> Parcel:
                 workdir=role.workdir and moved(role.workdir),
                 program=role.program._replace(name=moved(role.program.name)),
             )
-            for role in options.job.roles
+            for role in options.spec.roles
         )
         collected = (
             text if request.into is None
             else text.removesuffix(request.into) + places[os.path.abspath(request.into)]
             for text, request in zip(options.collect, collects, strict=True)
         )  # fmt: skip
-        job = options.job._replace(
-            roles=tuple(roles), workdir=options.job.workdir and moved(options.job.workdir)
+        spec = options.spec._replace(
+            roles=tuple(roles), workdir=options.spec.workdir and moved(options.spec.workdir)
         )
         there = options._replace(
-            settings={**options.settings, options.transport_name: settings},
-            job=job,
+            settings={**options.settings, options.backend_name: settings},
+            spec=spec,
             sync=tuple(
                 places[sync.text] + (f":{sync.remote}" if sync.remote is not None else "") for sync in syncs
             ),
@@ -286,7 +286,7 @@ def _wait(pipe: int) -> tuple[str, bool]:
     """
     received, log, ended = b"", None, False
     while received.count(b"\0") < 3 and not ended:
-        if select.select([pipe], [], [], _PERIOD)[0]:
+        if select.select([pipe], [], [], _POLL_SECONDS)[0]:
             data = os.read(pipe, 65536)
             received, ended = received + data, not data
         if log is None and received:

@@ -12,7 +12,7 @@ from launcher.common.events import StopAsked, Tell, now
 from launcher.common.report import Report
 from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
-from launcher.launch.options import Options
+from launcher.launch.options import LaunchOptions
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import ConsoleOptions as ConsoleOptions
 from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
@@ -28,11 +28,11 @@ _STDERR = 2
 _SIGPIPE = 13
 
 
-def tmux_session(job: str, interrupted: Callable[[], bool]) -> Tmux:
+def tmux_session(run_name: str, interrupted: Callable[[], bool]) -> Tmux:
     """A tmux session for a job: in this terminal if there is one, else for the user to attach to.
 
     Args:
-        job: the job's id.
+        run_name: the job's id.
         interrupted: whether a signal asks the launch to end.
 
     Raises:
@@ -40,10 +40,10 @@ def tmux_session(job: str, interrupted: Callable[[], bool]) -> Tmux:
     """
     from launcher.output.tmux import Tmux  # with subprocess
 
-    return Tmux(job, all(map(os.isatty, (0, 1, 2))), interrupted)
+    return Tmux(run_name, all(map(os.isatty, (0, 1, 2))), interrupted)
 
 
-class JobDisplay:
+class Display:
     """The renderers of a job, and the writer for stdout and stderr.
 
     Args:
@@ -54,14 +54,14 @@ class JobDisplay:
     """
 
     def __init__(
-        self, options: Options, show: frozenset[str] | None, paths: RunPaths, tmux: Tmux | None
+        self, options: LaunchOptions, show: frozenset[str] | None, paths: RunPaths, tmux: Tmux | None
     ) -> None:
         self._paths = paths
         self._pipe_closed = False
         self._tmux = tmux
         self.writer = Writer(paths.logs, skipped_notice if options.json else None)
         self._files = Files(self._warn, resumed=options.submitted is not None)
-        self.recent = self._files.recent
+        self.event_buffer = self._files.event_buffer
         events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
         panes = [] if tmux is None else [tmux]
         self._console = _console(options, show, self.writer, tmux)
@@ -121,7 +121,9 @@ class JobDisplay:
         self.writer.write(_STDERR, text, urgent=True)
 
 
-def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux: Tmux | None) -> Renderer:
+def _console(
+    options: LaunchOptions, show: frozenset[str] | None, writer: Writer, tmux: Tmux | None
+) -> Renderer:
     """The renderer for stdout."""
     if options.json:
         return Jsonl(writer)
@@ -143,23 +145,23 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
     return Console(writer, settings)
 
 
-def _place(options: Options) -> TaskPlace:
+def _place(options: LaunchOptions) -> TaskPlace:
     """Return what is known about where the tasks run."""
-    backend, job, venv = options.transport, options.job, options.job.venv or ""
+    backend, spec, venv = options.backend, options.spec, options.spec.venv or ""
     variables = [
-        job.env,
-        job.option_env,
-        *(role.env for role in job.roles),
+        spec.env,
+        spec.option_env,
+        *(role.env for role in spec.roles),
         *(host.env for host in options.hosts),
     ]
-    over_ssh = options.transport_name == "ssh" and options.other_machines
+    over_ssh = options.backend_name == "ssh" and options.has_other_machines
     return TaskPlace(
-        other_machines=options.other_machines,
+        other_machines=options.has_other_machines,
         over_ssh=over_ssh and not backend.runs_in_containers,
         in_containers=backend.runs_in_containers,
         synced=bool(options.sync),
         files=backend.missing_file_hint,
-        prepare=job.prepare if options.other_machines else "launch prepare",
+        prepare=spec.prepare if options.has_other_machines else "launch prepare",
         venv="" if "/" in venv else venv,
         passed=frozenset(name for pairs in variables for name, _ in pairs),
     )

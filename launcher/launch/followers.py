@@ -15,15 +15,15 @@ from launcher.event_loop import EventLoop, TimerHandle
 from launcher.output.run_files import EventBuffer
 
 #: Followers at a time; bytes of a packet; seconds between two lines that tasks have printed.
-_MOST = 16
-_PACKET = 1 << 16
-_PERIOD = 0.1
+_MAX_FOLLOWERS = 16
+_PACKET_BYTES = 1 << 16
+_PRINTED_PAUSE_SECONDS = 0.1
 #: The line that tasks have printed; the last line for a follower that is too slow.
-PRINTED = b'{"event": "Printed"}\n'
-TOO_SLOW = b'{"event": "Dropped", "why": "too slow: later events are in events.jsonl"}\n'
+PRINTED_LINE = b'{"event": "Printed"}\n'
+TOO_SLOW_LINE = b'{"event": "Dropped", "why": "too slow: later events are in events.jsonl"}\n'
 
 
-class Followers:
+class EventFollowers:
     """The followers of a job.
 
     Args:
@@ -32,7 +32,7 @@ class Followers:
     """
 
     def __init__(self, loop: EventLoop, event_buffer: EventBuffer) -> None:
-        self._loop, self._recent = loop, event_buffer
+        self._loop, self._event_buffer = loop, event_buffer
         #: The number of the next event of each, and bytes that it has not taken yet.
         self._next: dict[socket.socket, int] = {}
         self._rests: dict[socket.socket, bytes] = {}
@@ -49,9 +49,9 @@ class Followers:
         Raises:
             LaunchError: it can't follow from there.
         """
-        first, later = self._recent.first, self._recent.next
-        if len(self._next) >= _MOST:
-            raise LaunchError(f"{_MOST} programs follow it already")
+        first, later = self._event_buffer.first, self._event_buffer.next
+        if len(self._next) >= _MAX_FOLLOWERS:
+            raise LaunchError(f"{_MAX_FOLLOWERS} programs follow it already")
         if number is not None and not first <= number <= later:
             raise LaunchError(
                 f"events can be followed from {first} to {later}; events.jsonl has earlier ones"
@@ -69,14 +69,14 @@ class Followers:
         """Send new events to those that have taken all earlier ones."""
         for client in [client for client, rest in self._rests.items() if not rest]:
             self._send(client)
-        if self._readers and self._recent.printed and self._timer is None:
-            self._timer = self._loop.call_at(time.monotonic() + _PERIOD, self._tell_printed)
+        if self._readers and self._event_buffer.printed and self._timer is None:
+            self._timer = self._loop.call_at(time.monotonic() + _PRINTED_PAUSE_SECONDS, self._tell_printed)
 
     def _tell_printed(self) -> None:
         """Tell followers that tasks have printed. One that lacks earlier lines looks at the logs later."""
-        self._timer, self._recent.printed = None, False
+        self._timer, self._event_buffer.printed = None, False
         for client in [client for client in self._readers if not self._rests[client]]:
-            self._rests[client] = PRINTED
+            self._rests[client] = PRINTED_LINE
             self._send(client)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Followers:
         try:
             while rest := self._rests[client] or self._more(client):
                 self._rests[client] = rest
-                self._rests[client] = rest[client.send(rest[:_PACKET]) :]
+                self._rests[client] = rest[client.send(rest[:_PACKET_BYTES]) :]
         except BlockingIOError:
             self._loop.watch(client.fileno(), partial(self._drop, client), partial(self._send, client))
         except OSError:
@@ -102,10 +102,10 @@ class Followers:
     def _more(self, client: socket.socket) -> bytes:
         """The next lines for a client; empty: there are none now."""
         number = self._next[client]
-        if 0 <= number < self._recent.first:
+        if 0 <= number < self._event_buffer.first:
             self._next[client] = -1
-            return TOO_SLOW
-        lines = self._recent.after(number, _PACKET) if number >= 0 else []
+            return TOO_SLOW_LINE
+        lines = self._event_buffer.after(number, _PACKET_BYTES) if number >= 0 else []
         self._next[client] += len(lines)
         return b"".join(lines)
 

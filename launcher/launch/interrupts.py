@@ -29,12 +29,12 @@ STOP_SIGNALS = {
     signal.SIGXCPU: "the limit of CPU time (SIGXCPU)",
 }
 #: Variables of processes that Slurm or Kubernetes may signal.
-_MANAGERS = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
+_MANAGER_VARIABLES = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
 #: Exit code of a launch that a time limit ends.
-_TIMED_OUT = 124
+_TIMED_OUT_EXIT_CODE = 124
 #: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
-TIME_LEFT = 30.0
-HURRIED = 1.0
+SECONDS_AFTER_SIGNAL = 30.0
+HURRIED_SECONDS = 1.0
 
 
 class _Mode(enum.Enum):
@@ -65,7 +65,7 @@ class Interrupts:
         #: The names of the signals in messages.
         self.names = dict(STOP_SIGNALS)
         #: Whether Slurm or Kubernetes may signal this process.
-        self.managed = any(environ.get(name) for name in _MANAGERS)
+        self.managed = any(environ.get(name) for name in _MANAGER_VARIABLES)
         self._mode = _Mode.RAISE
         self._work = ""
         #: The signals that were read, and what they mean together.
@@ -135,7 +135,8 @@ class Interrupts:
 
     @contextmanager
     def limited(self, work: str = "") -> Iterator[None]:
-        """During work after the job: it has `TIME_LEFT` after a signal, and ends at the same one again.
+        """During work after the job: it has `SECONDS_AFTER_SIGNAL` after a signal, and ends at the same one
+        again.
 
         Signals that came before, during the job for example, count too.
 
@@ -156,12 +157,12 @@ class Interrupts:
             return
         first = self._read[0]
         if self._work and not self._repeats:
-            name, text = self.names[first], f"{TIME_LEFT:g}s for {self._work}"
+            name, text = self.names[first], f"{SECONDS_AFTER_SIGNAL:g}s for {self._work}"
             if self._requests.can_repeat(first):
                 text += f"; {name} again stops it at once"
             with suppress(OSError):  # the signal may have interrupted a print()
                 os.write(2, f"launch: {name}: {text}\n".encode())
-        signal.setitimer(signal.ITIMER_REAL, HURRIED if self._repeats else TIME_LEFT)
+        signal.setitimer(signal.ITIMER_REAL, HURRIED_SECONDS if self._repeats else SECONDS_AFTER_SIGNAL)
 
     def ignore(self) -> None:
         """From now on no signal interrupts the launch, so that all is removed that must not stay."""
@@ -196,7 +197,7 @@ class Interrupts:
         first = self._read[0] if self._read else signal.SIGALRM
         if first == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(_TIMED_OUT if first in LIMIT_NOTICES else 128 + first)
+        raise SystemExit(_TIMED_OUT_EXIT_CODE if first in LIMIT_NOTICES else 128 + first)
 
 
 def stop_at_end_of_file(fd: int) -> None:

@@ -13,7 +13,7 @@ from launcher.common.text import escape_controls, join_names
 from launcher.job import Host
 
 #: Largest number of messages that wait for the console; the oldest are dropped.
-_MOST_WAITING = 1000
+_MAX_WAITING = 1000
 
 
 def print_notice(text: str) -> None:
@@ -26,7 +26,7 @@ class Notices:
     """Prints messages; while a job runs, queues them for its console. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Tell] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[Tell] = deque(maxlen=_MAX_WAITING)
         self._queueing = False
         #: Readable when messages wait.
         self.fd, self._write_end = os.pipe()

@@ -30,19 +30,19 @@ class Sources(Record):
     collect: str = ""
 
 
-class Options(Record):
+class LaunchOptions(Record):
     """The options of a launch."""
 
-    job: JobSpec
+    spec: JobSpec
     hosts: tuple[Host, ...]
     #: The text of ``--hosts``; ``None``: the option is not given.
     hosts_text: str | None = None
     #: Whether ``--hosts`` or the job file names the hosts.
     hosts_named: bool = False
     #: The name of the transport for the hosts, and the settings of all transports by name.
-    transport_name: str = default()
+    backend_name: str = default()
     settings: Mapping[str, Any] = {}
-    reaching: ConnectSettings = ConnectSettings()
+    connect_settings: ConnectSettings = ConnectSettings()
     #: Whether the hosts connect to each other before the job starts.
     check: bool = True
     #: The folder of ``--tensorboard``; empty: the default; ``None``: the job runs no TensorBoard.
@@ -84,16 +84,16 @@ class Options(Record):
     defaults: tuple[str, ...] = ()
 
     @property
-    def transport(self) -> Backend:
+    def backend(self) -> Backend:
         """The transport for the hosts."""
-        return backends()[self.transport_name]
+        return backends()[self.backend_name]
 
     @property
-    def other_machines(self) -> bool:
+    def has_other_machines(self) -> bool:
         """Whether there may be other machines among the hosts."""
-        return self.hosts_named or self.transport.provides_hosts
+        return self.hosts_named or self.backend.provides_hosts
 
     @property
-    def own_containers(self) -> bool:
+    def has_own_containers(self) -> bool:
         """Whether each task has a container of its own on this machine."""
-        return self.transport.runs_in_containers and not self.other_machines
+        return self.backend.runs_in_containers and not self.has_other_machines

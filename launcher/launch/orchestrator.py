@@ -22,32 +22,32 @@ from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
 from launcher.job import STOP_NOW_MARK, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.launch.control import Control
-from launcher.launch.display import JobDisplay
-from launcher.launch.followers import Followers
+from launcher.launch.display import Display
+from launcher.launch.followers import EventFollowers
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import HostHints, Notices
 from launcher.launch.plan_output import plan_as_dict
-from launcher.launch.tensorboard import PORTS, TASK, Board
+from launcher.launch.tensorboard import PREFERRED_PORTS, TASK, TensorBoardSidecar
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
 from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
-_LAST_WAIT = 10.0
-_IMMEDIATE_WAIT = 0.5
-_IMMEDIATE_KILL = 3.0
+_LAST_WAIT_SECONDS = 10.0
+_IMMEDIATE_WAIT_SECONDS = 0.5
+_IMMEDIATE_KILL_SECONDS = 3.0
 #: Seconds to wait for the reason of an agent's end.
-_REASON_WAIT = 2.0
+_REASON_WAIT_SECONDS = 2.0
 #: Seconds between two looks for that reason.
-_LOOK = 0.01
+_POLL_SECONDS = 0.01
 #: The longest line of a command by `--commands-fd`, and what is read of that pipe at a time.
-_COMMAND_BYTES = 64 * 1024
+_MAX_COMMAND_BYTES = 64 * 1024
 #: Events that are not shown: `events.TaskMoved` has what they say.
-_TOLD_BY_MOVES = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
+_EVENTS_IN_TASK_MOVED = (events.TaskStarted, events.TaskNotStarted, events.TaskExited, events.TaskGone)
 
 
-class _Connection:
+class _HostConnection:
     """The connection to the agent of one host."""
 
     def __init__(self, host: str, link: AgentLink) -> None:
@@ -77,17 +77,17 @@ class _Connection:
         return event._replace(at=event.at + self._clock_behind)
 
 
-class Moves(Record):
+class Recovery(Record):
     """How the tasks of a lost host move to others, or to a new container in its place."""
 
     #: The planned placement, with the standby hosts that can be used.
     placement: Placement
     #: Gives a placement the folders of this launch.
-    settled: Callable[[Placement], Placement]
+    with_folders: Callable[[Placement], Placement]
     #: Seconds from the loss of a host until its tasks have ended.
-    tasks_end: float
+    seconds_until_tasks_ended: float
     #: Makes a lost host usable again; blocks. Raises TransportError: not now.
-    reach: Callable[[str], None]
+    recover: Callable[[str], None]
 
 
 class Orchestrator:
@@ -95,7 +95,7 @@ class Orchestrator:
 
     Args:
         loop: drives the links.
-        job, placement: the tasks and their hosts.
+        spec, placement: the tasks and their hosts.
         open_link: gives the link to the agent of a host.
         display: shows the job.
         run_info: for the renderers of the display.
@@ -103,46 +103,50 @@ class Orchestrator:
         hints: gives hints about other machines; ``None``: there are none.
         check: let the hosts connect to each other before the tasks start.
         commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
-        moves: how tasks move; ``None``: they do not.
+        recovery: how tasks move; ``None``: they do not.
         board: TensorBoard; ``None``: the job has none.
     """
 
     def __init__(
         self,
         loop: EventLoop,
-        job: JobSpec,
+        spec: JobSpec,
         placement: Placement,
         open_link: Callable[[Host], AgentLink],
-        display: JobDisplay,
+        display: Display,
         run_info: RunInfo,
         interrupts: Interrupts,
         notices: Notices,
         hints: HostHints | None,
         check: bool,
         commands_fd: int | None = None,
-        moves: Moves | None = None,
-        board: Board | None = None,
+        recovery: Recovery | None = None,
+        board: TensorBoardSidecar | None = None,
     ) -> None:
         self._loop = loop
-        self._job = job
+        self._spec = spec
         self._place(placement)
         self._open_link = open_link
         self._display = display
-        self._opening = run_info
+        self._run_info = run_info
         self._interrupts = interrupts
         self._notices = notices
         self._hints = hints
         self._commands_fd = commands_fd
         self._partial_command = b""
-        self._moves = moves
+        self._recovery = recovery
         self._board = board
-        planned, tasks_end = (placement, None) if moves is None else (moves.placement, moves.tasks_end)
-        state = JobState(job, planned, check, tasks_end=tasks_end, managed=interrupts.managed)
+        planned, tasks_end = (
+            (placement, None)
+            if recovery is None
+            else (recovery.placement, recovery.seconds_until_tasks_ended)
+        )
+        state = JobState(spec, planned, check, tasks_end=tasks_end, managed=interrupts.managed)
         self._machine = Machine(run_info.run_name, state)
-        followers = Followers(loop, display.recent)
+        followers = EventFollowers(loop, display.event_buffer)
         self._control = Control(loop, self._machine, followers, self._report, self._send, self._handle)
-        self._connections: dict[str, _Connection] = {}
-        self._lost: list[_Connection] = []
+        self._connections: dict[str, _HostConnection] = {}
+        self._lost: list[_HostConnection] = []
         self._timers: dict[str, TimerHandle] = {}
         self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
@@ -157,7 +161,7 @@ class Orchestrator:
             events.StartTask: self._start,
             events.StopTasks: self._send,
             events.CloseAgent: self._send,
-            events.CloseLink: self._hang_up,
+            events.CloseLink: self._close_link,
             events.StartAgent: self._start_agent,
             events.MakePlan: self._make_plan,
             events.MoveTasks: self._move_tasks,
@@ -181,7 +185,7 @@ class Orchestrator:
             LaunchError: One can't.
         """
         for renderer in self._display.renderers:
-            renderer.begin(self._opening)
+            renderer.begin(self._run_info)
 
     def run(self) -> Report:
         """Run the job to its end.
@@ -198,7 +202,7 @@ class Orchestrator:
             try:
                 self._on_notices()
                 with suppress(OSError):  # no file descriptor is left
-                    self._control.open(self._opening.run_name)
+                    self._control.open(self._run_info.run_name)
                 self._execute(self._machine.begin())
                 for host in self._placement.agent_hosts():
                     self._open(host)
@@ -215,7 +219,7 @@ class Orchestrator:
 
     def _report(self) -> Report:
         """The report of the job as it is now."""
-        run_info = self._opening
+        run_info = self._run_info
         report = self._machine.report(run_info.started_at, events.now(), run_info.paths.root)
         return report if self._board is None else report._replace(tensorboard=self._board.url or None)
 
@@ -264,14 +268,14 @@ class Orchestrator:
     def _tick(self) -> float | None:
         """Let renderers and followers have what has come. Returns the seconds until the next call."""
         now = time.monotonic()
-        waits = [_LOOK] if self._lost else []
+        waits = [_POLL_SECONDS] if self._lost else []
         waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
         self._control.followers.tell()
         return max(0.0, min(waits)) if waits else None
 
     def _handle(self, event: events.Event) -> None:
         """Show an event, pass it to the supervisor, and execute the commands."""
-        if not isinstance(event, _TOLD_BY_MOVES):
+        if not isinstance(event, _EVENTS_IN_TASK_MOVED):
             self._show(event)
         hint = "" if self._hints is None else self._hints.observe(event)
         if hint:
@@ -291,7 +295,7 @@ class Orchestrator:
 
     def _on_signals(self) -> None:
         for number in self._interrupts.read():
-            asked = _stop_command(self._opening.paths) if number == signal.SIGTERM else None
+            asked = _stop_command(self._run_info.paths) if number == signal.SIGTERM else None
             name = self._interrupts.names[number] if asked is None else "launch stop"
             self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW_MARK))
 
@@ -305,7 +309,7 @@ class Orchestrator:
         A line that is not one is reported and left out, so that a mistake of that program ends no job.
         """
         assert self._commands_fd is not None
-        data = os.read(self._commands_fd, _COMMAND_BYTES)
+        data = os.read(self._commands_fd, _MAX_COMMAND_BYTES)
         *lines, self._partial_command = (self._partial_command + data).split(b"\n")
         for line in lines:
             try:
@@ -316,8 +320,8 @@ class Orchestrator:
                 continue
             host = self._host_of[fields[0]].name
             self._send(events.SignalTask(host, *fields))
-        if len(self._partial_command) > _COMMAND_BYTES:
-            text = f"a command by --commands-fd is longer than {_COMMAND_BYTES} bytes: no more are read"
+        if len(self._partial_command) > _MAX_COMMAND_BYTES:
+            text = f"a command by --commands-fd is longer than {_MAX_COMMAND_BYTES} bytes: no more are read"
             self._show(events.Tell(text, urgent=True))
             data = b""
         if not data:
@@ -331,14 +335,14 @@ class Orchestrator:
         except TransportError as error:
             self._lose(host.name, str(error))
             return
-        connection = _Connection(host.name, link)
+        connection = _HostConnection(host.name, link)
         self._connections[host.name] = connection
         link.tasks.update(placed.task for placed in self._on_hosts.get(host.name, ()))
         link.watch(self._loop, lambda: self._receive(connection))
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: _HostConnection) -> None:
         try:
-            self._take(connection)
+            self._take_messages(connection)
         except ProtocolError as error:
             self._close(connection)
             self._lose(connection.host, f"its agent failed: {error}")
@@ -347,7 +351,7 @@ class Orchestrator:
         """A host is lost."""
         self._handle(events.AgentLost(host, events.now(), sanitize_host_text(why)))
 
-    def _take(self, connection: _Connection) -> None:
+    def _take_messages(self, connection: _HostConnection) -> None:
         """Take the messages of a host.
 
         Raises:
@@ -357,7 +361,7 @@ class Orchestrator:
         messages = () if connection.closed else connection.link.receive()
         if messages is None:
             self._close(connection)
-            connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT
+            connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT_SECONDS
             self._lost.append(connection)
             return
         connection.answered = connection.answered or bool(messages)
@@ -382,7 +386,7 @@ class Orchestrator:
                 lost = events.AgentLost(connection.host, at, why, link.all_gone, link.preempted)
                 self._handle(lost)
 
-    def _close(self, connection: _Connection, stays: bool = False) -> None:
+    def _close(self, connection: _HostConnection, stays: bool = False) -> None:
         if not connection.closed:
             connection.closed, connection.stays = True, stays
             connection.link.unwatch()
@@ -400,15 +404,20 @@ class Orchestrator:
         now, late = time.monotonic(), []
         for connection in connections:
             soon = self._machine.state.immediate or connection.given_up
-            if connection.link.wait(_left(now + (_IMMEDIATE_WAIT if soon else _LAST_WAIT))) is None:
+            if (
+                connection.link.wait(_left(now + (_IMMEDIATE_WAIT_SECONDS if soon else _LAST_WAIT_SECONDS)))
+                is None
+            ):
                 late.append(connection)
-        deadline = time.monotonic() + (_IMMEDIATE_KILL if self._machine.state.immediate else _LAST_WAIT)
+        deadline = time.monotonic() + (
+            _IMMEDIATE_KILL_SECONDS if self._machine.state.immediate else _LAST_WAIT_SECONDS
+        )
         for connection in late:
             self._kill(connection, deadline)
         for connection in connections:
             connection.link.close()
 
-    def _kill(self, connection: _Connection, deadline: float) -> None:
+    def _kill(self, connection: _HostConnection, deadline: float) -> None:
         """Kill an agent that does not end: it is suspended, or stuck in the kernel."""
         if connection.link.kill(_left(deadline)) is not None:
             result = "so it and all processes that it started were killed"
@@ -429,9 +438,9 @@ class Orchestrator:
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Let a host import modules while it holds ports and the plan is made."""
-        for preload in preloads(self._job, self._on_hosts.get(command.host, ())):
+        for preload in preloads(self._spec, self._on_hosts.get(command.host, ())):
             self._send(preload._replace(env={**preload.env, **self._mark(preload.tasks[0])}))
-        preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PORTS}
+        preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PREFERRED_PORTS}
         self._send(command._replace(preferred=preferred))
 
     def _check_network(self, command: events.CheckNetwork) -> None:
@@ -444,9 +453,9 @@ class Orchestrator:
 
     def _mark(self, task: TaskId) -> dict[str, str]:
         """The variable by which processes of a task are recognized."""
-        return {TASK_MARK: f"{self._opening.run_name}:{task}"}
+        return {TASK_MARK: f"{self._run_info.run_name}:{task}"}
 
-    def _hang_up(self, command: events.CloseLink) -> None:
+    def _close_link(self, command: events.CloseLink) -> None:
         connection = self._connections.get(command.host)
         if connection is not None:
             connection.given_up = True
@@ -455,8 +464,8 @@ class Orchestrator:
 
     def _start_agent(self, command: events.StartAgent) -> None:
         """Start a new agent on a lost host; another thread waits for the host."""
-        assert self._moves is not None
-        reach, host = self._moves.reach, command.host
+        assert self._recovery is not None
+        reach, host = self._recovery.recover, command.host
 
         def why_not() -> str:
             try:
@@ -478,7 +487,7 @@ class Orchestrator:
         self._send(events.HoldOutput(host, self._held))
 
     def _make_plan(self, command: events.MakePlan) -> None:
-        self.plan = make_plan(self._job, self._placement, command.ports)
+        self.plan = make_plan(self._spec, self._placement, command.ports)
         if self._board is not None:
             line = self._board.reach(self.plan)
             self.plan = self.plan._replace(tensorboard=self._board.url or None)
@@ -490,16 +499,16 @@ class Orchestrator:
                 connection.link.send(cluster)  # the same for all: it is encoded once
         self._execute(self._machine.planned(self.plan))
         try:
-            fields = plan_as_dict(self.plan, self._opening.run_name, self._job.policy.restarts)
-            write_json(self._opening.paths.plan, fields)
+            fields = plan_as_dict(self.plan, self._run_info.run_name, self._spec.policy.restarts)
+            write_json(self._run_info.paths.plan, fields)
         except OSError as error:
             self.plan_unwritten = True
-            text = f"can't write {self._opening.paths.plan}: {error.strerror}"
+            text = f"can't write {self._run_info.paths.plan}: {error.strerror}"
             self._show(events.Tell(text, urgent=True))
 
     def _move_tasks(self, command: events.MoveTasks) -> None:
-        assert self._moves is not None
-        self._place(self._moves.settled(command.placement))
+        assert self._recovery is not None
+        self._place(self._recovery.with_folders(command.placement))
         for placed in self._placement.tasks:
             self._connections[placed.host.name].link.tasks.add(placed.task)
 

@@ -22,35 +22,35 @@ _FIRST_PORT = 20_000
 
 #: A dry run of more tasks than this shows one command for all tasks that are alike, and cuts words at this
 #: number of characters.
-_MANY = 20
-_LONGEST_WORD = 200
+_MAX_TASKS_IN_FULL = 20
+_MAX_WORD_CHARACTERS = 200
 #: Variables in which tasks that are alike differ.
-_OF_EACH_TASK = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR_VARIABLE, RELAY_VARIABLE)
+_DIFFERING_VARIABLES = ("CUDA_VISIBLE_DEVICES", OUTPUT_DIR_VARIABLE, RELAY_VARIABLE)
 #: Variables that launch sets, in the order shown; those in ``plan.json``.
-OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC", *_OF_EACH_TASK)
-_OF_ONE_TASK = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_OF_EACH_TASK)
+OWN_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC", *_DIFFERING_VARIABLES)
+_TASK_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", *_DIFFERING_VARIABLES)
 
 
-def plan_as_dict(plan: Plan, job: str, restarts: int) -> dict[str, object]:
+def plan_as_dict(plan: Plan, run_name: str, restarts: int) -> dict[str, object]:
     """The content of ``plan.json``. It has only the variables that launch sets: others may be secret.
 
     The addresses of all tasks are in it once: in commands they are placeholders.
 
     Args:
         plan: of the job.
-        job: the run's name.
+        run_name: the run's name.
         restarts: how often failed tasks may start again.
     """
     cluster = ClusterSpec(plan.cluster, plan.sidecars, lists=False)
     tasks = [_task_as_dict(completed(task, cluster)) for task in plan.tasks]
     command = _without_values(sys.argv)
-    head = {"schema": PLAN_SCHEMA, "job": job, "command": command, "restarts": restarts}
+    head = {"schema": PLAN_SCHEMA, "job": run_name, "command": command, "restarts": restarts}
     return {**head, "tasks": tasks, "cluster": plan.cluster, "tensorboard": plan.tensorboard}
 
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:
     names = ("task", "host", "address", "port", "argv", "workdir", "venv", "gpus")
-    env = {name: task.env[name] for name in _OF_ONE_TASK if name in task.env}
+    env = {name: task.env[name] for name in _TASK_VARIABLES if name in task.env}
     return {**{name: getattr(task, name) for name in names}, "env": env}
 
 
@@ -70,11 +70,11 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 # ---------------------------------------------------------------------- dry run
 
 
-def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
+def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
     """Print the plan as commands that can be copied, and everything else as comments.
 
     Args:
-        job, placement: the tasks and their hosts.
+        spec, placement: the tasks and their hosts.
         as_json: print JSON.
         files: lines about the files that would be copied.
 
@@ -82,10 +82,10 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
         The exit code, 0.
     """
     ports = {placed.task: _FIRST_PORT + number for number, placed in enumerate(placement.tasks)}
-    plan = make_plan(job, placement, ports)
+    plan = make_plan(spec, placement, ports)
     if as_json:
         more = {"example_ports": True, "notes": placement.notes, "files": files}
-        print(json.dumps({**plan_as_dict(plan, "dry-run", job.policy.restarts), **more}, indent=1))
+        print(json.dumps({**plan_as_dict(plan, "dry-run", spec.policy.restarts), **more}, indent=1))
     else:
         print("\n".join(_lines(plan, [*placement.notes, *files])))
     return 0
@@ -95,25 +95,25 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     """The lines of a dry run; as a shell script those of a small job start one task after the other."""
     yield "# Nothing is started. The ports are examples: the hosts choose and hold ports when the job starts."
     yield from (f"# {escape_controls(line)}" for note in notes for line in note.splitlines())
-    many = len(plan.tasks) > _MANY
+    many = len(plan.tasks) > _MAX_TASKS_IN_FULL
     if many:
         yield f"# {len(plan.tasks):,} tasks: the first of those that are alike has the command, and long"
         yield "# values are cut (…); `--dry-run --json` shows all."
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
-        yield f"#   {role}: {join_names(addresses, _MANY if many else len(addresses))}"
+        yield f"#   {role}: {join_names(addresses, _MAX_TASKS_IN_FULL if many else len(addresses))}"
     shown: set[object] = set()
     cluster = ClusterSpec(plan.cluster, plan.sidecars)
     for task in plan.tasks:
         alike = _alike(task)
         if many and alike in shown:
-            own = [f"{name}={task.env[name]}" for name in _OF_EACH_TASK if name in task.env]
+            own = [f"{name}={task.env[name]}" for name in _DIFFERING_VARIABLES if name in task.env]
             yield f"# {', '.join([f'{task.task} on {task.host}', task.address, *own])}"
             continue
         shown.add(alike)
         yield ""
-        lines = _task_lines(completed(task, cluster), _LONGEST_WORD if many else sys.maxsize)
+        lines = _task_lines(completed(task, cluster), _MAX_WORD_CHARACTERS if many else sys.maxsize)
         yield from ("#" + line.removeprefix("#").replace("\n", "\n#") if many else line for line in lines)
 
 
@@ -123,7 +123,7 @@ def _alike(task: TaskPlan) -> object:
     Args:
         task: without what its agent completes.
     """
-    env = tuple((name, value) for name, value in task.env.items() if name not in _OF_EACH_TASK)
+    env = tuple((name, value) for name, value in task.env.items() if name not in _DIFFERING_VARIABLES)
     templates = tuple(task.templates.items())
     return task.task.role, task.argv, task.args, task.flags, task.workdir, task.venv, env, templates
 

@@ -12,7 +12,7 @@ from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import join_names
 from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
-from launcher.launch.options import COMMAND_LINE, Options
+from launcher.launch.options import COMMAND_LINE, LaunchOptions
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 
@@ -27,7 +27,7 @@ class _Missing(Record):
     error: LaunchError
 
 
-def check_programs(options: Options, placement: Placement, names: Collection[str]) -> None:
+def check_programs(options: LaunchOptions, placement: Placement, names: Collection[str]) -> None:
     """Check the folders and the programs of all tasks on this machine.
 
     Args:
@@ -77,16 +77,16 @@ def _folder_fault(folder: str) -> str:
     return ""
 
 
-def _workdir(options: Options, placed: PlacedTask) -> tuple[str, str]:
+def _workdir(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
     """The source of a task's working folder, and the folder."""
     if placed.role.workdir:
         return placed.role.source, os.path.expanduser(placed.role.workdir)
     if placed.host.workdir:
         return placed.host.source, os.path.expanduser(placed.host.workdir)
-    return options.sources.workdir, os.path.expanduser(options.job.workdir or ".")
+    return options.sources.workdir, os.path.expanduser(options.spec.workdir or ".")
 
 
-def _missing(options: Options, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
+def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
     """The faults of a task: its environment, Python or program does not exist, or can't be run.
 
     Args:
@@ -95,15 +95,15 @@ def _missing(options: Options, placed: PlacedTask, alone: bool) -> Iterator[_Mis
         alone: whether the other hosts do not look for the environment.
     """
     role, venv, folder = placed.role, placed.host.venv, _workdir(options, placed)[1]
-    env = dict(options.job.env + placed.host.env + role.env + options.job.option_env)
+    env = dict(options.spec.env + placed.host.env + role.env + options.spec.option_env)
     path = env.get("PATH", os.environ.get("PATH", os.defpath))
     if venv:
         try:
             path = entered({"PATH": path}, venv)["PATH"]
         except ProgramError as error:
             if alone:  # else the agents report it, those of all hosts together
-                where = options.sources.venv if venv == options.job.venv else placed.host.source
-                make = "" if "/" in venv else f"; `{options.job.prepare} --name {venv}` would make it"
+                where = options.sources.venv if venv == options.spec.venv else placed.host.source
+                make = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
                 yield _Missing(where, "", ProgramError(f"{error}{make}"))
             return
     if role.program.kind is not ProgramKind.EXECUTABLE:
@@ -126,13 +126,13 @@ def _missing(options: Options, placed: PlacedTask, alone: bool) -> Iterator[_Mis
         yield _Missing(where, str(placed.task), type(error)(f"{error}{hint}"))
 
 
-def _python(options: Options, placed: PlacedTask) -> tuple[str, str]:
+def _python(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
     """The source of a task's Python, and the Python."""
     if placed.host.venv:
         return "", VENV_PYTHON
     if placed.host.python:
         return placed.host.source, placed.host.python
-    return options.sources.python, options.job.python or DEFAULT_PYTHON
+    return options.sources.python, options.spec.python or DEFAULT_PYTHON
 
 
 def _job_file_hint(role: Role) -> str:

@@ -15,10 +15,10 @@ from launcher.common.errors import HostsError, LaunchError, TransportError
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.job import Placement, RunPaths
 from launcher.launch.notices import print_notice
-from launcher.launch.options import Options
+from launcher.launch.options import LaunchOptions
 
-_INTERRUPTED = 130
-_TIMED_OUT = 124
+_INTERRUPTED_EXIT_CODE = 130
+_TIMED_OUT_EXIT_CODE = 124
 
 
 def write_report(report: Report, path: str, show: Callable[[str], None] = print_notice) -> bool:
@@ -52,7 +52,7 @@ class Unstarted:
         options: The options of the launch.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: LaunchOptions) -> None:
         self._options = options
         self._began = events.now()
         self.run_name = ""
@@ -100,8 +100,8 @@ class Unstarted:
             code = error.exit_code
             failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
         else:
-            code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _exit_code(error)
-            reason = Reason.TIMEOUT if code == _TIMED_OUT else Reason.INTERRUPTED
+            code = _INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else _exit_code(error)
+            reason = Reason.TIMEOUT if code == _TIMED_OUT_EXIT_CODE else Reason.INTERRUPTED
             failure = Failure(reason, None, None, now, "stopped before its tasks were started")
         never, unknown = Reason.NEVER_STARTED, ExitStatus(None, None)
         tasks = tuple(

@@ -27,24 +27,24 @@ from launcher.event_loop import EventLoop
 from launcher.job import RELAY_VARIABLE, Host, JobSpec, PlacedTask, Placement, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import HostHints, Notices, print_notice
-from launcher.launch.options import Options
+from launcher.launch.options import LaunchOptions
 from launcher.launch.programs import check_programs
 from launcher.launch.reports import Unstarted, write_report
-from launcher.launch.tensorboard import Board, with_output_folder
+from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.scheduler.placement import place
 
 if TYPE_CHECKING:
-    from launcher.launch.staged_files import Staging
+    from launcher.launch.staged_files import StagedFiles
     from launcher.output.renderers import Background
     from launcher.runs.run import Run
 
 #: Without letters that look like digits.
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_NAME_CHARACTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 #: This machine.
-_HERE = "localhost"
+_THIS_MACHINE = "localhost"
 
 
-def run_job(options: Options, detached: Background | None = None) -> int:
+def run_job(options: LaunchOptions, detached: Background | None = None) -> int:
     """Run a job to its end; with ``--dry-run`` print its plan.
 
     Args:
@@ -79,7 +79,7 @@ def run_job(options: Options, detached: Background | None = None) -> int:
 
 
 def _with_inventory(
-    options: Options,
+    options: LaunchOptions,
     unstarted: Unstarted,
     interrupts: Interrupts,
     notices: Notices,
@@ -88,47 +88,56 @@ def _with_inventory(
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
     request = launch_of(options, interrupts.ignore, notices)
     unstarted.run_name = request.run_name
-    if options.transport.shares_files:
+    if options.backend.shares_files:
         check_programs_here(options)
-    with options.transport.inventory(request) as allocation:
-        if options.job.venv:
-            hosts = (host._replace(venv=host.venv or options.job.venv) for host in allocation.hosts)
+    with options.backend.inventory(request) as allocation:
+        if options.spec.venv:
+            hosts = (host._replace(venv=host.venv or options.spec.venv) for host in allocation.hosts)
             allocation = allocation._replace(hosts=tuple(hosts))
-        if (queue := options.transport.queue()) and (count := queue.times_requeued()):
+        if (queue := options.backend.queue()) and (count := queue.times_requeued()):
             allocation = allocation._replace(spec=_after_earlier(allocation.spec, options.submitted, count))
         interrupts.name(allocation.limit, allocation.end)
         placement = place(allocation.spec, allocation.hosts)
         if not allocation.standby:
             placement = placement._replace(standby=())
         unstarted.placement = placement
-        if not options.transport.runs_in_containers:
+        if not options.backend.runs_in_containers:
             check_programs(options, placement, allocation.here)
-        staging = None
+        staged_files = None
         if request.commands:
-            from launcher.launch.staged_files import Staging  # with compression and pathspec
+            from launcher.launch.staged_files import StagedFiles  # with compression and pathspec
 
-            staging = Staging(options, allocation, placement)
+            staged_files = StagedFiles(options, allocation, placement)
         if options.dry_run:
-            return _show_plan(options, allocation, placement, staging)
+            return _show_plan(options, allocation, placement, staged_files)
         show = _selection(options, placement)
         return _launch(
-            options, request, allocation, placement, staging, show, interrupts, notices, detached, unstarted
+            options,
+            request,
+            allocation,
+            placement,
+            staged_files,
+            show,
+            interrupts,
+            notices,
+            detached,
+            unstarted,
         )
 
 
-def check_programs_here(options: Options) -> None:
+def check_programs_here(options: LaunchOptions) -> None:
     """Check the programs as if all tasks ran on this machine, see `check_programs`."""
-    roles = [(role, TaskId.of(role.name, 0)) for role in options.job.roles]
-    host = Host(_HERE, venv=options.job.venv)
+    roles = [(role, TaskId.of(role.name, 0)) for role in options.spec.roles]
+    host = Host(_THIS_MACHINE, venv=options.spec.venv)
     here = Placement(tuple(PlacedTask(task, role, host) for role, task in roles))
-    check_programs(options, here, (_HERE,))
+    check_programs(options, here, (_THIS_MACHINE,))
 
 
-def _after_earlier(job: JobSpec, run: Run | None, requeued: int) -> JobSpec:
+def _after_earlier(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
     """A job that counts its attempts and restarts on.
 
     Args:
-        job: that goes on.
+        spec: that goes on.
         run: it; ``None``: nothing is known of the launchers before this one.
         requeued: how often a queue has started it again.
     """
@@ -143,11 +152,13 @@ def _after_earlier(job: JobSpec, run: Run | None, requeued: int) -> JobSpec:
             report = report_from_json(found)
             attempts = max(attempts, *(task.attempt for task in report.tasks))
             restarts = max(restarts, report.restarts + 1)
-    policy = job.policy._replace(attempts_before=attempts, restarts_before=restarts)
-    return job._replace(policy=policy)
+    policy = spec.policy._replace(attempts_before=attempts, restarts_before=restarts)
+    return spec._replace(policy=policy)
 
 
-def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[str], None]) -> LaunchRequest:
+def launch_of(
+    options: LaunchOptions, ignore: Callable[[], None], notice: Callable[[str], None]
+) -> LaunchRequest:
     """The launch, as its transport gets it.
 
     Args:
@@ -156,20 +167,20 @@ def launch_of(options: Options, ignore: Callable[[], None], notice: Callable[[st
     """
     usual = backends.default()
     return LaunchRequest(
-        options.submitted.name if options.submitted else "dry-run" if options.dry_run else new_job_id(),
-        options.job,
+        options.submitted.name if options.submitted else "dry-run" if options.dry_run else new_run_name(),
+        options.spec,
         options.hosts,
         options.hosts_named,
-        options.settings[options.transport_name],
-        options.reaching,
+        options.settings[options.backend_name],
+        options.connect_settings,
         (backends.backends()[usual], options.settings[usual]),
         notice,
         ignore,
         options.dry_run,
         python_given=bool(options.sources.python),
         workdir_given=bool(options.sources.workdir),
-        commands=bool(options.sync or options.collect or options.job.output_dirs),
-        files=bool(options.sync or options.job.output_dirs),
+        commands=bool(options.sync or options.collect or options.spec.output_dirs),
+        files=bool(options.sync or options.spec.output_dirs),
         relay=options.relay,
         meanwhile=_import_the_rest,
     )
@@ -180,7 +191,7 @@ def _import_the_rest() -> None:
     from launcher.launch import display, orchestrator  # noqa: F401
 
 
-def _selection(options: Options, placement: Placement) -> frozenset[str] | None:
+def _selection(options: LaunchOptions, placement: Placement) -> frozenset[str] | None:
     """The tasks of ``--show``; ``None``: all."""
     if options.show is None:
         return None
@@ -194,31 +205,31 @@ def _selection(options: Options, placement: Placement) -> frozenset[str] | None:
 
 
 def _show_plan(
-    options: Options, allocation: Allocation, placement: Placement, staging: Staging | None
+    options: LaunchOptions, allocation: Allocation, placement: Placement, staged_files: StagedFiles | None
 ) -> int:
     from launcher.launch.plan_output import show_plan
 
-    expected = placement if staging is None else staging.expected()
+    expected = placement if staged_files is None else staged_files.expected()
     if options.tensorboard == "":
         expected = with_output_folder(expected)
     defaults = [f"default: {text}" for text in options.defaults]
     notes = [*defaults, *options.notes, *expected.notes]
-    files = [*allocation.remarks, *([] if staging is None else staging.described())]
+    files = [*allocation.remarks, *([] if staged_files is None else staged_files.described())]
     return show_plan(allocation.spec, expected._replace(notes=tuple(notes)), options.json, files)
 
 
-def new_job_id() -> str:
+def new_run_name() -> str:
     """A name for a run, such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
-    letters = "".join(_ALPHABET[byte % 32] for byte in os.urandom(5))
+    letters = "".join(_NAME_CHARACTERS[byte % 32] for byte in os.urandom(5))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
 def _launch(
-    options: Options,
+    options: LaunchOptions,
     request: LaunchRequest,
     allocation: Allocation,
     placement: Placement,
-    staging: Staging | None,
+    staged_files: StagedFiles | None,
     show: frozenset[str] | None,
     interrupts: Interrupts,
     notices: Notices,
@@ -226,33 +237,31 @@ def _launch(
     unstarted: Unstarted,
 ) -> int:
     """Run a job whose options were checked."""
-    began, job, planned = events.now(), request.run_name, placement
-    queue, restarts = options.transport.queue(), allocation.spec.policy.restarts
+    began, run_name, planned = events.now(), request.run_name, placement
+    queue, restarts = options.backend.queue(), allocation.spec.policy.restarts
     with ExitStack() as stack:
         loop = stack.enter_context(EventLoop())
-        for text in () if staging is None else staging.notes:
+        for text in () if staged_files is None else staged_files.notes:
             notices(text)
-        if options.other_machines:
+        if options.has_other_machines:
             _name_idle_hosts(allocation.hosts, placement)
-        made = options.transport.hosts(request, allocation, placement, loop)
-        fleet = stack.enter_context(
-            made or AgentFleet(options.transport, request, allocation, placement, loop)
-        )
-        from launcher.launch.display import JobDisplay, tmux_session
-        from launcher.launch.orchestrator import Moves, Orchestrator
+        made = options.backend.hosts(request, allocation, placement, loop)
+        fleet = stack.enter_context(made or AgentFleet(options.backend, request, allocation, placement, loop))
+        from launcher.launch.display import Display, tmux_session
+        from launcher.launch.orchestrator import Orchestrator, Recovery
         from launcher.output.jsonl import record_as_dict
         from launcher.output.renderers import RunInfo
         from launcher.output.run_files import write_json
 
-        if staging is not None:
-            staging.begin(fleet, job, interrupts, loop)
-            stack.callback(staging.remove)
-            staging.send()
+        if staged_files is not None:
+            staged_files.begin(fleet, run_name, interrupts, loop)
+            stack.callback(staged_files.remove)
+            staged_files.send()
 
-        tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None
-        unstarted.paths = paths = _run_folder(options, job, fleet.local_agents)
+        tmux = tmux_session(run_name, lambda: bool(interrupts.read())) if options.tmux else None
+        unstarted.paths = paths = _run_folder(options, run_name, fleet.local_agents)
         if detached is not None:
-            detached.use_folder(paths, job)
+            detached.use_folder(paths, run_name)
         relays = _relays(fleet, options.relay)
         without_relay: tuple[str, ...] = ()
         if options.relay is not None and fleet.has_remote_hosts:
@@ -262,15 +271,15 @@ def _launch(
         board = (
             None
             if options.tensorboard is None
-            else Board(fleet.forwarding, allocation.here, options.own_containers)
+            else TensorBoardSidecar(fleet.forwarding, allocation.here, options.has_own_containers)
         )
 
         def settled(placement: Placement) -> Placement:
             """The placement with the folders and relays of its tasks on their hosts."""
-            if staging is not None:
-                placement = staging.settled(placement)
-            if staging is not None and options.job.output_dirs:
-                placement = staging.make_output_dirs(placement, paths)
+            if staged_files is not None:
+                placement = staged_files.with_folders(placement)
+            if staged_files is not None and options.spec.output_dirs:
+                placement = staged_files.make_output_dirs(placement, paths)
             if options.tensorboard == "":
                 placement = with_output_folder(placement)
             return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
@@ -282,25 +291,25 @@ def _launch(
             if relays and host not in relays:
                 raise TransportError(f"{host}: none of its ports is forwarded")
             fleet.recover(host)
-            if staging is not None:
-                staging.bring(host)
+            if staged_files is not None:
+                staged_files.copy_to(host)
 
-        moves = None
+        recovery = None
         if allocation.spec.policy.restarts and fleet.seconds_until_tasks_ended is not None:
 
             def moved(placement: Placement) -> Placement:
                 return fleet.with_addresses(settled(placement))
 
-            moves = Moves(
+            recovery = Recovery(
                 planned._replace(standby=placement.standby), moved, fleet.seconds_until_tasks_ended, reach
             )
 
-        display = JobDisplay(options, show, paths, tmux)
+        display = Display(options, show, paths, tmux)
         if detached is not None:
             display.renderers = [*display.renderers, detached]
-        for note in (_announcement(job, placement), *options.notes, *placement.notes, *display.notes):
+        for note in (_announcement(run_name, placement), *options.notes, *placement.notes, *display.notes):
             notices.add(note)
-        swept = _sweep(job)
+        swept = _sweep(run_name)
         if swept:
             notices.add(swept, urgent=True)
         check = fleet.has_remote_hosts and options.check
@@ -313,13 +322,13 @@ def _launch(
             placement,
             fleet.link_to,
             display,
-            RunInfo(job, placement, paths, began, without_relay),
+            RunInfo(run_name, placement, paths, began, without_relay),
             interrupts,
             notices,
             hints,
             check,
             options.commands_fd,
-            moves,
+            recovery,
             board,
         )
         complete = written = True
@@ -336,8 +345,8 @@ def _launch(
                 if goes_on and not asks:  # the queue signals the processes of the job, one after the other
                     interrupts.ignore()
                 ending.enter_context(display.closing(report, interrupts, goes_on))
-            if staging is not None:
-                complete = staging.collect(orchestrator.plan, paths, display.show)
+            if staged_files is not None:
+                complete = staged_files.collect(orchestrator.plan, paths, display.show)
             if options.report is not None:
                 written = write_report(report, options.report, display.show)
             for line in fleet.leftovers():
@@ -388,7 +397,7 @@ def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
         print_notice(f"no task runs on {join_names(idle)}: the job has {tasks}")
 
 
-def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
+def _run_folder(options: LaunchOptions, run_name: str, agents: Sequence[int]) -> RunPaths:
     """Make the folder of the run.
 
     Raises:
@@ -396,12 +405,12 @@ def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
     """
     from launcher.runs.folder import adopt_run, create
 
-    queue = options.transport.queue()
+    queue = options.backend.queue()
     batch = None if queue is None else queue.own()
     if options.submitted is not None:
         return adopt_run(options.submitted, agents, batch)
     try:
-        return create(options.run_dir, job, agents, batch)
+        return create(options.run_dir, run_name, agents, batch)
     except JobError as error:
         if options.sources.run_dir in ("", "--run-dir"):
             raise
@@ -410,11 +419,11 @@ def _run_folder(options: Options, job: str, agents: Sequence[int]) -> RunPaths:
         raise JobError(fault._replace(where=where, expected=advice) for fault in error.faults) from error
 
 
-def _sweep(job: str) -> str:
+def _sweep(run_name: str) -> str:
     """Kill processes that runs with a dead launcher left. Returns a message; empty: there were none."""
     from launcher.runs.folder import unfinished
 
-    runs = unfinished(job)
+    runs = unfinished(run_name)
     if not runs:
         return ""
     from launcher.runs.orphans import kill_leftovers
@@ -422,9 +431,9 @@ def _sweep(job: str) -> str:
     return kill_leftovers(runs).text
 
 
-def _announcement(job: str, placement: Placement) -> str:
+def _announcement(run_name: str, placement: Placement) -> str:
     """Return the first line about a job. The last lines have the folder of its logs."""
     tasks = plural_roles(Counter(placed.role.name for placed in placement.tasks))
     hosts = placement.hosts()
     where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
-    return f"job {job}: {tasks} on {where}"
+    return f"job {run_name}: {tasks} on {where}"

@@ -22,17 +22,17 @@ from launcher.files.walk import SourceTree, left_out, read_trees
 from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement, Plan, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.notices import print_notice
-from launcher.launch.options import Options
+from launcher.launch.options import LaunchOptions
 
 #: Stands for the name of the run in a dry run.
-_JOB = "JOB"
+_EXAMPLE_RUN_NAME = "JOB"
 #: Seconds that ``--collect`` may take at least, whatever ``--timeout`` says.
-_LEAST_COLLECT = 60.0
+_MIN_COLLECT_SECONDS = 60.0
 #: Seconds that the removal of the folders of the run may take.
-_LONGEST_REMOVAL = 60.0
+_MAX_REMOVAL_SECONDS = 60.0
 
 
-class Staging:
+class StagedFiles:
     """The files that one launch copies.
 
     It is made before a host is connected to: all faults of the options are known then.
@@ -46,12 +46,12 @@ class Staging:
         JobError: a file or folder is not there, or can't be read.
     """
 
-    def __init__(self, options: Options, allocation: Allocation, placement: Placement) -> None:
+    def __init__(self, options: LaunchOptions, allocation: Allocation, placement: Placement) -> None:
         self._options, self._placement, self._other_user = options, placement, allocation.other_user
         hosts = [host.name for host in placement.agent_hosts()]
         self._remote = [host for host in hosts if host not in allocation.same_files]
         self._syncs = parse_syncs(options.sync, options.sources.sync)
-        counts = {role.name: role.count for role in options.job.roles}
+        counts = {role.name: role.count for role in options.spec.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
         #: For the user.
         self.notes: list[str] = []
@@ -64,9 +64,9 @@ class Staging:
             why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
             self.notes.append(f"--sync: nothing is copied: {why}")
         #: Hosts whose tasks have their output folders there, not in the run's folder.
-        self._output_hosts = self._remote if options.job.output_dirs else []
+        self._output_hosts = self._remote if options.spec.output_dirs else []
         #: Hosts with a folder of this run, and those with files that could not be collected.
-        self._folders = self._remote if self._syncs or options.job.output_dirs else []
+        self._folders = self._remote if self._syncs or options.spec.output_dirs else []
         self._incomplete: Collection[str] = ()
         self._sent = False
         #: Standby hosts that could not take the files.
@@ -79,28 +79,32 @@ class Staging:
         self._tops: Mapping[str, str] = {}
         self._outputs: Mapping[str, str] = {}
 
-    def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> FileTransfer:
+    def _transfer(
+        self, seconds: float = math.inf, show: Callable[[str], None] = print_notice
+    ) -> FileTransfer:
         report = (lambda text: None) if self._options.quiet or self._options.json else show
-        return FileTransfer(self._commands, self._options.reaching.fanout, report, seconds, self._loop)
+        return FileTransfer(
+            self._commands, self._options.connect_settings.fanout, report, seconds, self._loop
+        )
 
     @property
     def _timeout(self) -> float:
         """Seconds that a copy may take: as many as the job."""
-        seconds = self._options.job.policy.timeout
+        seconds = self._options.spec.policy.timeout
         return math.inf if seconds is None else seconds
 
     # ------------------------------------------------------------------ before the job
 
-    def begin(self, commands: ProgramRunner, job: str, interrupts: Interrupts, loop: EventLoop) -> None:
+    def begin(self, commands: ProgramRunner, run_name: str, interrupts: Interrupts, loop: EventLoop) -> None:
         """The hosts are connected.
 
         Args:
             commands: run programs of ours on the hosts.
-            job: the name of the run.
+            run_name: the name of the run.
             interrupts: limit the work after the job.
             loop: of the links to the hosts.
         """
-        self._commands, self._job, self._interrupts, self._loop = commands, job, interrupts, loop
+        self._commands, self._run_name, self._interrupts, self._loop = commands, run_name, interrupts, loop
 
     def send(self) -> None:
         """Copy the folders to all other machines, and make folders for results there.
@@ -111,15 +115,17 @@ class Staging:
         names = self._tasks_for(self._output_hosts)
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
-            transfer, standby = self._copying(self._timeout), {host.name for host in self._placement.standby}
-            paths = sync(transfer, self._remote, self._trees, self._job, names, self._other_user, standby)
+            transfer, standby = self._transfer(self._timeout), {host.name for host in self._placement.standby}
+            paths = sync(
+                transfer, self._remote, self._trees, self._run_name, names, self._other_user, standby
+            )
             self._left_out = {*self._remote} - paths.keys()
             self._folders = [host for host in self._folders if host in paths]
             self._tops = {host: found[0] for host, found in paths.items() if self._trees}
             self._outputs = {host: paths[host][-1] for host in names if host in paths}
         self._sent = True
 
-    def bring(self, host: str) -> None:
+    def copy_to(self, host: str) -> None:
         """Copy the folders to a host that was lost, and make folders for results there.
 
         Raises:
@@ -129,22 +135,22 @@ class Staging:
         with self._bringing:
             self._brought = FileTransfer(self._commands, 1, seconds=self._timeout)
             if (self._trees or names) and not self._over:
-                sync(self._brought, [host], self._trees, self._job, names, self._other_user)
+                sync(self._brought, [host], self._trees, self._run_name, names, self._other_user)
 
     def _tasks_for(self, hosts: Iterable[str]) -> dict[str, list[str]]:
         """The names of folders for the tasks that may run on each of these hosts."""
         on_hosts, tasks = self._placement.by_host(), self._placement.tasks
-        may_move = bool(self._options.job.policy.restarts)
+        may_move = bool(self._options.spec.policy.restarts)
         return {
             host: [placed.task.file_stem for placed in (tasks if may_move else on_hosts.get(host, ()))]
             for host in hosts
         }
 
-    def settled(self, placement: Placement) -> Placement:
+    def with_folders(self, placement: Placement) -> Placement:
         """A placement of this launch with the folders of its tasks on other machines."""
-        return self._settled(placement, self._tops, self._outputs)
+        return self._with_folders(placement, self._tops, self._outputs)
 
-    def _settled(
+    def _with_folders(
         self, placement: Placement, tops: Mapping[str, str], outputs: Mapping[str, str]
     ) -> Placement:
         """The placement with the folders of its tasks.
@@ -167,7 +173,7 @@ class Staging:
     def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
         """The task, run in the copy of the first folder, or in the folder within that copy that it names."""
         role, first = placed.role, self._syncs[0]
-        workdir = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
+        workdir = role.workdir or (self._options.spec.workdir if self._options.sources.workdir else None)
         inside: str | None = self._subfolder
         if workdir:
             inside = None if workdir.startswith("~") else first.inside(workdir)
@@ -226,7 +232,7 @@ class Staging:
         option = "--collect" if self._collects else "--output-dirs"
         try:
             with self._interrupts.limited("collecting the files of the job"):
-                results = collect(self._copying(max(self._timeout, _LEAST_COLLECT), show), items)
+                results = collect(self._transfer(max(self._timeout, _MIN_COLLECT_SECONDS), show), items)
             for result in results.values():
                 for text in (*result.notices, *result.failures):
                     show(f"{option}: {text}")
@@ -237,7 +243,7 @@ class Staging:
         finally:
             if kept := [host for host in self._folders if host in self._incomplete]:
                 show(
-                    f"files that were not fetched are still in {_work_folder(self._job)} on "
+                    f"files that were not fetched are still in {_work_folder(self._run_name)} on "
                     f"{join_names(kept)}"
                 )
         return not self._incomplete
@@ -251,7 +257,7 @@ class Staging:
                 self._brought.cancel()
             with self._bringing:  # its remote command is closed then
                 pass
-            failed = finish(self._copying(_LONGEST_REMOVAL), hosts, self._job) if hosts else {}
+            failed = finish(self._transfer(_MAX_REMOVAL_SECONDS), hosts, self._run_name) if hosts else {}
         for text in failed.values() if self._sent else ():
             print_notice(f"the folder of this run could not be removed: {text}")
 
@@ -260,14 +266,14 @@ class Staging:
     def expected(self) -> Placement:
         """The placement as `send` would return it, as far as this machine knows it."""
         outputs = {}
-        if self._options.job.output_dirs:
+        if self._options.spec.output_dirs:
             hosts = [host.name for host in self._placement.hosts()]
             outputs = {
                 **dict.fromkeys(hosts, f"{self._run_folder}/output"),
-                **dict.fromkeys(self._output_hosts, f"{_work_folder(_JOB)}/{OUTPUTS_FOLDER}"),
+                **dict.fromkeys(self._output_hosts, f"{_work_folder(_EXAMPLE_RUN_NAME)}/{OUTPUTS_FOLDER}"),
             }
         tops = dict.fromkeys(self._remote, self._place(0)) if self._trees else {}
-        return self._settled(self._placement, tops, outputs)
+        return self._with_folders(self._placement, tops, outputs)
 
     def described(self) -> Iterator[str]:
         """Lines about the files that would be copied."""
@@ -284,7 +290,7 @@ class Staging:
                 into = with_tilde(os.path.abspath(request.into))
             into += "/TASK" if request.into is None or request.number is None else ""
             yield f"--collect: {request.path} of {join_names(tasks)} is copied to {into} when the job is over"
-        if self._options.job.output_dirs:
+        if self._options.spec.output_dirs:
             where = f"{self._run_folder}/output/TASK"
             yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"
         yield from self.notes
@@ -298,13 +304,13 @@ class Staging:
         """Where a folder goes on the hosts; their homes are not known here."""
         request = self._syncs[number]
         if request.remote is None:
-            return f"{_work_folder(_JOB)}/{request.name}"
+            return f"{_work_folder(_EXAMPLE_RUN_NAME)}/{request.name}"
         return request.remote if request.remote.startswith("/") else f"~/{request.remote}"
 
 
-def _work_folder(job: str) -> str:
+def _work_folder(run_name: str) -> str:
     """The folder of a run on another machine."""
-    return f"~/.cache/tf-launcher/work/{job}"
+    return f"~/.cache/tf-launcher/work/{run_name}"
 
 
 def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:

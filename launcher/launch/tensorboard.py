@@ -24,18 +24,18 @@ from launcher.job import (
 ROLE = "tensorboard"
 TASK = TaskId.of(ROLE, 0)
 #: Ports that it gets if one of them is free.
-PORTS = tuple(range(6006, 6016))
+PREFERRED_PORTS = tuple(range(6006, 6016))
 
 _LOOPBACK = "127.0.0.1"
 #: Without TensorFlow's notices about this machine's processor.
-_QUIET = (("TF_CPP_MIN_LOG_LEVEL", "2"),)
+_QUIET_VARIABLES = (("TF_CPP_MIN_LOG_LEVEL", "2"),)
 #: ``python -m tensorboard.main`` would import modules of the user's from the working folder.
-_RUN = (
+_RUN_CODE = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); import runpy; "
     "runpy.run_module('tensorboard.main', None, '__main__', True)"
 )
 #: What Python prints if it has no TensorBoard.
-_MISSING = rb"(?m)No module named '?tensorboard(\.main)?'?\s*\)?\s*$"
+_MISSING_PATTERN = rb"(?m)No module named '?tensorboard(\.main)?'?\s*\)?\s*$"
 
 
 def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
@@ -48,8 +48,10 @@ def tensorboard_role(logdir: str, own_address: bool, source: str) -> Role:
     """
     bind = "{task_host}" if own_address else _LOOPBACK
     args = ("--logdir", logdir or ".", "--host", bind, "--port", "{task_port}", "--reload_multifile=true")
-    program = Program(ProgramKind.CODE, _RUN, args)
-    return Role(ROLE, 1, program, env=_QUIET, service=True, sidecar=True, flags=False, source=source)
+    program = Program(ProgramKind.CODE, _RUN_CODE, args)
+    return Role(
+        ROLE, 1, program, env=_QUIET_VARIABLES, service=True, sidecar=True, flags=False, source=source
+    )
 
 
 def with_output_folder(placement: Placement) -> Placement:
@@ -69,7 +71,7 @@ def _with_output_folder(placed: PlacedTask) -> PlacedTask:
     return placed._replace(role=placed.role._replace(program=program._replace(args=args)))
 
 
-class Board:
+class TensorBoardSidecar:
     """TensorBoard in a job.
 
     Args:
@@ -108,14 +110,14 @@ class Board:
             return task.port
         if self._forwarding is None:
             raise TransportError("this transport forwards no ports")
-        return self._forwarding.local_port(task.host, task.port, PORTS)
+        return self._forwarding.local_port(task.host, task.port, PREFERRED_PORTS)
 
     def observe(self, event: Event) -> str:
         """Advice for the user if this event shows that the Python has no TensorBoard; else empty."""
         if isinstance(event, AgentReady):
             self._addresses[event.host] = _first_address(event.facts.addresses) or event.host
         elif isinstance(event, TaskOutput) and event.task == TASK and not self._advised:
-            self._advised = re.search(_MISSING, event.data) is not None
+            self._advised = re.search(_MISSING_PATTERN, event.data) is not None
             if self._advised:
                 return "TensorBoard is not installed for the Python of the tasks: pip install tensorboard"
         return ""

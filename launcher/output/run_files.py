@@ -114,14 +114,14 @@ class Files:
         self._events: list[tuple[DisplayEvent, float]] = []
         #: Files that can't be written to.
         self._broken: list[str] = []
-        self.recent = EventBuffer()
+        self.event_buffer = EventBuffer()
         #: A file of the run is missing or not complete.
         self.unwritten = False
 
     def begin(self, run_info: RunInfo) -> None:
         """Create every file, so that other programs can open a log before its first line."""
         self._paths = paths = run_info.paths
-        self.recent.most += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
+        self.event_buffer.most += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
         self._most_open = min(_MAX_OPEN_FILES, max(1, left // 4, left - _SPARE_DESCRIPTORS))
         with contextlib.suppress(OSError):  # creating the first file fails for the same reason
@@ -136,7 +136,7 @@ class Files:
         """Append output to its task's log, any other event to ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
-            self.recent.printed = True
+            self.event_buffer.printed = True
             ended = event.data.endswith(b"\n")
             self._in_line.discard(event.task) if ended else self._in_line.add(event.task)
             return
@@ -155,7 +155,7 @@ class Files:
             lines = [text.encode("utf-8", "backslashreplace") for text in texts]
             self._append(self._paths.events, b"".join(lines))
             for line in lines:
-                self.recent.add(line)
+                self.event_buffer.add(line)
             self._events.clear()
         return None
 

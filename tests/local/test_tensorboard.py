@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.ports import first_free
-from launcher.launch.tensorboard import PORTS
+from launcher.launch.tensorboard import PREFERRED_PORTS
 from tests.conftest import Launch
 from tests.local.board import FOLDER, page_of, url_of, waits_for
 from tests.local.seeing import last_run
@@ -42,7 +42,7 @@ def test_its_url_is_told_everywhere(launch: Launch, tmp_path: Path):
 def test_the_port_is_taken(launch: Launch, tmp_path: Path):
     """Ports below it may be those of other tests."""
     folder = tmp_path / "logs"
-    server = first_free(PORTS, lambda port: socket.create_server(("127.0.0.1", port)))
+    server = first_free(PREFERRED_PORTS, lambda port: socket.create_server(("127.0.0.1", port)))
     assert server is not None
     with server:
         started = launch.start(f"--tensorboard={folder}", "--", *waits_for(tmp_path / "done"), env=STUB)

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.common.errors import LaunchError
 from launcher.event_loop import EventLoop
-from launcher.launch.followers import Followers
+from launcher.launch.followers import EventFollowers
 from launcher.output.run_files import EventBuffer
 
 
@@ -21,7 +21,7 @@ class Stage:
 
     def __init__(self, loop: EventLoop) -> None:
         self.loop, self.recent = loop, EventBuffer()
-        self.followers = Followers(loop, self.recent)
+        self.followers = EventFollowers(loop, self.recent)
         self.peers: list[socket.socket] = []
 
     def follow(self, number: int | None = None, output: bool = False) -> socket.socket:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from launcher.cli import foreign_options
-from launcher.cli.help_text import COLUMNS
+from launcher.cli.help_text import TEXT_WIDTH
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record
 from launcher.common.text import closest_match, escape_controls
@@ -51,7 +51,7 @@ class RowParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, groups: Sequence[Group], hint: str, **more: Any) -> None:
-        width = functools.partial(argparse.HelpFormatter, width=COLUMNS - 2)
+        width = functools.partial(argparse.HelpFormatter, width=TEXT_WIDTH - 2)
         super().__init__(prog=prog, formatter_class=width, allow_abbrev=False, add_help=False, **more)
         # The same texts on each Python: 3.14 would colour the usage, 3.15 add guesses to faults.
         vars(self).update(color=False, suggest_on_error=False)

@@ -10,7 +10,7 @@ import time
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
-from launcher.cli.queued import LEFT, going, relayed, shown_there, withdrawn
+from launcher.cli.queued import LEFT_EXIT_CODE, going, relayed, shown_there, withdrawn
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
 from launcher.config.values import option, whole
@@ -33,7 +33,7 @@ Exit code: that of the job; 125 its launcher was killed; 130 Ctrl-C, and the
 job runs on."""
 
 #: The command that asks the launcher on another machine, and does not wait.
-_STOP = ("stop", "--timeout", "0")
+_STOP_WORDS = ("stop", "--timeout", "0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         code = shown_there(found, "attach", "--lines", str(args.lines), found.paths.root, follow=True)
     except KeyboardInterrupt:
-        code = LEFT
+        code = LEFT_EXIT_CODE
         print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
     if code is not None:
         return code
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     for _ in follow(found, lambda: logs_of(found, (), args.lines, True), out, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
             print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
-            return LEFT
+            return LEFT_EXIT_CODE
     report = report_of(found)
     if not os.path.exists(found.paths.messages):  # started without --detach
         print(failure_report(report, found.paths), end="", file=sys.stderr)
@@ -88,7 +88,9 @@ def _leaves(run: Run) -> bool:
         LaunchError: the run can't be stopped from here.
     """
     answer = _answer(run.name) if _can_ask() else "n"
-    if answer == "y" and (withdrawn(run) or relayed(run, *_STOP, run.paths.root, quiet=True) is not None):
+    if answer == "y" and (
+        withdrawn(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None
+    ):
         return False
     pidfd = launcher_of(run) if answer == "y" else None
     if pidfd is not None:
@@ -102,9 +104,9 @@ def _can_ask() -> bool:
     return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
-def _answer(job: str) -> str:
+def _answer(run_name: str) -> str:
     """Ask what to do: ``y`` to stop the job, ``n`` to leave it; so does Ctrl-C, and the end of the input."""
-    question = f"\nlaunch: stop job {job}? [y] stop, [n] detach, [Enter] continue: "
+    question = f"\nlaunch: stop job {run_name}? [y] stop, [n] detach, [Enter] continue: "
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         print(question, end="", file=sys.stderr, flush=True)

@@ -48,15 +48,15 @@ _COLUMNS = (
 )  # fmt: skip
 #: The names of the fields of a `ReachResult` in JSON.
 _PAIR_KEYS = ("from", "to", "reach", "why", "address")
-_TIMEOUT = 20.0
+_DEFAULT_TIMEOUT_SECONDS = 20.0
 _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
-_CONNECT = 5.0
-_MARGIN = 5.0
+_CONNECT_TIMEOUT_SECONDS = 5.0
+_ANSWER_MARGIN_SECONDS = 5.0
 #: Parts of an answer about a host, each with its own time limit.
-_PARTS = 3
+_ANSWER_PARTS = 3
 #: To this number of hosts each host connects: itself and the next ones in the list.
-_PEERS = 32
+_MAX_PEERS = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--python PATH", "the Python of .py files (default: the hostfile's)", program_path)
     option(parser, "--venv NAME", "the environment of the tasks, or its folder", environment)
     text = "for each question to a host (default: 20)"
-    option(parser, "--timeout S", text, positive_duration, default=_TIMEOUT)
+    option(parser, "--timeout S", text, positive_duration, default=_DEFAULT_TIMEOUT_SECONDS)
     add_connecting(parser)
     add_allocating(parser)
 
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-class _Look(Record):
+class _HostAnswer(Record):
     """The answer about the host itself."""
 
     facts: HostInspection
@@ -131,13 +131,13 @@ class _Reached(Record):
     address: str
 
 
-class _Connections(Record):
+class _ReachedPeers(Record):
     """The results of the connections to others."""
 
     pairs: tuple[_Reached, ...]
 
 
-class Asked(Record):
+class CheckAnswers(Record):
     """The answers of the hosts."""
 
     reports: Sequence[HostCheck]
@@ -152,7 +152,7 @@ def _ask(
     unreached: Mapping[str, str],
     args: argparse.Namespace,
     stack: ExitStack,
-) -> Asked:
+) -> CheckAnswers:
     """Ask the hosts about themselves, then let them connect to each other.
 
     Args:
@@ -187,26 +187,26 @@ def _ask(
             "seconds": args.timeout,
             "token": tokens[name],
         }
-        answer = client.ask(request, _PARTS * args.timeout + _MARGIN, _Look)
+        answer = client.ask(request, _ANSWER_PARTS * args.timeout + _ANSWER_MARGIN_SECONDS, _HostAnswer)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
         ports[name] = answer.port
         asked = time.time()
-        clock = client.ask({"do": "clock"}, args.timeout + _MARGIN, _Clock).at
+        clock = client.ask({"do": "clock"}, args.timeout + _ANSWER_MARGIN_SECONDS, _Clock).at
         came = time.time()
         return HostCheck(host, answer.facts, clock=clock - (asked + came) / 2)
 
     def connect(name: str) -> list[ReachResult]:
         names = list(reports)
         first = names.index(name)
-        peers = [*names[first:], *names[:first]][:_PEERS]
-        each = min(_CONNECT, args.timeout)
+        peers = [*names[first:], *names[:first]][:_MAX_PEERS]
+        each = min(_CONNECT_TIMEOUT_SECONDS, args.timeout)
         fields = [
             {"address": by_name[peer].shown_address, "port": ports[peer], "token": tokens[peer]}
             for peer in peers
         ]
         request = {"do": "connect", "seconds": each, "peers": fields}
-        results = running[name].ask(request, 3 * each + 1.0 + _MARGIN, _Connections).pairs
+        results = running[name].ask(request, 3 * each + 1.0 + _ANSWER_MARGIN_SECONDS, _ReachedPeers).pairs
         if len(results) != len(peers):
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
         return [ReachResult(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
@@ -214,13 +214,13 @@ def _ask(
     reports, failed = for_each(by_name, look, print_notice, "the check of the host")
     connected, late = for_each(reports, connect, print_notice, "connections to others")
     pairs = [pair for found in connected.values() for pair in found]
-    return Asked(tuple(reports.values()), pairs, {**failed, **late})
+    return CheckAnswers(tuple(reports.values()), pairs, {**failed, **late})
 
 
 # ---------------------------------------------------------------------- output
 
 
-def _print(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding]) -> None:
+def _print(hosts: Sequence[Host], asked: CheckAnswers, found: Sequence[Finding]) -> None:
     """A table of the hosts, how many connections work, then the findings."""
     reports = {report.host.name: report for report in asked.reports}
     print_table(
@@ -271,7 +271,9 @@ def _facts(facts: HostInspection) -> dict[str, Any]:
     return {**fields.pop("agent"), **fields}
 
 
-def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code: int) -> dict[str, Any]:
+def _as_json(
+    hosts: Sequence[Host], asked: CheckAnswers, found: Sequence[Finding], code: int
+) -> dict[str, Any]:
     reports = {report.host.name: report for report in asked.reports}
     rows = [(host, reports.get(host.name)) for host in hosts]
     return {

@@ -17,9 +17,9 @@ from launcher.job import Host
 from launcher.launch.notices import print_notice
 
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
-_LEAST_LEASE = 6
+_MIN_LEASE_SECONDS = 6
 #: Largest value of ``--fanout``.
-_MOST_AT_ONCE = 1024
+_MAX_FANOUT = 1024
 
 
 def check_current_folder() -> None:
@@ -40,7 +40,7 @@ def add_reaching(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> N
     text = "limit for each step of connecting (default: 10)"
     values.option(parser, "--connect-timeout S", text, values.positive_duration)
     text = "hosts to connect to at the same time (default: 32)"
-    values.option(parser, "--fanout N", text, values.whole(1, _MOST_AT_ONCE))
+    values.option(parser, "--fanout N", text, values.whole(1, _MAX_FANOUT))
 
 
 def reaching(args: argparse.Namespace) -> ConnectSettings:
@@ -109,6 +109,6 @@ def commands(
 def lease(text: str) -> float:
     """Seconds of a lease; a shorter one would end before the launcher notices a lost connection."""
     seconds = values.positive_duration(text)
-    if seconds < _LEAST_LEASE:
-        raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
+    if seconds < _MIN_LEASE_SECONDS:
+        raise ValueError(f"expected {_MIN_LEASE_SECONDS} seconds or more")
     return seconds

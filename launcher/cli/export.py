@@ -68,13 +68,13 @@ def run(args: argparse.Namespace) -> int:
     if options.hosts_named:
         problem = f"the hosts are named, but {args.form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
-    job = options.spec._replace(roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
-    arguments = [argument for role in job.roles for argument in role.program.args]
-    values = [value for name, value in job.option_env if name not in job.copied]
+    spec = options.spec._replace(roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
+    arguments = [argument for role in spec.roles for argument in role.program.args]
+    values = [value for name, value in spec.option_env if name not in spec.copied]
     if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
         raise JobError([Fault(COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
     make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[args.form]
-    made, text = make(options, job, label(job, _name(command)))
+    made, text = make(options, spec, label(spec, _name(command)))
     for note in (*options.notes, *made.placement.notes):
         print_notice(note)
     print(text, end="")
@@ -88,21 +88,21 @@ def _name(command: Sequence[str]) -> str:
     return Path(command[1].rpartition(".")[2] if command[0] == "-m" else command[0]).stem
 
 
-def _slurm(options: LaunchOptions, job: JobSpec, name: str) -> tuple[Exported, str]:
+def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     check_programs_here(options)
     asked: SlurmOptions = options.settings["slurm"]
-    words = asked.for_job(job)
+    words = asked.for_job(spec)
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
-    python = job.python if options.sources.python else DEFAULT_PYTHON
-    if job.venv:
+    python = spec.python if options.sources.python else DEFAULT_PYTHON
+    if spec.venv:
         python = VENV_PYTHON
-        path = dict(job.env + job.option_env).get("PATH", f"{MARK}PATH{MARK}")
-        job = job._replace(env=job.env + tuple(entered({"PATH": path}, job.venv).items()))
+        path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
+        spec = spec._replace(env=spec.env + tuple(entered({"PATH": path}, spec.venv).items()))
     # The GPUs of a node are known when the job runs.
-    roles = tuple(role._replace(gpus=None) for role in job.roles)
-    job = job._replace(roles=roles, python=python, venv=None)
-    made = exported(job, [Host("node")], 1, name)
+    roles = tuple(role._replace(gpus=None) for role in spec.roles)
+    spec = spec._replace(roles=roles, python=python, venv=None)
+    made = exported(spec, [Host("node")], 1, name)
     return made, slurm.batch_script(made, words)
 
 
@@ -119,26 +119,26 @@ def _asked(options: LaunchOptions, *transports: str) -> Any:
     return found
 
 
-def _kubernetes(options: LaunchOptions, job: JobSpec, name: str) -> tuple[Exported, str]:
+def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     given = _asked(options, "kubernetes", "docker")
     if isinstance(given, DockerOptions):
         shared = ("image", "memory", "cpus", "user", "pull", "gpus")
         given = KubernetesOptions(**{field: getattr(given, field) for field in shared})
         if faults := list(user_faults(given)):
             raise JobError(faults)
-    files, notes = ({}, []) if options.sources.workdir else program_files(job)
+    files, notes = ({}, []) if options.sources.workdir else program_files(spec)
     for note in notes:
         print_notice(note)
-    job = in_images(job, given, bool(options.sources.python), bool(options.sources.workdir))
-    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(job)[0]]
+    spec = in_images(spec, given, bool(options.sources.python), bool(options.sources.workdir))
+    places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(spec)[0]]
     named = [host._replace(address=kubernetes.host_name(name, role, index)) for host, role, index in places]
-    made = exported(job, named, kubernetes.PORT, name)
+    made = exported(spec, named, kubernetes.PORT, name)
     return made, kubernetes.manifests(made, given, user_of(given), files)
 
 
-def _compose(options: LaunchOptions, job: JobSpec, name: str) -> tuple[Exported, str]:
+def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
     has_folder = not given.no_mount or bool(options.sources.workdir)
-    job = in_images(job, given, bool(options.sources.python), has_folder)
-    made = exported(job, own_hosts(job)[0], compose.PORT, name)
+    spec = in_images(spec, given, bool(options.sources.python), has_folder)
+    made = exported(spec, own_hosts(spec)[0], compose.PORT, name)
     return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

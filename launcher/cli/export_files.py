@@ -16,22 +16,22 @@ from launcher.export.kubernetes import MAX_CONFIG_MAP_BYTES
 from launcher.job import JobSpec, ProgramKind
 
 
-def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
+def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
     """Read the programs of a job, and the modules that they import, as far as the working folder has them.
 
     Args:
-        job: The job, whose working folder is on this machine.
+        spec: The job, whose working folder is on this machine.
 
     Returns:
         The content of each file by its path in the working folder, and notes for the user on what was left
         out. If the files are too large together, the packages that programs import are left out. If they
         are too large even then, or one of them is not text, there are none.
     """
-    base = Path(os.path.expanduser(job.workdir or ".")).resolve()
+    base = Path(os.path.expanduser(spec.workdir or ".")).resolve()
     own: set[Path] = set()
     every: set[Path] = set()
     notes = []
-    for program in dict.fromkeys(role.program for role in job.roles):
+    for program in dict.fromkeys(role.program for role in spec.roles):
         if program.kind is ProgramKind.SCRIPT:
             script = Path(os.path.realpath(base / program.name))
             if not os.path.isfile(script):
@@ -56,15 +56,15 @@ def program_files(job: JobSpec) -> tuple[dict[str, str], list[str]]:
         return {}, notes
     try:
         texts = {str(path.relative_to(base)): path.read_bytes().decode() for path in paths}
-        return texts, [*notes, *_named(job, base, texts)]
+        return texts, [*notes, *_named(spec, base, texts)]
     except UnicodeDecodeError as error:
         problem = f"byte 0x{error.object[error.start]:02x} of a file beside it is not UTF-8"
         return {}, [*notes, f"the ConfigMap can't have the program: {problem}; the images must have it"]
 
 
-def _named(job: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
+def _named(spec: JobSpec, base: Path, texts: Collection[str]) -> Iterator[str]:
     """Yield a note on files of the working folder that the command lines name, but pods do not have."""
-    programs = [role.program for role in job.roles if role.workdir is None]
+    programs = [role.program for role in spec.roles if role.workdir is None]
     words = {word.rpartition("=")[2] for program in programs for word in (program.name, *program.args)}
     named = {word for word in words if word[:1] not in "/~"}
     named |= {program.name for program in programs if program.kind is ProgramKind.SCRIPT}

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from launcher.common.record import Record
 
 #: The width of help texts, and the last column where descriptions begin.
-COLUMNS = 80
-_DESCRIPTION = 25
+TEXT_WIDTH = 80
+_MAX_DESCRIPTION_COLUMN = 25
 
 
 class Row(Record):
@@ -20,14 +20,14 @@ class Row(Record):
     description: str
 
 
-class Section(Record):
+class HelpSection(Record):
     """Rows with a title."""
 
     title: str
     rows: Sequence[Row]
 
 
-def option_sections(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> Iterator[Section]:
+def option_sections(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> Iterator[HelpSection]:
     """The options and arguments of a parser by group; those without a group of their own come last.
 
     Args:
@@ -40,9 +40,9 @@ def option_sections(parser: argparse.ArgumentParser, common: Collection[str] = (
         shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         rows = [_row(each) for each in shown if not common or set(common).intersection(each.option_strings)]
         if rows:
-            sections.append(Section(group.title or "", rows))
+            sections.append(HelpSection(group.title or "", rows))
     if common:
-        yield Section("common options", [row for section in sections for row in section.rows])
+        yield HelpSection("common options", [row for section in sections for row in section.rows])
     else:
         yield from sections
 
@@ -61,13 +61,13 @@ def _row(action: argparse.Action) -> Row:
     return Row(f"{names} {value}", action.help or "")
 
 
-def section_text(section: Section) -> str:
+def section_text(section: HelpSection) -> str:
     """A title and its rows; a description that is too long goes on below itself."""
     import textwrap
 
     lines = [f"{section.title}:"]
-    column = min(_DESCRIPTION, 4 + max(len(row.name) for row in section.rows))
+    column = min(_MAX_DESCRIPTION_COLUMN, 4 + max(len(row.name) for row in section.rows))
     for name, description in section.rows:
         row = f"  {name:{column - 4}}  {description}"
-        lines += textwrap.wrap(row, COLUMNS, subsequent_indent=" " * column)
+        lines += textwrap.wrap(row, TEXT_WIDTH, subsequent_indent=" " * column)
     return "\n".join(lines)

@@ -59,7 +59,7 @@ _LAUNCH_OPTIONS = (
     "--detach", "--dry-run",
 )  # fmt: skip
 #: Bytes of a file that show what it is.
-_START_OF_FILE = 1 << 16
+_FILE_START_BYTES = 1 << 16
 #: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know whether a
 #: job file names hosts.
 _HOST_OPTIONS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
@@ -117,16 +117,16 @@ def read_options(
     if "python" in settings and "venv" in settings:
         problem = f"{where['python']} names the Python of the tasks, too"
         faults.append(Fault(where["venv"], problem, "expected one of them"))
-    job = _job(args, roles, settings, faults, notes)
-    if roles and not deciding_roles(roles, job.policy.done_when):
-        problem = f"there is no role {job.policy.done_when!r}, so no task decides when the job is done"
+    spec = _job(args, roles, settings, faults, notes)
+    if roles and not deciding_roles(roles, spec.policy.done_when):
+        problem = f"there is no role {spec.policy.done_when!r}, so no task decides when the job is done"
         names = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
         expected = f"expected one of {', '.join(names)}"
         faults.append(Fault(where["done_when"], problem, expected))
     named = settings.get("hosts") is not None
     hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)
-    faults += check_placeholders(job, hosts, where.get("env", ""))
-    faults += check_descriptors(job, hosts, where.get("env", ""))
+    faults += check_placeholders(spec, hosts, where.get("env", ""))
+    faults += check_descriptors(spec, hosts, where.get("env", ""))
     faults += _path_faults(args)
     faults += _api_faults(args, command)
     faults += _value_as_program(args, program if job_file else command)
@@ -134,7 +134,7 @@ def read_options(
     sections = {**defaults.file.sections, **file.sections}
     folder = defaults.folder or os.path.dirname(os.path.abspath(job_file))
     asked = {
-        name: Asked(args, sections.get(name), folder, named, job, implied=name == args.engine)
+        name: Asked(args, sections.get(name), folder, named, spec, implied=name == args.engine)
         for name in backends.backends()
     }
     chosen = {name: backend.settings(asked[name]) for name, backend in backends.backends().items()}
@@ -155,25 +155,25 @@ def read_options(
     logdir = settings.get("tensorboard")
     if logdir is not None:
         own_container = backend.runs_in_containers and not other_machines
-        job = _with_tensorboard(job, logdir, own_container, where["tensorboard"], faults)
+        spec = _with_tensorboard(spec, logdir, own_container, where["tensorboard"], faults)
     unknown = _may_be_asked_for((file, defaults.file), args)
     for each, found in backends.backends().items():
-        asked_now = asked[each]._replace(spec=job, in_containers=backend.runs_in_containers)
+        asked_now = asked[each]._replace(spec=spec, in_containers=backend.runs_in_containers)
         if chosen[each] is not None or not unknown:
             faults += found.faults(asked_now, chosen[each])
         notes += found.notes(asked[each], chosen[each])
     if backend.runs_in_containers and not other_machines and "collect" in settings and not args.faults:
         problem = "the option is about other machines, and none is named"
         faults.append(Fault(where["collect"], problem, "expected --hosts, or --output-dirs"))
-    if backend.runs_in_containers and job.venv:
-        problem = f"containers do not have the environment {job.venv!r}"
+    if backend.runs_in_containers and spec.venv:
+        problem = f"containers do not have the environment {spec.venv!r}"
         faults.append(Fault(where["venv"], problem, "expected an image with its packages"))
     if "sync" in file.settings and "sync" not in given and not other_machines:
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
     return LaunchOptions(
-        job,
+        spec,
         hosts,
         hosts_text=args.hosts,
         hosts_named=named,
@@ -406,15 +406,15 @@ def _job(
 
 
 def _with_tensorboard(
-    job: JobSpec, logdir: str, own_container: bool, source: str, faults: list[Fault]
+    spec: JobSpec, logdir: str, own_container: bool, source: str, faults: list[Fault]
 ) -> JobSpec:
     """The job with TensorBoard as a sidecar; a role of the same name is a fault."""
-    twin = next((role for role in job.roles if role.name == TENSORBOARD), None)
+    twin = next((role for role in spec.roles if role.name == TENSORBOARD), None)
     if twin is not None:
         problem = f'the job has a role "{TENSORBOARD}" of its own'
         faults.append(Fault(source, problem, f"expected one of them: remove the role ({twin.source})"))
-        return job
-    return job._replace(roles=(*job.roles, tensorboard_role(logdir, own_container, source)))
+        return spec
+    return spec._replace(roles=(*spec.roles, tensorboard_role(logdir, own_container, source)))
 
 
 def _absolute(path: str) -> str:
@@ -512,7 +512,7 @@ def _job_file_as_program(command: Sequence[str]) -> Iterator[Fault]:
         return
     try:
         with open_regular(name) as file:
-            start = file.read(_START_OF_FILE)
+            start = file.read(_FILE_START_BYTES)
     except OSError:
         return
     is_json = start.lstrip().startswith(b"{")

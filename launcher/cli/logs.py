@@ -35,11 +35,11 @@ launch logs --lines 20 k3f9m   the last lines of each task of another run
 Exit code: 0; with --follow that of the job."""
 
 #: Seconds between two looks at logs that grow; in which an unfinished line may come after the last news.
-_PERIOD = 0.1
-_SETTLE = 2.0
+_POLL_SECONDS = 0.1
+_SETTLE_SECONDS = 2.0
 #: Seconds between two attempts to ask the launcher for news, and for its answer.
-_RETRY = 2.0
-_ANSWER_SECONDS = 1.0
+_RETRY_SECONDS = 2.0
+_ANSWER_TIMEOUT_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,8 +113,8 @@ def follow(
     while True:
         # The launcher completes the logs, then writes the report, then the table into its own log: what is
         # asked first here holds for what is read after it.
-        over = not news.live and watch.over()
-        complete = over or (not news.live and os.path.exists(run.paths.report))
+        over = not news.is_live and watch.over()
+        complete = over or (not news.is_live and os.path.exists(run.paths.report))
         new = messages is not None and messages.write(waiting)
         if not logs and not complete:  # what the launcher has said so far is the beginning
             out.write(waiting.getvalue())
@@ -149,7 +149,7 @@ class News:
         self._retry_at = self._look_until = 0.0
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """Whether the launcher reports that. Then the run has not ended."""
         return self._events is not None
 
@@ -158,18 +158,18 @@ class News:
         now = time.monotonic()
         if self._events is None:
             if now < self._retry_at or self._run.state is not RunState.RUNNING:
-                time.sleep(_PERIOD)
+                time.sleep(_POLL_SECONDS)
                 return True
-            self._retry_at = now + _RETRY
+            self._retry_at = now + _RETRY_SECONDS
             with suppress(ConnectionError, LaunchError):  # it copies files, or is suspended
-                self._events = EventStream(self._run, output=True, seconds=_ANSWER_SECONDS)
+                self._events = EventStream(self._run, output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
             return True
-        if self._events.wait(_PERIOD):
-            self._look_until = now + _SETTLE
+        if self._events.wait(_POLL_SECONDS):
+            self._look_until = now + _SETTLE_SECONDS
         if self._events.ended:
             self._events.close()
             self._events = None
-        return not self.live or now < self._look_until
+        return not self.is_live or now < self._look_until
 
 
 def report_of(run: Run) -> Report:

@@ -12,7 +12,7 @@ from launcher.cli.parser import COMMANDS, SYNOPSIS, command_module, command_pars
 from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.text import closest_match, escape_controls
 
-_BARE = f"""\
+_BARE_USAGE = f"""\
 usage: {SYNOPSIS}
 
 `launch train.py` runs a program as one task, `launch --workers 2 train.py` as two.
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
         complete(command_parser, list(COMMANDS))
     if not argv:
-        print(f"launch: expected a program, a job file or a command\n{_BARE}", file=sys.stderr)
+        print(f"launch: expected a program, a job file or a command\n{_BARE_USAGE}", file=sys.stderr)
         return InputError.exit_code
     name = argv[0] if argv[0] in COMMANDS else "run"
     rest = argv[1:] if argv[0] == name else argv

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from launcher.cli import foreign_options
-from launcher.cli.help_text import COLUMNS, Row, Section, option_sections, section_text
+from launcher.cli.help_text import TEXT_WIDTH, HelpSection, Row, option_sections, section_text
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import closest_match, escape_controls
 
@@ -35,7 +35,7 @@ COMMANDS = {
     "help": "launcher.cli.help",
 }
 #: The largest number of attempts to parse a command line; each finds at least one fault.
-_MOST_ATTEMPTS = 50
+_MAX_ATTEMPTS = 50
 #: Where an installed launch has the documentation, below the prefix of its Python.
 DOCUMENTATION = "share/doc/tf-launcher/docs"
 
@@ -46,12 +46,12 @@ SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch COMMAND ..."""
 
 #: The options that ``launch --help`` shows; ``launch --help-all`` shows every option.
-COMMON = (
+COMMON_OPTIONS = (
     "--ps", "--workers", "--chief", "--evaluator", "--gpus", "--hosts", "--flags", "-x", "--python",
     "--venv", "--tensorboard", "--sync", "--docker", "--restarts", "--timeout", "--detach", "--dry-run",
     "--report", "--quiet", "--verbose", "--help-all",
 )  # fmt: skip
-EXIT_CODES = Section(
+EXIT_CODES = HelpSection(
     "exit codes",
     [
         Row("0", "the job succeeded"),
@@ -86,7 +86,7 @@ def command_parser(name: str) -> Parser:
         usage=SYNOPSIS if name == "run" else None,
         description=f"{command.SUMMARY[:1].upper()}{command.SUMMARY[1:]}.",
         epilog=command.EXAMPLES,
-        formatter_class=functools.partial(argparse.HelpFormatter, width=COLUMNS - 2),
+        formatter_class=functools.partial(argparse.HelpFormatter, width=TEXT_WIDTH - 2),
         allow_abbrev=False,
         add_help=False,
         exit_on_error=False,
@@ -128,7 +128,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help text: of ``launch`` itself with the common options only."""
-        return self.help_text(COMMON if self.usage is not None else ())
+        return self.help_text(COMMON_OPTIONS if self.usage is not None else ())
 
     def help_text(self, common: Collection[str] = ()) -> str:
         """The help text, with these options only; default: all."""
@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
         if self.usage is not None:  # launch itself
             names = [name for name in COMMANDS if name != "run"]
             rows = [Row(name, command_module(name).SUMMARY) for name in names]
-            parts.append(section_text(Section("commands (launch help COMMAND)", rows)))
+            parts.append(section_text(HelpSection("commands (launch help COMMAND)", rows)))
         parts.append(
             "examples:\n" + "\n".join(f"  {line}".rstrip() for line in (self.epilog or "").split("\n"))
         )
@@ -166,7 +166,7 @@ class Parser(argparse.ArgumentParser):
         faults: list[str] = []
         extras: list[str] = []
         unknown: list[str] = []
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             self.refused, self.unknown, unknown = [], [], []
             attempt = argparse.Namespace(**vars(namespace))
             try:

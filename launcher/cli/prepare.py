@@ -34,13 +34,13 @@ else the TensorFlow that is installed here. Exit code: 0 all hosts have the
 environment; 1 some do not; 2 bad input."""
 
 #: The environment of a user who names none.
-DEFAULT = "default"
+DEFAULT_ENVIRONMENT = "default"
 _COLUMNS = ("host", "Python", "TensorFlow", "driver", "size", "state")
 _NAME = values.matching(
     r"(?![0-9a-f]{16}-py)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "expected letters, digits, dots, dashes"
 )
 #: Days without a run until --clean removes an environment.
-_DAYS = 30
+_UNUSED_DAYS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,12 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "a requirements file; may be repeated"
     values.option(parser, "-r --requirement FILE", text, values.not_empty, action="append", default=[])
     values.option(parser, "--hosts X", "a hostfile, or host,... (default: this machine)")
-    values.option(parser, "--name NAME", "of the environment (default: default)", _NAME, default=DEFAULT)
+    values.option(
+        parser, "--name NAME", "of the environment (default: default)", _NAME, default=DEFAULT_ENVIRONMENT
+    )
     values.option(parser, "--upgrade", "find the newest versions again")
     values.option(parser, "--offline", "download wheels here and send them: hosts use no package index")
     do = parser.add_mutually_exclusive_group()
     values.option(do, "--check", "only compare the hosts; exit code 1 if any differs")
-    values.option(do, "--clean", f"remove environments that no run has used for {_DAYS} days")
+    values.option(do, "--clean", f"remove environments that no run has used for {_UNUSED_DAYS} days")
     add_connecting(parser)
 
 
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     makes = not args.check and not args.clean
-    asked = {"name": args.name, "makes": makes, "days": _DAYS if args.clean else 0}
+    asked = {"name": args.name, "makes": makes, "days": _UNUSED_DAYS if args.clean else 0}
     temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
     with temporary as folder, commands(hosts, args) as reached:
         resolver = Resolver(packages, args.upgrade, args.offline, folder)

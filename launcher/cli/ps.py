@@ -41,19 +41,19 @@ launch ps -w        the tasks of the newest run, and again at each change"""
 _HEADERS = ("run", "state", "started", "time", "tasks", "hosts", "CPU", "memory", "TensorBoard", "command")
 _TASK_HEADERS = ("task", "state", "attempt", "host", "pid", "address", "memory", "last line")
 #: The state of a run in a queue.
-_OF_QUEUE = {PENDING: PENDING, RUNNING: RunState.RUNNING.value, OVER: RunState.DIED.value}
+_STATES_BY_QUEUE_STATE = {PENDING: PENDING, RUNNING: RunState.RUNNING.value, OVER: RunState.DIED.value}
 #: States of a task that has processes.
-_ALIVE = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
+_ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: Seconds for the hosts to measure memory; between two looks at whether they have.
-_MEASURE_SECONDS = 2.0
-_LOOK = 0.05
+_MEASURE_TIMEOUT_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 #: Seconds between two tables of ``--watch``, at least; and so many times what a table took.
-_PAUSE = 0.5
-_TIMES = 4.0
+_MIN_PAUSE_SECONDS = 0.5
+_PAUSE_FACTOR = 4.0
 #: Bytes of each log in which its last line is looked for.
-_LAST = 8 * 1024
+_TAIL_BYTES = 8 * 1024
 #: The most hosts that are named; of more hosts their number is shown.
-_MOST_NAMED = 2
+_MAX_NAMED_HOSTS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def _watch(run: Run, as_json: bool) -> int:
             with EventStream(run) as events:
                 _redraw(run, events, clear) if redraws else _print_moves(events, as_json)
         except ConnectionError:  # it prepares the start of the tasks, or copies files
-            time.sleep(_PAUSE)
+            time.sleep(_MIN_PAUSE_SECONDS)
     print(clear if redraws else "", end="")
     return 0 if as_json else _print_tasks(run, False)
 
@@ -133,7 +133,7 @@ def _redraw(run: Run, events: EventStream, clear: str) -> None:
         took = time.monotonic() - began
         while not events.ended and not any(event["event"] == "TaskMoved" for event in events.wait()):
             continue
-        time.sleep(max(_PAUSE, _TIMES * took))
+        time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * took))
 
 
 def _print_moves(events: EventStream, as_json: bool) -> None:
@@ -157,8 +157,8 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
     """Print the tasks of a run, or so many of them; of one that has ended the table of its report."""
     now = snapshot(run, measure=True)
     waiting = Waiting()
-    while now.measuring and waiting.seconds < _MEASURE_SECONDS:
-        time.sleep(max(_LOOK, waiting.seconds / 2))  # each answer has all tasks
+    while now.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
+        time.sleep(max(_POLL_SECONDS, waiting.seconds / 2))  # each answer has all tasks
         now = snapshot(run)
     if now.ended and not as_json:
         print("\n".join(map(escape_controls, result_table(now.report).splitlines())))
@@ -177,14 +177,14 @@ def _print_tasks(run: Run, as_json: bool, most: int | None = None) -> int:
 
 def _task_record(run: Run, now: RunSnapshot, task: Mapping[str, Any]) -> dict[str, Any]:
     """A task, as ``--json`` prints it: the fields of the report and more."""
-    last = last_of_program(last_lines(run.paths.root, task["task"], size=_LAST))
+    last = last_of_program(last_lines(run.paths.root, task["task"], size=_TAIL_BYTES))
     memory, restarting = now.memory.get(task["task"]), task["task"] in now.restarting
     return {**task, "restarting": restarting, "memory": memory, "last_line": last}
 
 
 def _task_row(task: Mapping[str, Any]) -> list[str]:
     """The cells of a task."""
-    alive = TaskState(task["state"]) in _ALIVE
+    alive = TaskState(task["state"]) in _ALIVE_STATES
     return [
         task["task"],
         task["state"] + (", starts again" if task["restarting"] else ""),
@@ -204,7 +204,7 @@ def _record(run: Run, state: RunState, queued: BatchJobStatus | None) -> dict[st
     pid = owner.pid if owner and state is RunState.RUNNING else None
     return {
         "run": run.name,
-        "state": state.value if queued is None else _OF_QUEUE[queued.state],
+        "state": state.value if queued is None else _STATES_BY_QUEUE_STATE[queued.state],
         "queued": None if queued is None else queued.text,
         "exit_code": exit_code_of(report),
         "started_at": run.started_at,
@@ -236,7 +236,7 @@ def _row(record: Mapping[str, Any], with_start: bool) -> list[str]:
         time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"])) if with_start else "",
         "" if seconds is None else duration(seconds),
         plural_roles(record["tasks"]),
-        f"{len(hosts)} hosts" if len(hosts) > _MOST_NAMED else ", ".join(hosts),
+        f"{len(hosts)} hosts" if len(hosts) > _MAX_NAMED_HOSTS else ", ".join(hosts),
         duration(record["cpu_s"]) if record["processes"] else "",
         byte_size(record["rss"]) if record["processes"] else "",
         str(record["tensorboard"] or "") if record["state"] == RunState.RUNNING.value else "",

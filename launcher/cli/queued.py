@@ -13,12 +13,12 @@ from launcher.launch.notices import print_notice
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 
 #: Seconds between two questions to a queue.
-_PERIOD = 10.0
+_POLL_SECONDS = 10.0
 #: The same when the report is written; seconds from then on in which its launcher may print its last lines.
-_SOON = 0.3
-_LATE = 5.0
+_SOON_SECONDS = 0.3
+_LAST_LINES_SECONDS = 5.0
 #: The exit code of ``launch attach`` that leaves a run.
-LEFT = 130
+LEFT_EXIT_CODE = 130
 
 
 def queue_of(run: Run) -> BatchQueue | None:
@@ -112,7 +112,7 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     """
     if shares_files(run) or (code := relayed(run, *words)) is None:
         return None
-    if not follow or code == LEFT:
+    if not follow or code == LEFT_EXIT_CODE:
         return code
     found = states([run])  # it fetches the files
     if run.state is RunState.ENDED:
@@ -158,11 +158,11 @@ class Watch:
             return state in (RunState.ENDED, RunState.DIED)
         now = time.monotonic()
         if state is RunState.ENDED:
-            self._until = self._until or now + _LATE
-            self._next = min(self._next, now) if self._next > now + _SOON else self._next
+            self._until = self._until or now + _LAST_LINES_SECONDS
+            self._next = min(self._next, now) if self._next > now + _SOON_SECONDS else self._next
         if now < self._next:
             return False
-        self._next = now + (_SOON if state is RunState.ENDED else _PERIOD)
+        self._next = now + (_SOON_SECONDS if state is RunState.ENDED else _POLL_SECONDS)
         queued = states([self._run]).get(self._run.name)
         if queued is not None and queued.state == PENDING and queued.text != self._shown:
             self._shown = queued.text

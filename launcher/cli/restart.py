@@ -27,8 +27,8 @@ or task; 125 one can't be started, the job ends, or the launcher can't be
 asked."""
 
 #: Seconds between two looks at the time.
-_LOOK = 0.1
-_TIMED_OUT = 124
+_POLL_SECONDS = 0.1
+_TIMED_OUT_EXIT_CODE = 124
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +83,8 @@ def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float
             print(f"launch: {notice} {join_names([*left])} to start again", file=sys.stderr, flush=True)
         if waiting.seconds >= seconds:
             print(f"launch: {join_names([*left])} did not start again within {seconds:g}s", file=sys.stderr)
-            return _TIMED_OUT
-        for moved in events.wait(_LOOK):
+            return _TIMED_OUT_EXIT_CODE
+        for moved in events.wait(_POLL_SECONDS):
             task = moved.get("task", "")
             if moved["event"] == "TaskMoved" and moved["attempt"] > left.get(task, moved["attempt"]):
                 if moved["pid"] is not None:

@@ -32,15 +32,15 @@ Exit code: 0 the run has ended, now or before; 124 it has not ended within
 
 #: Seconds between two SIGTERM, which mean "at once" to a launcher whose folder can't be written (the kernel
 #: merges equal pending signals), and between two looks at whether the launcher has handled the first one.
-_BETWEEN = 1.2
-_LOOK = 0.05
+_SIGTERM_PAUSE_SECONDS = 1.2
+_POLL_SECONDS = 0.05
 #: Seconds until a message names the tasks that it waits for.
-_NOTICE_AFTER = 2.0
+_NOTICE_AFTER_SECONDS = 2.0
 #: Seconds for the agents of a killed launcher to end its tasks and themselves.
-_AGENTS_LIMIT = 8.0
-_TIMED_OUT = 124
+_AGENTS_TIMEOUT_SECONDS = 8.0
+_TIMED_OUT_EXIT_CODE = 124
 #: Seconds that the same command on another machine may take: between its two signals.
-_RELAYED = 1.0
+_RELAYED_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     now = ["--now"] if args.now else []
     shared = shares_files(found)
-    seconds = _RELAYED if shared else args.timeout
+    seconds = _RELAYED_SECONDS if shared else args.timeout
     code = relayed(found, "stop", *now, "--timeout", f"{seconds:g}", found.paths.root, quiet=True)
     if code is not None:
-        return _await_report(found, code, args, args.timeout if shared else _AGENTS_LIMIT)
+        return _await_report(found, code, args, args.timeout if shared else _AGENTS_TIMEOUT_SECONDS)
     pidfd = launcher_of(found)
     if pidfd is None:
         return _sweep(found, args)
@@ -110,14 +110,14 @@ def _await_report(run: Run, code: int, args: argparse.Namespace, seconds: float)
     """
     waiting, watch = Waiting(), Watch(run)
     while run.state is not RunState.ENDED:
-        if code not in (0, _TIMED_OUT) and waiting.seconds >= _AGENTS_LIMIT:
+        if code not in (0, _TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
             print(f"launch: {run.name} has not ended within {args.timeout:g}s", file=sys.stderr)
-            return _TIMED_OUT
+            return _TIMED_OUT_EXIT_CODE
         if watch.over():
             break
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     print(f"{run.name} {_end(run, 'ended')}")
     return 0
 
@@ -131,7 +131,7 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
         raise LaunchError(f"the launcher of {run.name} died; {text}")
-    swept = kill_leftovers([run], 0.0 if args.now else min(_AGENTS_LIMIT, args.timeout))
+    swept = kill_leftovers([run], 0.0 if args.now else min(_AGENTS_TIMEOUT_SECONDS, args.timeout))
     if swept.left:
         raise LaunchError(swept.text)
     if swept.text:
@@ -151,19 +151,19 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
             os.close(fd)
     send_sigterm(pidfd)
     if args.now:
-        wait = _BETWEEN
+        wait = _SIGTERM_PAUSE_SECONDS
         while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
             if time.monotonic() >= deadline:
                 break
-            wait = _LOOK
+            wait = _POLL_SECONDS
         send_sigterm(pidfd)
-    if not _ended(pidfd, _NOTICE_AFTER, deadline):
+    if not _ended(pidfd, _NOTICE_AFTER_SECONDS, deadline):
         names = join_names(remaining(run)) or f"the launcher of {run.name}"
         print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
     if not _ended(pidfd, args.timeout, deadline):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
         print(f"launch: {run.name} has not ended within {args.timeout:g}s{advice}", file=sys.stderr)
-        return _TIMED_OUT
+        return _TIMED_OUT_EXIT_CODE
     print(f"{run.name} {_end(run, 'ended')}")
     return 0
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from launcher.common.text import escape_controls, shortened
 
 #: Columns of numbers, aligned to the right.
-_RIGHT = frozenset({"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"})
+_RIGHT_ALIGNED = frozenset(
+    {"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"}
+)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: bool = False) -> None:
@@ -28,5 +30,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: boo
     }
     columns = shutil.get_terminal_size().columns if crop and sys.stdout.isatty() else sys.maxsize
     for line in (headers, *cells):
-        padded = (line[n].rjust(w) if headers[n] in _RIGHT else line[n].ljust(w) for n, w in widths.items())
+        padded = (
+            line[n].rjust(w) if headers[n] in _RIGHT_ALIGNED else line[n].ljust(w) for n, w in widths.items()
+        )
         print(shortened("  ".join(padded).rstrip(), columns))

@@ -11,9 +11,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.remote.node import TRAINING, InputMode
-from launcher.api.run import AnyPath, Options, context_fault, function_fault, read_options
-from launcher.api.tasks import TaskHandle, Tasks, dumps
+from launcher.api.remote.node import TRAINING_ROLES, InputMode
+from launcher.api.run import AnyPath, RunOptions, context_fault, function_fault, read_options
+from launcher.api.tasks import FunctionJob, TaskHandle, dumps
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import Fault, InputError, JobFailed
@@ -27,27 +27,27 @@ from launcher.runs.run import json_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_RUN = "TFCluster.run"
+_CALLER = "TFCluster.run"
 #: The default of `shutdown`, that of TensorFlowOnSpark: three days.
-_THREE_DAYS = 259200.0
+_THREE_DAYS_SECONDS = 259200.0
 #: Queues of TensorFlowOnSpark that rows do not come by.
-_OTHER_QUEUES = ("output", "error", "control")
+_FOREIGN_QUEUES = ("output", "error", "control")
 #: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
 #: chief, which with parameter servers may be servers themselves and never return.
-_EVALUATOR = "10m"
-_WORKERS = "10m"
-_WORKERS_WITH_PS = "5s"
+_EVALUATOR_DRAIN = "10m"
+_WORKER_DRAIN = "10m"
+_WORKER_DRAIN_WITH_PS = "5s"
 
 #: The clusters of this process that were not shut down yet; a fork of it has none.
 _open: set[TFCluster] = set()
 os.register_at_fork(after_in_child=_open.clear)
 
 
-class _Nodes(Tasks):
+class _ClusterTasks(FunctionJob):
     """The tasks of a cluster, with the feeds of those that train.
 
     Args:
-        roles, options, job, work: see `Tasks`.
+        roles, options, job, work: see `FunctionJob`.
         feeds: the names of the feeds; empty: the cluster is not fed.
         exactly_once: see `TFCluster.run`.
     """
@@ -55,7 +55,7 @@ class _Nodes(Tasks):
     def __init__(
         self,
         roles: Mapping[str, Mapping[str, Any]],
-        options: Options,
+        options: RunOptions,
         job: str | None,
         work: Mapping[str, Any],
         feeds: Sequence[str],
@@ -64,7 +64,7 @@ class _Nodes(Tasks):
         super().__init__(roles, options, job, {**work, "slot": False, "fed": bool(feeds)})
         self.feeds = feeds
         self.feeder = Feeder(
-            [task for task in self.handles if task.partition("/")[0] in TRAINING],
+            [task for task in self.handles if task.partition("/")[0] in TRAINING_ROLES],
             feeds,
             exactly_once=exactly_once,
             last_lines=self.last_lines,
@@ -73,25 +73,25 @@ class _Nodes(Tasks):
         )
 
     def job_ended(self) -> None:
-        """See `Tasks`."""
+        """See `FunctionJob`."""
         if self.error is not None:
             self.feeder.fail(self.error)
 
     def feed(self, peer: FeedPeer) -> None:
-        """See `Tasks`."""
+        """See `FunctionJob`."""
         self.feeder.add(peer)
 
     def task_ended(self, task: TaskHandle, ending: str) -> None:
-        """See `Tasks`."""
-        if task.name.partition("/")[0] in TRAINING:
+        """See `FunctionJob`."""
+        if task.name.partition("/")[0] in TRAINING_ROLES:
             self.feeder.lost(task.name, task.attempt, ending)
 
     def tasks_restart(self, attempts: Mapping[str, int]) -> None:
-        """See `Tasks`."""
+        """See `FunctionJob`."""
         self.feeder.restarting(attempts)
 
     def task_started(self, task: TaskHandle) -> None:
-        """See `Tasks`."""
+        """See `FunctionJob`."""
         self.feeder.started(task.name, task.attempt)
 
 
@@ -107,7 +107,7 @@ class TFCluster:
 
     InputMode = InputMode
 
-    def __init__(self, nodes: _Nodes) -> None:
+    def __init__(self, nodes: _ClusterTasks) -> None:
         self._nodes = nodes
         _open.add(self)
 
@@ -119,7 +119,7 @@ class TFCluster:
         return f"<TFCluster {self._nodes.driver.job} {state}: {', '.join(self._nodes.handles)}{more}>"
 
     @staticmethod
-    @named_arguments(_RUN, Options.__annotations__, context_fault)
+    @named_arguments(_CALLER, RunOptions.__annotations__, context_fault)
     def run(
         map_fun: Callable[[Any, Any], Any],
         tf_args: Any,
@@ -137,7 +137,7 @@ class TFCluster:
         *,
         job: AnyPath | None = None,
         exactly_once: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[RunOptions],
     ) -> TFCluster:
         """Start a cluster, and return when all its nodes have the function.
 
@@ -174,7 +174,7 @@ class TFCluster:
             TaskFailed: a node failed before all were there.
             JobFailed: the nodes do not start, or not in time.
         """
-        found = Arguments(_RUN)
+        found = Arguments(_CALLER)
         read_function(found, map_fun, tf_args)
         tensorboard, eval_node, exactly_once, driver_ps_nodes = (
             found.optional(name, value, arguments.flag, False)
@@ -198,12 +198,12 @@ class TFCluster:
         found.check()
         if tensorboard:
             read["options"] = [*read.get("options", ()), f"--tensorboard={log_dir}"]
-        function, pickled = dumps(_RUN, {"map_fun": map_fun, "tf_args": tf_args})
+        function, pickled = dumps(_CALLER, {"map_fun": map_fun, "tf_args": tf_args})
         work = {"function": function, "arguments": pickled}
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
-            feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
-        nodes = _Nodes(roles, read, job_file, work, feeds, exactly_once)
+            feeds = [name for name in queues if name not in _FOREIGN_QUEUES] or ["input"]
+        nodes = _ClusterTasks(roles, read, job_file, work, feeds, exactly_once)
         nodes.start()
         cluster = TFCluster(nodes)
         try:
@@ -335,7 +335,7 @@ class TFCluster:
     # ------------------------------------------------------------------ its end
 
     @named_arguments("TFCluster.shutdown")
-    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = _THREE_DAYS) -> None:
+    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = _THREE_DAYS_SECONDS) -> None:
         """End the feeds, and wait until the function has returned in all nodes.
 
         Args:
@@ -349,7 +349,7 @@ class TFCluster:
             JobFailed: the job has failed in another way, or took too long.
         """
         found = Arguments("TFCluster.shutdown")
-        timeout = found.optional("timeout", timeout, arguments.number(), _THREE_DAYS)
+        timeout = found.optional("timeout", timeout, arguments.number(), _THREE_DAYS_SECONDS)
         found.check()
         if self not in _open:
             return
@@ -443,9 +443,9 @@ def _roles(
         text = f"num_executors={num_executors} leaves no worker beside {names}"
         found.add(text, f"expected {least} or more: it counts all nodes")
     roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
-    roles["evaluator"]["drain"] = _EVALUATOR
+    roles["evaluator"]["drain"] = _EVALUATOR_DRAIN
     if master_node == "chief" and drains:
-        roles["worker"]["drain"] = _WORKERS_WITH_PS if num_ps else _WORKERS
+        roles["worker"]["drain"] = _WORKER_DRAIN_WITH_PS if num_ps else _WORKER_DRAIN
     return {name: role for name, role in roles.items() if role["count"]}
 
 

@@ -23,14 +23,14 @@ from launcher.output.logs import last_lines
 from launcher.threads import start
 
 #: Lines of a failed task in an exception.
-LINES = 20
+MAX_LAST_LINES = 20
 #: Seconds that output may take to arrive after the end of the launcher.
-_LATE = 2.0
+_MAX_LATE_SECONDS = 2.0
 #: Signals that end it at once, one after another. Ctrl-C twice kills the tasks everywhere. A second SIGTERM
 #: does not do so within a job of Slurm.
-_AT_ONCE = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
+_KILL_SIGNALS = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
 #: Seconds between two of these signals.
-_PAUSE = 0.4
+_SIGNAL_PAUSE_SECONDS = 0.4
 
 _drivers: set[Driver] = set()
 
@@ -170,9 +170,9 @@ class Driver:
         Raises:
             LaunchError: the launcher survives SIGKILL.
         """
-        for number in _AT_ONCE:
+        for number in _KILL_SIGNALS:
             self.signal(number)
-            if self.over.wait(_PAUSE):
+            if self.over.wait(_SIGNAL_PAUSE_SECONDS):
                 return
         raise LaunchError(f"the launcher (pid {self.process.pid}) survived SIGKILL")
 
@@ -191,7 +191,7 @@ class Driver:
         if not failed:
             return JobFailed(text, self.run_dir, self.exit_code, report)
         task, host = str(failed[0].task), failed[0].host
-        lines = last_lines(self.run_dir, task, LINES)
+        lines = last_lines(self.run_dir, task, MAX_LAST_LINES)
         return TaskFailed(text, task, host, *failed[0].status, "", lines, self.run_dir, report)
 
     # ------------------------------------------------------------------ in its threads
@@ -202,19 +202,19 @@ class Driver:
             with open(events, encoding="utf-8") as lines:
                 for line in lines:
                     if line.endswith("\n"):  # else the launcher was killed
-                        self._take(json.loads(line))
+                        self._handle_event(json.loads(line))
         finally:
             code = self.process.wait()
             self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
             for thread in self._pumps:
-                thread.join(_LATE)
+                thread.join(_MAX_LATE_SECONDS)
             self._release()
             try:
                 self.on_end()
             finally:
                 self.over.set()
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "Opened":
             self.job, self.run_dir = event["job"], event["run_dir"]
         elif event["event"] == "Report":

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.cluster import read_function
 from launcher.api.remote.worker import Message
-from launcher.api.run import Options, context_fault, read_options
-from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
+from launcher.api.run import RunOptions, context_fault, read_options
+from launcher.api.tasks import FunctionJob, TaskHandle, dumps, ending_text, with_outcome
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import JobFailed, LaunchError, TaskFailed
@@ -27,7 +27,7 @@ from launcher.supervisor.restart_policy import cannot_import
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_RUN = "TFParallel.run"
+_CALLER = "TFParallel.run"
 #: More instances than any program needs. An iterator with more is taken for one that has no end.
 _MAX_INSTANCES = 1_000_000
 #: Seconds for a slot to exit after it was told to.
@@ -39,7 +39,7 @@ class TFParallel:
     """Runs independent instances of a function; see `run`."""
 
     @staticmethod
-    @named_arguments(_RUN, Options.__annotations__, context_fault)
+    @named_arguments(_CALLER, RunOptions.__annotations__, context_fault)
     def run(
         map_fun: Any,
         tf_args: Any,
@@ -48,7 +48,7 @@ class TFParallel:
         *,
         at_once: int | None = None,
         return_exceptions: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[RunOptions],
     ) -> list[Any]:
         """Run ``map_fun(args, ctx)`` for each of some arguments, and return the results in their order.
 
@@ -80,7 +80,7 @@ class TFParallel:
             TaskFailed: an instance has failed.
             JobFailed: the job has failed, or a result can't be read here.
         """
-        found = Arguments(_RUN)
+        found = Arguments(_CALLER)
         read_function(found, map_fun, tf_args)
         if num_executors is None:
             every = found.read("tf_args", tf_args, _items)
@@ -97,7 +97,7 @@ class TFParallel:
         if at_once is None and hosts is not None:  # a host without a number of slots has one
             slots = sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
         named = {f"the arguments of instance {number}": value for number, value in enumerate(every)}
-        function, *pickled = dumps(_RUN, {"map_fun": map_fun, **named})
+        function, *pickled = dumps(_CALLER, {"map_fun": map_fun, **named})
         instances = _Instances(function, pickled, read, min(slots, len(every)), return_exceptions)
         return instances.results()
 
@@ -122,7 +122,7 @@ class _Reported(Record):
     attempt: int
 
 
-class _Instances(Tasks):
+class _Instances(FunctionJob):
     """The instances of one `TFParallel.run`, and the slots that run them.
 
     Args:
@@ -134,7 +134,7 @@ class _Instances(Tasks):
     """
 
     def __init__(
-        self, function: bytes, arguments: Sequence[bytes], options: Options, slots: int, goes_on: bool
+        self, function: bytes, arguments: Sequence[bytes], options: RunOptions, slots: int, goes_on: bool
     ) -> None:
         work = {"slot": True, "instances": len(arguments), "function": function}
         limit = options.get("restarts") or 0
@@ -179,7 +179,7 @@ class _Instances(Tasks):
         return bool(self._failed[0].ending)
 
     def job_ended(self) -> None:
-        """See `Tasks`."""
+        """See `FunctionJob`."""
         error = self.error or JobFailed("the job finished before its instances", self.run_dir)
         with self._lock:
             for future in self._futures:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 AnyPath = str | os.PathLike[str]
 Words = Sequence[str | os.PathLike[str]]
 
-_RUN = "launcher.run"
+_CALLER = "launcher.run"
 
 
-class Options(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """Where and how a job runs: keyword arguments of `run`, `TFCluster.run` and `TFParallel.run`.
 
     ``None``, or an argument that is not given, stands for the default of ``launch``.
@@ -78,7 +78,7 @@ class Options(TypedDict, total=False):
 
 
 #: Those that are not options of ``launch`` with a value.
-_OTHERS = ("env", "flags", "quiet", "options")
+_OTHER_OPTIONS = ("env", "flags", "quiet", "options")
 
 
 def seconds(value: Any) -> float:
@@ -93,7 +93,7 @@ def _variable(name: Any) -> str:
     return values.env_name(arguments.text(name))
 
 
-#: How each of `Options` is read.
+#: How each of `RunOptions` is read.
 _READERS: Mapping[str, arguments.Reader] = {
     "hosts": arguments.path,
     "docker": arguments.text,
@@ -136,7 +136,7 @@ def function_fault(given: object) -> tuple[str, str]:
     return f"map_fun is a {type(given).__name__}", expected
 
 
-@named_arguments(_RUN, Options.__annotations__)
+@named_arguments(_CALLER, RunOptions.__annotations__)
 def run(
     program: Words | AnyPath,
     *,
@@ -146,7 +146,7 @@ def run(
     evaluator: bool = False,
     roles: Mapping[str, int | Mapping[str, Any]] | None = None,
     check: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[RunOptions],
 ) -> Report:
     """Run a program on a cluster, as the command ``launch`` does, and wait for its end.
 
@@ -173,7 +173,7 @@ def run(
         check: raise an exception if the exit code is not 0.
         options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``venv``,
             ``on_failure``, ``grace``, ``timeout``, ``stall``, ``restarts``, ``restart``, ``preload``,
-            ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: see `Options`.
+            ``sync``, ``collect``, ``run_dir``, ``quiet``, ``options``: see `RunOptions`.
 
     Returns:
         How the job and each of its tasks ended; ``exit_code`` is that of the command.
@@ -186,7 +186,7 @@ def run(
             killed.
     """
     counts = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator}
-    driver = program_driver(_RUN, program, counts, roles, options)
+    driver = program_driver(_CALLER, program, counts, roles, options)
     driver.start()
     try:
         driver.wait()
@@ -204,7 +204,7 @@ def program_driver(
     program: Words | AnyPath,
     counts: Mapping[str, Any],
     roles: Mapping[str, int | Mapping[str, Any]] | None,
-    options: Options,
+    options: RunOptions,
     environ: Mapping[str, str] | None = None,
     defaults: bool = True,
 ) -> Driver:
@@ -272,27 +272,27 @@ def _role(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"{error}, or a dict of keys of a job file") from None
 
 
-def read_options(found: Arguments, options: Mapping[str, Any]) -> Options:
+def read_options(found: Arguments, options: Mapping[str, Any]) -> RunOptions:
     """Convert the keyword arguments of a call; `launch` itself reports faults in their meaning.
 
     Args:
         found: gets their faults.
-        options: those of `Options`, as they were given.
+        options: those of `RunOptions`, as they were given.
 
     Returns:
         Those that are given, without None. Values with a fault are missing.
     """
     found.add_unknown(options, list(_READERS))
     read = {name: found.optional(name, options.get(name), reader) for name, reader in _READERS.items()}
-    return cast(Options, {name: value for name, value in read.items() if value is not None})
+    return cast(RunOptions, {name: value for name, value in read.items() if value is not None})
 
 
-def option_environ(options: Options) -> dict[str, str]:
+def option_environ(options: RunOptions) -> dict[str, str]:
     """The environment of the launcher."""
     return {**os.environ, **(options.get("env") or {})}
 
 
-def option_arguments(options: Options) -> list[str]:
+def option_arguments(options: RunOptions) -> list[str]:
     """Return the options of ``launch``, which finds the values of ``env`` in its environment.
 
     Args:
@@ -306,7 +306,7 @@ def option_arguments(options: Options) -> list[str]:
     given: Mapping[str, Any] = options
     for name in _READERS:
         found = given.get(name)
-        if name not in _OTHERS and found is not None:
+        if name not in _OTHER_OPTIONS and found is not None:
             for value in found if isinstance(found, list) else [found]:
                 text = f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
                 option = f"--{name.replace('_', '-')}"

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from launcher.api.driver import LINES, Driver
+from launcher.api.driver import MAX_LAST_LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
-from launcher.api.run import Options, option_arguments, option_environ
+from launcher.api.run import RunOptions, option_arguments, option_environ
 from launcher.backends import sections
 from launcher.backends.bootstrap import IMPORTER, packed
 from launcher.common import trusted_io
@@ -54,18 +54,18 @@ from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
 
 #: Seconds between two looks at which tasks have connected.
-_LOOK = 0.02
+_POLL_SECONDS = 0.02
 #: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
-_GRACE = 10.0
-_FETCHING = 300.0
-_KEY_SIZE = 32
+_GRACE_SECONDS = 10.0
+_FETCH_SECONDS = 300.0
+_KEY_BYTES = 32
 #: Seconds after the start of containers here until they may connect over the network.
-_NETWORK_AFTER = 5.0
-_PREFIX = "tf-launcher-api-"
+_NETWORK_AFTER_SECONDS = 5.0
+_FOLDER_PREFIX = "tf-launcher-api-"
 #: Seconds in which a socket may have been made, and not be listened on yet.
-_NEW = 60.0
+_NEW_SOCKET_SECONDS = 60.0
 #: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
-_MODULES = (
+_TASK_MODULES = (
     "launcher.__init__",
     "launcher.common.arguments",
     "launcher.common.errors",
@@ -79,7 +79,7 @@ _MODULES = (
     "launcher.api.remote",
     "cloudpickle",
 )
-_ADVICE = (
+_FUNCTION_ADVICE = (
     "make locks, sessions and open files within the function; put what it needs into its arguments; "
     "modules that are not installed travel as code: install those that have such objects"
 )
@@ -111,7 +111,7 @@ class TaskHandle:
         return self.outcomes.get(self.attempt, {})
 
 
-class Tasks:
+class FunctionJob:
     """The tasks of one launch. The methods for subclasses are called in threads.
 
     Args:
@@ -128,7 +128,7 @@ class Tasks:
     def __init__(
         self,
         roles: Mapping[str, Mapping[str, Any]],
-        options: Options,
+        options: RunOptions,
         job: str | None,
         work: Message,
     ) -> None:
@@ -136,7 +136,7 @@ class Tasks:
         self._quiet = bool(options.get("quiet"))
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
-        self._roles = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
+        self._roles = {name: {"command": ["-c", start.START_CODE], **role} for name, role in roles.items()}
         file = JobFile() if job is None else read_job_file(job, self._roles, sections())
         if file.faults:
             raise JobError(file.faults)
@@ -158,7 +158,7 @@ class Tasks:
         self._work = {**work, "numbers": numbers, "path": path}
         #: Runs out when containers here should have connected. Those that have not can't reach the socket in
         #: its folder.
-        self._late = threading.Timer(_NETWORK_AFTER, self._open_network_for_late)
+        self._late = threading.Timer(_NETWORK_AFTER_SECONDS, self._open_network_for_late)
         self._late.daemon = True
 
     def start(self) -> None:
@@ -167,9 +167,9 @@ class Tasks:
         Raises:
             LaunchError: it can't be started.
         """
-        modules = packed(_MODULES)
-        self._modules = b"%0*d%s" % (start.SIZE, len(modules), modules)
-        key, variables = os.urandom(_KEY_SIZE), {"LAUNCH_START": start_text()}
+        modules = packed(_TASK_MODULES)
+        self._modules = b"%0*d%s" % (start.SIZE_DIGITS, len(modules), modules)
+        key, variables = os.urandom(_KEY_BYTES), {"LAUNCH_START": start_text()}
         self._resources = ExitStack()
         try:
             self._folder = folder = _private_folder()
@@ -194,7 +194,7 @@ class Tasks:
             program = [] if self._job is None else ["--", self._job]
             environ = {**option_environ(self._options), **variables}
             self.driver = Driver(argv, environ, self._roles, self._quiet, program=program)
-            self.driver.on_event, self.driver.on_end = self._take, self._end
+            self.driver.on_event, self.driver.on_end = self._handle_event, self._end
             listener.serve(self._connected)
             self.driver.start()
         except BaseException as error:
@@ -235,7 +235,7 @@ class Tasks:
 
     def last_lines(self, task: str) -> list[str]:
         """The last lines that a task has printed."""
-        return last_lines(self.run_dir, task, LINES) if self.run_dir else []
+        return last_lines(self.run_dir, task, MAX_LAST_LINES) if self.run_dir else []
 
     def explain(self, text: str) -> None:
         """Print a line on stderr, unless the job is quiet."""
@@ -265,7 +265,7 @@ class Tasks:
             for task in self.handles.values()
             if not (task.arrived or (self._goes_on and task.ending and not task.restarting))
         ]:
-            if self.driver.over.wait(_LOOK):
+            if self.driver.over.wait(_POLL_SECONDS):
                 break
             if waiting.seconds > seconds:
                 text = f"{join_names(missing)} did not connect within {waiting.seconds:.0f}s"
@@ -287,7 +287,7 @@ class Tasks:
             if not (at_once or ends_itself or over.is_set() or self.driver.asked):
                 self.driver.signal(signal.SIGTERM)
             if not (at_once or over.wait(Waiting.FIRST)):
-                seconds = (_GRACE if grace is None else grace) + _FETCHING
+                seconds = (_GRACE_SECONDS if grace is None else grace) + _FETCH_SECONDS
                 self.explain(f"waiting for the job to end (at most {seconds:g}s; Ctrl-C stops it at once)")
                 over.wait(seconds)
         finally:
@@ -332,7 +332,7 @@ class Tasks:
         if late:
             self._open_network(f"{join_names(late)}, which did not connect by the socket in {self._folder}")
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "Opened" and event["without_relay"]:
             self._open_network(f"{join_names(event['without_relay'])}, where no port is forwarded")
         if event["event"] == "Restarting":
@@ -429,7 +429,7 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
                 pickles.append(code.dumps(value, sources=True))
             except Exception as error:  # whatever a class of the user's raises there
                 text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
-                raise InputError([Fault(caller, text, _ADVICE)]) from error
+                raise InputError([Fault(caller, text, _FUNCTION_ADVICE)]) from error
     return pickles
 
 
@@ -445,16 +445,16 @@ def start_text() -> str:
 def _private_folder() -> str:
     """A folder for a socket, whose path has to be short. Those of programs that were killed are removed."""
     parent = tempfile.gettempdir()
-    if len(os.fsencode(f"{parent}/{_PREFIX}")) + 8 > MAX_FOLDER_BYTES:  # mkdtemp adds eight characters
+    if len(os.fsencode(f"{parent}/{_FOLDER_PREFIX}")) + 8 > MAX_FOLDER_BYTES:  # mkdtemp adds eight characters
         parent = "/tmp"
-    for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
+    for path in glob.glob(f"{glob.escape(parent)}/{_FOLDER_PREFIX}*/*"):
         with socket.socket(socket.AF_UNIX) as sock:
             try:
-                new = time.time() - os.stat(path).st_mtime < _NEW
+                new = time.time() - os.stat(path).st_mtime < _NEW_SOCKET_SECONDS
                 trusted_io.connect_unix(sock, path, 0.0)
             except ConnectionRefusedError:  # no process listens any more, or not yet
                 if not new:
                     shutil.rmtree(os.path.dirname(path), ignore_errors=True)
             except OSError:  # it has just been removed
                 continue
-    return tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+    return tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent)

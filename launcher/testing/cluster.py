@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.run import (
     AnyPath,
-    Options,
+    RunOptions,
     Words,
     option_environ,
     program_driver,
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 #: Seconds that a job may take by default, even after its ``timeout`` and ``grace``; and the default grace.
-_BOUND = 60.0
-_GRACE = 10.0
+_DEFAULT_BOUND_SECONDS = 60.0
+_DEFAULT_GRACE_SECONDS = 10.0
 #: Seconds in which agents end the tasks of a launcher that was killed.
-_AGENTS = 10.0
+_AGENTS_END_SECONDS = 10.0
 
 
 class Cluster:
@@ -50,7 +50,7 @@ class Cluster:
         #: Whether the test function has passed.
         self.passed = False
 
-    @named_arguments("cluster.start", Options.__annotations__)
+    @named_arguments("cluster.start", RunOptions.__annotations__)
     def start(
         self,
         program: Words | AnyPath,
@@ -63,7 +63,7 @@ class Cluster:
         backend: str | None = None,
         left_running: bool = False,
         within: float = 60.0,
-        **options: Unpack[Options],
+        **options: Unpack[RunOptions],
     ) -> Job:
         """Start a cluster, and return when its tasks run.
 
@@ -111,7 +111,7 @@ class Cluster:
         finally:
             os.close(driver.output)
         timeout, grace = read.get("timeout"), read.get("grace")
-        bound = _BOUND + (timeout or 0) + (_GRACE if grace is None else grace)
+        bound = _DEFAULT_BOUND_SECONDS + (timeout or 0) + (_DEFAULT_GRACE_SECONDS if grace is None else grace)
         job = Job(driver, folder, option_environ(read) if image else None, bound, left_running)
         self.jobs.append(job)
         job.begin(within)
@@ -135,7 +135,7 @@ class Cluster:
         for job in self.jobs:
             job.driver.end()
         runs = [run for job in self.jobs if (run := load(job.paths.root)) is not None]
-        swept = kill_leftovers(runs, _AGENTS).text
+        swept = kill_leftovers(runs, _AGENTS_END_SECONDS).text
         left += [swept] if swept else []
         for job in self.jobs:
             if job.environ is not None and job.name and job.report() is None:  # it was killed

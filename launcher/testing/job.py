@@ -27,17 +27,17 @@ from launcher.runs.run import json_of
 _T = TypeVar("_T")
 
 #: Seconds between two looks at what a test waits for.
-_LOOK = 0.01
+_POLL_SECONDS = 0.01
 #: Seconds for all processes of a task to be suspended or resumed; for an agent to answer.
-_SUSPEND = 20.0
-_ANSWER = 10.0
+_SUSPEND_TIMEOUT_SECONDS = 20.0
+_ANSWER_TIMEOUT_SECONDS = 10.0
 #: Seconds between two Ctrl-C that mean "at once": more than `launcher.stop_requests` wants, if one is late.
-_STOPS_APART = 0.5
+_STOP_PAUSE_SECONDS = 0.5
 #: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
-_LINES = 10
-_TASKS = 32
+_MAX_LAST_LINES = 10
+_MAX_TASKS_WITH_LINES = 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
-_OF_TASK = re.compile(r"(\S+ )?\S+/\d+ +\| ")
+_TASK_LINE = re.compile(r"(\S+ )?\S+/\d+ +\| ")
 
 
 class WaitFailed(AssertionError):
@@ -89,7 +89,7 @@ class _Waits(ABC):
                 return found
             if reason:
                 raise WaitFailed(self._message(f"waited for {condition}: {reason}"))
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
 
 
 class Job(_Waits):
@@ -246,7 +246,7 @@ class Job(_Waits):
 
     def stop(self) -> None:
         """Ctrl-C: the job ends in order; a second time: at once. Use `wait` to wait for that."""
-        time.sleep(max(0.0, self._stopped_at + _STOPS_APART - time.monotonic()))
+        time.sleep(max(0.0, self._stopped_at + _STOP_PAUSE_SECONDS - time.monotonic()))
         self._stopped_at = time.monotonic()
         self.driver.signal(signal.SIGINT)
 
@@ -262,14 +262,18 @@ class Job(_Waits):
         Args:
             lines: how many of each.
         """
-        own = (line for line in self.output.split("\n") if not _OF_TASK.match(line))
+        own = (line for line in self.output.split("\n") if not _TASK_LINE.match(line))
         parts = {"launch": shown_lines("\n".join(own), lines)}
-        for task in self.tasks[:_TASKS]:
+        for task in self.tasks[:_MAX_TASKS_WITH_LINES]:
             parts[f"{task.name} ({task.described()})"] = task.last_lines(lines) or ["(nothing)"]
         text = [
             line for name, found in parts.items() for line in (f"{name}:", *(f"    {last}" for last in found))
         ]
-        text += [f"... and {len(self.tasks) - _TASKS} more tasks"] if len(self.tasks) > _TASKS else []
+        text += (
+            [f"... and {len(self.tasks) - _MAX_TASKS_WITH_LINES} more tasks"]
+            if len(self.tasks) > _MAX_TASKS_WITH_LINES
+            else []
+        )
         return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
 
 
@@ -526,13 +530,15 @@ class Task(_Waits):
         def look() -> bool | None:
             return all(map(is_done, self._signal(number, to_all=True))) or None
 
-        self._wait_for(look, _SUSPEND, f"all its processes to {condition}")
+        self._wait_for(look, _SUSPEND_TIMEOUT_SECONDS, f"all its processes to {condition}")
 
     def _signal(self, number: int, to_all: bool) -> str:
         """Let its agent send a signal; the state of each of its processes after that."""
         __tracebackhide__ = True
         if self.state is TaskState.STARTING:  # its first line may be read before launch says that it runs
-            self._wait_for(lambda: self.state is not TaskState.STARTING or None, _ANSWER, "its start")
+            self._wait_for(
+                lambda: self.state is not TaskState.STARTING or None, _ANSWER_TIMEOUT_SECONDS, "its start"
+            )
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
         known = len(self._signals_sent())
@@ -543,7 +549,7 @@ class Task(_Waits):
             # No answer comes about a task that has ended meanwhile, even if it starts again.
             return str(answers[0]["states"]) if answers else "" if self.exit_status is not None else None
 
-        return self._wait_for(look, _ANSWER, f"an answer from the agent of {self.host}")
+        return self._wait_for(look, _ANSWER_TIMEOUT_SECONDS, f"an answer from the agent of {self.host}")
 
     def _is_over(self) -> bool:
         """Whether it has ended, and does not start again; with restarts a failed task may do so."""
@@ -553,7 +559,7 @@ class Task(_Waits):
         return "and it has ended" if self._is_over() else ""
 
     def _message(self, text: str) -> str:
-        lines = self.last_lines(_LINES)
+        lines = self.last_lines(_MAX_LAST_LINES)
         head = f"{self.name} ({self.described()}): {text}"
         tail = "its last lines:" if lines else "it printed nothing"
         return "\n".join([head, tail, *(f"    {line}" for line in lines)])

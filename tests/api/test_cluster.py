@@ -128,7 +128,7 @@ def test_objects_that_can_not_be_pickled_are_refused_before_the_start():
 def test_a_python_of_another_version_is_refused():
     other = tasks.start_text().replace(f"main({tuple(sys.version_info[:2])},", "main((3, 0),")
     env = {"LAUNCH_START": other, "JOB_NAME": "worker", "TASK_INDEX": "0"}
-    ended = subprocess.run([sys.executable, "-c", start.COMMAND], env=env, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", start.START_CODE], env=env, capture_output=True, text=True)
     assert ended.returncode == 1
     assert re.search(
         r"it runs Python \S+, the program that drives the job 3.0; .*\(set python=\)", ended.stderr

@@ -19,7 +19,7 @@ import pytest
 
 import launcher
 from launcher import CsvFiles, InputError, InputMode, LaunchError, TextFiles, TFCluster, TFParallel
-from launcher.api.run import Options
+from launcher.api.run import RunOptions
 from tests.conftest import examples
 from tests.local.seeing import soon
 
@@ -61,7 +61,7 @@ _VALUES: tuple[Any, ...] = (
     numpy.str_("no/such"), _RECURSIVE, [_DEEP], threading.Lock(), Ellipsis, int, len,
     range(3), memoryview(b"x"),
 )  # fmt: skip
-_OPTIONS = [name for name in Options.__annotations__ if name != "quiet"]
+_OPTIONS = [name for name in RunOptions.__annotations__ if name != "quiet"]
 
 
 class Cases:

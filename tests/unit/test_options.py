@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from launcher.api.run import _READERS, Options, option_arguments
+from launcher.api.run import _READERS, RunOptions, option_arguments
 from launcher.common.cluster import TaskId
 
 W0 = TaskId("worker/0")
 
 
 def test_every_option_is_read():
-    assert [*_READERS] == [*Options.__annotations__]
+    assert [*_READERS] == [*RunOptions.__annotations__]
 
 
 def test_a_value_is_never_an_option():
@@ -19,7 +19,7 @@ def test_a_value_is_never_an_option():
 
 
 def test_options_on_the_command_line_have_no_value_of_the_environment():
-    options: Options = {"hosts": "lab.yaml", "docker": "x/y:1", "env": {"KEY": "secret"}, "timeout": None}
+    options: RunOptions = {"hosts": "lab.yaml", "docker": "x/y:1", "env": {"KEY": "secret"}, "timeout": None}
     options |= {"grace": 2.5, "flags": True, "options": ["--json"]}
     words = "--json --flags -x KEY --hosts lab.yaml --docker x/y:1 --grace 2.5"
     assert option_arguments(options) == words.split()

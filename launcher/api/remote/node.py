@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from launcher.feed.remote.data_feed import DataFeed
 
 #: Roles whose tasks train: they count in ``num_workers``, and rows are fed to them.
-TRAINING = ("master", "chief", "worker")
+TRAINING_ROLES = ("master", "chief", "worker")
 #: Paths of another file system, which stay as they are.
-_SCHEMES = re.compile(r"(adl|file|gs|hdfs|oss|s3|s3a|s3n|swift|viewfs|wasb|abfs|abfss|https?)://")
+_URL_SCHEMES = re.compile(r"(adl|file|gs|hdfs|oss|s3|s3a|s3n|swift|viewfs|wasb|abfs|abfss|https?)://")
 
 
 class InputMode(enum.IntEnum):
@@ -68,7 +68,7 @@ class TFNodeContext:
 
     def __post_init__(self) -> None:
         self.worker_num = self.executor_id
-        training = [addresses for role, addresses in self.cluster_spec.items() if role in TRAINING]
+        training = [addresses for role, addresses in self.cluster_spec.items() if role in TRAINING_ROLES]
         self.num_workers = self.num_workers or sum(map(len, training))
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class TFNodeContext:
             An absolute path, or the unchanged path if it has a scheme.
         """
         path = os.fspath(path)
-        if _SCHEMES.match(path):
+        if _URL_SCHEMES.match(path):
             return path
         return os.path.normpath(os.path.join(self.working_dir, os.path.expanduser(path)))
 
@@ -232,7 +232,7 @@ class TFNode:
             The path with its scheme.
         """
         path = os.path.expanduser(os.fspath(path))
-        if _SCHEMES.match(path):
+        if _URL_SCHEMES.match(path):
             return path
         if not path.startswith("/"):
             hdfs = ctx.defaultFS.startswith(("hdfs://", "viewfs://"))

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes
 
 #: Seconds in which a broken connection to the driver has to be made again, and attempts to send a message.
-_RECONNECT = 60.0
-_TRIES = 10
+_RECONNECT_SECONDS = 60.0
+_MAX_ATTEMPTS = 10
 #: Seconds that a process may take to end when its function has returned, or has raised.
-_RETURNED = 30.0
-_RAISED = 3.0
+_RETURNED_SECONDS = 30.0
+_RAISED_SECONDS = 3.0
 #: Variables of a task of a cluster; an instance is in no cluster, and has none of them.
-_OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
-_ADVICE = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
+_CLUSTER_VARIABLES = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
+_RESULT_ADVICE = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
 #: A message between task and driver, see above.
 Message = Mapping[str, Any]
 
@@ -58,8 +58,8 @@ def request(connector: DriverRoutes, message: Message) -> Message:
     Raises:
         OSError: the driver can't be reached any more.
     """
-    for _ in range(_TRIES):
-        sock = connector.connect("member", _RECONNECT, again=True)
+    for _ in range(_MAX_ATTEMPTS):
+        sock = connector.connect("member", _RECONNECT_SECONDS, again=True)
         with Connection(sock.detach()) as channel, suppress(OSError, EOFError):
             channel.send(message)
             answer: Message = channel.recv()
@@ -120,7 +120,7 @@ def _leave(code: int) -> None:
     Raises:
         SystemExit: always.
     """
-    seconds = _RAISED if code else _RETURNED
+    seconds = _RAISED_SECONDS if code else _RETURNED_SECONDS
 
     def end() -> None:
         time.sleep(seconds)
@@ -173,7 +173,7 @@ def _pickled(result: object) -> bytes:
         data = code.dumps(result)
     except Exception as error:
         text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
-        raise LaunchError(f"{text}; {_ADVICE}") from error
+        raise LaunchError(f"{text}; {_RESULT_ADVICE}") from error
     return data
 
 
@@ -200,7 +200,7 @@ def _serve(connector: DriverRoutes, work: Message) -> int:
     Returns:
         The exit code of the slot: that of its last instance, if the failure of this one ends the job.
     """
-    for name in _OF_CLUSTERS:
+    for name in _CLUSTER_VARIABLES:
         os.environ.pop(name, None)
     answer = request(connector, {"number": None, "attempt": 0})
     while answer["number"] is not None:

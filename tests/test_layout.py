@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -51,6 +53,16 @@ def test_what_runs_on_hosts_can_be_imported_by_python_3_8(tmp_path: Path):
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ended = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_no_class_name_is_used_twice():
+    """Two classes whose names differ only in the underscore of a private one count as well."""
+    places = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_every_public_name_can_be_imported():

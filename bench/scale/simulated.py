@@ -56,7 +56,7 @@ class Program:
         """See `RemoteProgram.wait`: a simulated program ends well."""
         return 0
 
-    def why_ended(self) -> None:
+    def start_error(self) -> None:
         """See `RemoteProgram.start_error`."""
 
     def stderr(self) -> str:

@@ -10,12 +10,14 @@ import griffe
 
 import launcher
 from launcher import backends, testing
-from launcher.backends.docker.options import keys as docker_keys
-from launcher.cli.help_text import option_sections
-from launcher.cli.parser import COMMANDS, command_module, command_parser
+from launcher.cli.arguments import command_parser
+from launcher.cli.commands import COMMANDS, command_module
+from launcher.cli.help_text import sections_of
+from launcher.config import table
 from launcher.config.hostfile import HOST, HOSTFILE
-from launcher.config.jobfile import JOB, ROLE
+from launcher.config.jobfile import ROLE
 from launcher.config.schema import KeySpec
+from launcher.config.settings import Setting, SourceKind
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -58,10 +60,9 @@ def commands_page() -> str:
     for name, module in modules.items():
         parts.append(f"[`launch {name}`](#launch-{name})\n:   {_sentence(module.SUMMARY)}")
     for name, module in modules.items():
-        parser = command_parser(name)
-        usage = parser.format_usage().removeprefix("usage: ").replace(f"\n{' ' * 7}", "\n")
+        usage = command_parser(name).format_usage().removeprefix("usage: ").replace(f"\n{' ' * 7}", "\n")
         parts += [f"## launch {name}", _sentence(module.SUMMARY), _code(usage, "text")]
-        for section in option_sections(parser):
+        for section in sections_of(name):
             parts.append(f"**{section.title.capitalize()}**")
             parts += [f"`{row.name}`\n:   {_sentence(row.description)}" for row in section.rows]
         parts += ["**Examples**", _code(module.EXAMPLES, "text")]
@@ -90,21 +91,25 @@ def hostfile_page() -> str:
 
 def jobfile_page() -> str:
     """Every key of a job file."""
-    sections = [KeySpec(name, section.help) for name, section in backends.sections().items()]
-    return _page(
-        [
-            "# Keys of the job file",
-            "`launch job.yaml` runs a job with these settings. [Example and rules](../jobfile.md).",
-            "## Keys of the job",
-            *_keys([*JOB.values(), *sections]),
-            "## Keys of a role",
-            "A role below `roles:` is a number of tasks, or a mapping with these keys.",
-            *_keys(ROLE.values()),
-            "## Keys of docker",
-            "`docker:` is an image, or a mapping with these keys. [Containers](../docker.md).",
-            *_keys(docker_keys().values()),
-        ]
-    )
+    parts = [
+        "# Keys of the job file",
+        "`launch job.yaml` runs a job with these settings. [Example and rules](../jobfile.md).",
+        "## Keys of the job",
+        *_keys([*_keys_of(table.ROWS), *(KeySpec(each.name, each.help) for each in backends.sections())]),
+        "## Keys of a role",
+        "A role below `roles:` is a number of tasks, or a mapping with these keys.",
+        *_keys(ROLE.values()),
+    ]
+    for section in backends.sections():
+        parts += [f"## Keys of {section.name}", section.help, *_keys(_keys_of(section.rows))]
+    return _page(parts)
+
+
+def _keys_of(rows: Iterable[Setting[Any]]) -> Iterator[KeySpec]:
+    """The keys of job files among these rows."""
+    for row in rows:
+        if SourceKind.JOB_FILE in row.given_in:
+            yield KeySpec(row.key, row.key_help)
 
 
 def _keys(keys: Iterable[KeySpec]) -> Iterator[str]:

@@ -6,7 +6,6 @@ arguments, then what `bench.scale.agents` and the launcher send each other.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -20,6 +19,7 @@ from launcher.backends.backend import Backend
 from launcher.backends.connections import Connected
 from launcher.backends.launch_request import Asked, ConnectSettings
 from launcher.common.errors import TransportError
+from launcher.config.settings import Group, Setting
 from launcher.job import Host
 
 #: Seconds for a simulator to accept a connection.
@@ -91,16 +91,19 @@ class Simulators:
         """Do nothing: each program has a connection of its own."""
 
 
+SIMULATED: Setting[str | None] = Setting(
+    "simulated", str, "the hosts are simulated", metavar="FOLDER", default=None
+)
+
+
 class Simulated(Backend):
     """The transport; its settings are the sockets."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Backend.add_options`."""
-        parser.add_argument("--simulated", metavar="FOLDER", help="the hosts are simulated")
+    group = Group("simulation", (SIMULATED,))
 
-    def settings(self, asked: Asked) -> list[str] | None:
-        """See `Backend.settings`."""
-        place = asked.args.simulated
+    def parse(self, asked: Asked) -> list[str] | None:
+        """See `Backend.parse`."""
+        place = asked.settings[SIMULATED]
         return None if place is None else sorted(f"{place}/{name}" for name in os.listdir(place))
 
     def connections(

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from launcher.api.driver import Driver
+from launcher.backends import rows
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.report import Report
 from launcher.config import values
+from launcher.config.table import ENV, VARIABLES
 from launcher.job import MAX_TASKS, RESTART_CHOICES, OnFailure
 
 if TYPE_CHECKING:
@@ -75,10 +77,6 @@ class RunOptions(TypedDict, total=False):
     run_dir: AnyPath | None
     quiet: bool
     options: Words
-
-
-#: Those that are not options of ``launch`` with a value.
-_OTHER_OPTIONS = ("env", "flags", "quiet", "options")
 
 
 def seconds(value: Any) -> float:
@@ -299,17 +297,16 @@ def option_arguments(options: RunOptions) -> list[str]:
         options: What `read_options` returned.
     """
     argv = [os.fspath(text) for text in options.get("options") or ()]
-    argv += ["--flags"] if options.get("flags") else []
-    argv += ["-q"] if options.get("quiet") else []
     for name in options.get("env") or {}:
-        argv += ["-x", name]
+        argv += [VARIABLES.flag, name]
     given: Mapping[str, Any] = options
-    for name in _READERS:
-        found = given.get(name)
-        if name not in _OTHER_OPTIONS and found is not None:
+    for row in rows():
+        found = None if row is ENV else given.get(row.name)
+        if row.is_switch:
+            argv += [row.flag] if found else []
+        elif found is not None:
             for value in found if isinstance(found, list) else [found]:
                 text = f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-                option = f"--{name.replace('_', '-')}"
                 # A word that begins with a dash would be the next option.
-                argv += [f"{option}={text}"] if text.startswith("-") else [option, text]
+                argv += [f"{row.flag}={text}"] if text.startswith("-") else [row.flag, text]
     return argv

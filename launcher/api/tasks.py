@@ -29,8 +29,9 @@ from launcher.api.driver import MAX_LAST_LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
 from launcher.api.run import RunOptions, option_arguments, option_environ
-from launcher.backends import sections
+from launcher.backends import rows, sections
 from launcher.backends.bootstrap import IMPORTER, packed
+from launcher.backends.docker.rows import DOCKER
 from launcher.common import trusted_io
 from launcher.common.errors import (
     Fault,
@@ -44,7 +45,9 @@ from launcher.common.errors import (
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names, signal_name
 from launcher.config.hostfile import read_hosts
-from launcher.config.jobfile import JobFile, read_job_file
+from launcher.config.jobfile import read_job_file
+from launcher.config.settings import FileContent, merge
+from launcher.config.table import HOSTS, ON_FAILURE
 from launcher.feed.listener import MAX_FOLDER_BYTES, FeedPeer, Listener
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
@@ -137,19 +140,20 @@ class FunctionJob:
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
         self._roles = {name: {"command": ["-c", start.START_CODE], **role} for name, role in roles.items()}
-        file = JobFile() if job is None else read_job_file(job, self._roles, sections())
+        file = FileContent() if job is None else read_job_file(job, self._roles, sections())
         if file.faults:
             raise JobError(file.faults)
-        on_failure = options.get("on_failure") or file.settings.get("on_failure", "stop")
+        settings, _ = merge([file.level], rows())
+        on_failure = options.get("on_failure") or settings[ON_FAILURE]
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts = options.get("hosts")
-        given = file.settings.get("hosts", ()) if hosts is None else os.fspath(hosts)
-        found = read_hosts(given) if isinstance(given, str) else given
+        given = settings[HOSTS] if hosts is None else os.fspath(hosts)
+        found = read_hosts(given) if isinstance(given, str) else given or ()
         #: Tasks may run on other machines.
         self._elsewhere = not all(
             is_loopback(host.name) and host.user is None and host.port is None for host in found
         )
-        self._in_containers = bool(options.get("docker") or file.sections.get("docker"))
+        self._in_containers = bool(options.get("docker") or settings.is_given(DOCKER))
         ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
         self.handles = {name: TaskHandle(name) for name in names}

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from launcher.common.errors import LaunchError
+from launcher.config import table
+from launcher.config.settings import FileSection, Group, Setting
 
 if TYPE_CHECKING:  # the modules of transports import this package
     from launcher.backends.backend import Backend
-    from launcher.config.schema import Section
 
 #: Name -> module. The first one is the default.
 BACKENDS = {
@@ -57,9 +58,21 @@ def find_installed() -> dict[str, Backend]:
     return found
 
 
-def sections() -> dict[str, Section]:
-    """The keys of job files that transports read."""
-    return {name: part for backend in backends().values() for name, part in backend.sections().items()}
+def sections() -> tuple[FileSection, ...]:
+    """The keys of files that transports read."""
+    return tuple(each.section for each in backends().values() if each.section is not None)
+
+
+def groups() -> tuple[Group, ...]:
+    """The options of a launch, as the help shows them."""
+    own = (each.group for each in backends().values() if each.group is not None)
+    return (*table.FIRST_GROUPS, *own, *table.LAST_GROUPS)
+
+
+def rows() -> tuple[Setting[Any], ...]:
+    """All settings of a launch: its options, and those that only sections of files have."""
+    options = [row for group in groups() for row in group.rows]
+    return (*dict.fromkeys([*options, *(row for section in sections() for row in section.rows)]),)
 
 
 def default() -> str:

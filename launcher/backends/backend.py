@@ -1,20 +1,20 @@
 """What a transport is: its options, the hosts that it gives a launch, and how it connects to them."""
 
-import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.connections import Connected, Fleet, ProgramRunner
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.errors import Fault
+from launcher.config.settings import FileSection, Group, Need, Setting, Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
 if TYPE_CHECKING:
     from launcher.backends.batch_queue import BatchQueue
+    from launcher.backends.cleaning import Cleaning
     from launcher.common.events import HostFacts
-    from launcher.config.schema import Section
     from launcher.findings import Finding
 
 
@@ -36,26 +36,29 @@ class Backend:
     #: Whether `renew` replaces lost hosts by new ones; else their tasks move to other hosts.
     replaces_hosts = False
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add its options to the command line."""
+    #: Its options, as the help shows them, and its key of files.
+    group: Group | None = None
+    section: FileSection | None = None
+    #: Its options of ``launch clean``.
+    clean_rows: tuple[Setting[Any], ...] = ()
 
-    def sections(self) -> Mapping[str, "Section"]:
-        """Its keys of job files."""
-        return {}
-
-    def settings(self, asked: Asked) -> Any:
-        """Make the settings from its options and its key of the job file.
+    def parse(self, asked: Asked) -> Any:
+        """Make its options from the settings of the launch.
 
         Returns:
-            The settings; ``None``: the user does not ask for this transport. Settings with a true
-            ``implied`` are used if the user asks for no other one.
+            The options; ``None``: the user does not ask for this transport. Options with a true ``implied``
+            are used if the user asks for no other one.
         """
 
-    def faults(self, asked: Asked, settings: Any) -> Iterable[Fault]:
+    def meets(self, options: Any) -> Collection[Need]:
+        """What settings need that have an effect with these options."""
+        return ()
+
+    def faults(self, asked: Asked, options: Any) -> Iterable[Fault]:
         """The faults of its options."""
         return ()
 
-    def notes(self, asked: Asked, settings: Any) -> Iterable[str]:
+    def notes(self, asked: Asked, options: Any) -> Iterable[str]:
         """Notes on its options, for the user."""
         return ()
 
@@ -67,7 +70,7 @@ class Backend:
         At the end of the context they are given back.
 
         Args:
-            asked: the options of the command; it may not have those of the transport.
+            asked: the settings of the command; it may not have the options of the transport.
             name: of an allocation that is asked for.
             notice: gets lines for the user; any thread may call it.
 
@@ -158,12 +161,10 @@ class Backend:
         """
         raise NotImplementedError
 
-    def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
-        """Add its options of ``launch clean``."""
-
     def cleanup(
         self,
-        args: argparse.Namespace,
+        settings: Settings,
+        cleaning: "Cleaning",
         hosts: Sequence[Host],
         commands: ProgramRunner,
         notice: Callable[[str], None],
@@ -172,7 +173,8 @@ class Backend:
         """For ``launch clean``: remove what this user's launches left that have ended.
 
         Args:
-            args: the options, with those of `add_cleaning`; ``args.cleaning`` decides what may be removed.
+            settings: of the command.
+            cleaning: decides what may be removed.
             hosts: the hosts; empty: this machine.
             commands: runs remote commands on these hosts.
             notice: gets lines for the user.

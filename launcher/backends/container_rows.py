@@ -13,7 +13,7 @@ RoleValues = tuple[tuple[str, T], ...]
 #: When an image is pulled.
 PULL_CHOICES = ("missing", "always", "never")
 #: A launch whose tasks run in containers.
-ANY_CONTAINERS = Need("containers", "expected --docker IMAGE or --kubernetes IMAGE, too")
+ANY_CONTAINERS = Need("the option is about containers", "expected --docker IMAGE or --kubernetes IMAGE, too")
 #: The option, and a key below ``docker:`` and ``kubernetes:``.
 _ENGINES = COMMAND_LINE | FILES
 

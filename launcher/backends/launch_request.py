@@ -1,10 +1,10 @@
 """What a transport gets: what the user asks it for, and the launch; and what it gives: its hosts."""
 
-import argparse
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from launcher.common.record import Record
+from launcher.config.settings import Settings
 from launcher.job import Host, JobSpec
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
@@ -23,12 +23,7 @@ class ConnectSettings(Record):
 class Asked(Record):
     """What the user asks a transport for."""
 
-    #: The parsed options, with those of the transport.
-    args: argparse.Namespace
-    #: The value of its key in the job file, read as `Backend.sections` defines; ``None``: there is none.
-    section: Any = None
-    #: Of the job file: paths in the file are relative to it.
-    folder: str = ""
+    settings: Settings
     #: Whether ``--hosts``, or ``hosts:`` of the job file, names the hosts.
     named: bool = False
     spec: JobSpec = JobSpec(())

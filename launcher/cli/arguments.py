@@ -1,4 +1,4 @@
-"""The command line of ``launch``, read by argparse, which is built from the rows of the table of settings.
+"""The command line of ``launch`` and its commands, read by argparse, which is built from rows of settings.
 
 argparse finds the options and the program; it converts nothing. Texts become values in
 `launcher.config.settings.command_line_level`, which reports all wrong values at once. Options that do not
@@ -13,12 +13,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from launcher import backends
 from launcher.cli import foreign_options
-from launcher.cli.help_text import TEXT_WIDTH
+from launcher.cli.commands import SYNOPSIS, groups_of
+from launcher.cli.help_text import TEXT_WIDTH, help_text
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record
 from launcher.common.text import closest_match, escape_controls
-from launcher.config.settings import COMMAND_LINE, Group, Setting, command_line_level
+from launcher.config.settings import COMMAND_LINE, Setting, Settings, command_line_level, merge
 
 #: Options of Python, which name the program.
 _PROGRAM_OPTIONS = {"module": "-m", "code": "-c"}
@@ -26,8 +28,12 @@ _PROGRAM_OPTIONS = {"module": "-m", "code": "-c"}
 _ACTIONS = ("-h", "--help", "--help-all", "--version", *_PROGRAM_OPTIONS.values())
 
 
+class UsageError(InputError):
+    """The words are no command line."""
+
+
 class CommandLine(Record):
-    """The words of a command line."""
+    """The words of a launch."""
 
     #: The texts of the options, see `launcher.config.settings.command_line_level`.
     texts: dict[str, Any]
@@ -37,53 +43,135 @@ class CommandLine(Record):
     is_marked: bool = False
 
 
-class UsageError(InputError):
-    """The words are no command line; there is one fault."""
+def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = None) -> CommandLine:
+    """Parse the words of a launch.
+
+    Args:
+        words: Without ``launch`` itself.
+        namespace: Gets the texts as they are found, also if an error is raised.
+
+    Raises:
+        UsageError: An option does not exist, or lacks its value.
+    """
+    namespace = argparse.Namespace() if namespace is None else namespace
+    parser = launch_parser()
+    unknown = parser.parse_words(words, namespace)
+    if unknown and backends.find_installed():
+        vars(namespace).clear()
+        parser = launch_parser()
+        unknown = parser.parse_words(words, namespace)
+    texts = dict(vars(namespace))
+    if unknown:
+        # The wrong value may be the program, whose options then seem to be ours: --ps train.py --epochs 3.
+        if faults := command_line_level(texts, parser.rows)[1]:
+            raise UsageError(faults)
+        parser.refuse(unknown[0], words)
+    program = texts.pop("program")
+    named = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
+    for option, given in named.items():
+        if given is not None:
+            return CommandLine(texts, [option, *given, *program])  # argparse ends `given` at a "--"
+    is_marked = program[:1] == ["--"]
+    return CommandLine(texts, program[1:] if is_marked else program, is_marked)
+
+
+def parse_command(name: str, words: Sequence[str]) -> Settings:
+    """Parse the words of a command other than ``run``.
+
+    Raises:
+        InputError: The words are no command line; or values are wrong, then all of them.
+    """
+    parser, namespace = command_parser(name), argparse.Namespace()
+    unknown = parser.parse_words(words, namespace)
+    if unknown:
+        parser.refuse(unknown[0], words)
+    level, faults = command_line_level(vars(namespace), parser.rows)
+    settings, more = merge([level], parser.rows)
+    if faults or more:
+        raise InputError([*faults, *more])
+    return settings
+
+
+def command_parser(name: str) -> RowParser:
+    """Return the parser of a command."""
+    return launch_parser() if name == "run" else RowParser(name)
+
+
+def launch_parser() -> RowParser:
+    """Return the parser of ``launch`` itself."""
+    parser = RowParser("run", SYNOPSIS)
+    parser.advice = "; an option of the program comes after the program"
+    for name, option in _PROGRAM_OPTIONS.items():
+        parser.add_argument(option, dest=name, nargs=argparse.REMAINDER)
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    parser.add_argument("--help-all", action=_Print, text=lambda: help_text("run", parser.format_usage()))
+    parser.add_argument("--version", action=_Print, text=_version)
+    parser.refuse_one_dash()
+    return parser
 
 
 class RowParser(argparse.ArgumentParser):
-    """A parser whose options are rows of the table.
+    """A parser whose options are rows of the table. It parses once, and raises its first error.
 
     Args:
-        prog: The command, as in ``launch ps``.
-        groups: The rows. Those without the command line among their places are left out.
-        hint: How the user sees all options.
+        name: The command.
+        usage: How it is used; default: as argparse writes it.
     """
 
-    def __init__(self, prog: str, groups: Sequence[Group], hint: str, **more: Any) -> None:
-        width = functools.partial(argparse.HelpFormatter, width=TEXT_WIDTH - 2)
-        super().__init__(prog=prog, formatter_class=width, allow_abbrev=False, add_help=False, **more)
+    #: Follows the fault of an option that is similar to none.
+    advice = ""
+
+    def __init__(self, name: str, usage: str | None = None) -> None:
+        super().__init__(
+            prog="launch" if name == "run" else f"launch {name}",
+            usage=usage,
+            formatter_class=functools.partial(argparse.HelpFormatter, width=TEXT_WIDTH - 2),
+            allow_abbrev=False,
+            add_help=False,
+        )
         # The same texts on each Python: 3.14 would colour the usage, 3.15 add guesses to faults.
         vars(self).update(color=False, suggest_on_error=False)
-        self.hint = hint
+        self.command = name
+        groups = sorted(groups_of(name), key=lambda group: group.title != "options")  # first in the usage
         self.rows = [row for group in groups for row in group.rows if COMMAND_LINE in row.given_in]
-        for group in groups:
-            titled = self.add_argument_group(group.title)
-            for row in group.rows:
-                if COMMAND_LINE in row.given_in:
-                    titled.add_argument(*row.flags, dest=row.name, **_argparse_settings(row))
+        self.add_argument("-h", "--help", action=_Print, text=self.format_help)
+        for row in self.rows:
+            names = row.flags if row.positional is None else (row.name,)
+            action = self.add_argument(*names, **_argparse_settings(row))
+            if row.complete or row.choices:  # where argcomplete looks for it
+                action.completer = functools.partial(_completions, row)  # type: ignore[attr-defined]
+
+    def format_help(self) -> str:
+        """Return the help text: of ``launch`` itself with the common options only."""
+        return help_text(self.command, self.format_usage(), common=self.command == "run")
 
     def error(self, message: str) -> NoReturn:
-        """Raise a usage error in place of exiting."""
-        raise UsageError([Fault("", escape_controls(f"{message.removeprefix('argument ')} ({self.hint})"))])
+        """Raise a usage error instead of exiting."""
+        raise UsageError([Fault("", escape_controls(f"{message.removeprefix('argument ')} {self._hint()}"))])
 
-    def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Parse words once.
+    def _hint(self) -> str:
+        return f"({self.prog} {'--help-all' if self.command == 'run' else '--help'} shows all options)"
+
+    def parse_words(self, words: Sequence[str], namespace: argparse.Namespace) -> list[str]:
+        """Parse words into texts by the names of the rows.
 
         Returns:
-            The texts of the options that are given, and the options that do not exist.
+            The options that do not exist.
         """
         self._add_values_after_equals(words)
-        namespace, others = self.parse_known_args(words)
+        _, others = self.parse_known_args(words, namespace)
         unknown = [word for word in others if word.startswith("-") and word.strip("-")]
-        if others and not unknown:
-            self.error(f"unexpected argument {' '.join(others)!r}")
-        return namespace, unknown
+        arguments = [word for word in others if word != "--"]
+        if arguments and not unknown:
+            self.error(f"unexpected argument {' '.join(arguments)!r}")
+        return unknown
 
     def refuse(self, option: str, words: Sequence[str]) -> NoReturn:
         """Raise the fault of an option that does not exist, with what to type instead."""
         name, equals, value = option.partition("=")
-        following = [value] if equals else list(words[words.index(option) + 1 :]) if option in words else []
+        if not name.strip("-"):
+            name = option
+        following = [value] if equals else list(words[words.index(option) + 1 :])
         attached = re.fullmatch(r"(-[A-Za-z])(\d+)", option)  # -n4
         if attached and foreign_options.option(attached[1]):
             name, following = attached[1], [attached[2]]
@@ -97,29 +185,25 @@ class RowParser(argparse.ArgumentParser):
         meant = known.get(closest_match(name.lstrip("-"), known), "")
         self.error(f"unrecognized option {name}" + (f"; did you mean {meant}?" if meant else self.advice))
 
-    #: Follows the fault of an option that is similar to none.
-    advice = ""
-
     def refuse_one_dash(self) -> None:
         """Make ``-hosts`` an option that does not exist: argparse would read it as ``-h`` and ``osts``."""
         letters = {flag[1] for flag in self._flags() if len(flag) == 2}
         names = {flag[1:] for flag in self._flags() if flag.startswith("--")}
         names |= {name for name in foreign_options.OPTIONS if not name.startswith("--") and len(name) > 2}
         misread = sorted(name for name in names if name[1] in letters)
-        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        self.add_argument(*misread, dest="refused", action=_Refuse, nargs="*", **hidden)
-
-    def _flags(self) -> list[str]:
-        return [*_ACTIONS, *(flag for row in self.rows for flag in row.flags)]
+        self.add_argument(*misread, dest="refused", action=_Refuse, nargs="*", default=argparse.SUPPRESS)
 
     def _add_values_after_equals(self, words: Sequence[str]) -> None:
         """Let ``--tensorboard=DIR`` have a value. Of argparse's options with one, all take the next word."""
         for row in self.rows:
             if row.value_optional and not row.takes_next_word:
                 for word in {word for word in words if word.startswith(f"{row.flag}=")}:
-                    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-                    value = word.partition("=")[2]
-                    self.add_argument(word, dest=row.name, action="store_const", const=value, **settings)
+                    value: Any = word.partition("=")[2]
+                    self.add_argument(word, dest=row.name, action="store_const", const=value,
+                                      default=argparse.SUPPRESS)  # fmt: skip
+
+    def _flags(self) -> list[str]:
+        return [*_ACTIONS, *(flag for row in self.rows for flag in row.flags)]
 
     def _has_all(self, answer: str) -> bool:
         """Return whether this command has all options that an answer names."""
@@ -133,9 +217,39 @@ class _Refuse(argparse.Action):
         parser.refuse(option or "", [option or "", *values])
 
 
+class _Print(argparse.Action):
+    """Prints a text, and ends the process."""
+
+    def __init__(self, text: Callable[[], str], **settings: Any) -> None:
+        super().__init__(nargs=0, default=argparse.SUPPRESS, **settings)
+        self.text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(self.text(), end="")
+        parser.exit()
+
+
+def _version() -> str:
+    import sys
+
+    from launcher import __version__
+
+    return f"launch {__version__}, Python {sys.version.split()[0]}\n"
+
+
+def _completions(row: Setting[Any], **_: object) -> list[str]:
+    return row.complete() if row.complete else [*row.choices]
+
+
 def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
-    """Return how argparse reads the option of a row: into a text, a list of texts, or True."""
-    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": row.help or argparse.SUPPRESS}
+    """Return how argparse reads the words of a row: into a text, a list of texts, or True."""
+    settings: dict[str, Any] = {"default": argparse.SUPPRESS}
+    if not row.help:
+        settings["help"] = argparse.SUPPRESS
+    if row.positional is not None:
+        nargs = {} if row.positional == "1" else {"nargs": row.positional}
+        return {**settings, **nargs, "metavar": row.metavar}
+    settings["dest"] = row.name
     if row.is_switch:
         return {**settings, "action": "store_true"}
     if not row.takes_next_word:
@@ -145,48 +259,3 @@ def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
     if row.repeatable or row.by_role or row.once:
         settings["action"] = "append"
     return {**settings, "metavar": row.metavar}
-
-
-def launch_parser(groups: Sequence[Group], **more: Any) -> RowParser:
-    """Return the parser of ``launch`` itself."""
-    parser = RowParser("launch", groups, "launch --help-all shows all options", **more)
-    parser.advice = "; an option of the program comes after the program"
-    program = parser.add_argument_group("program to run")
-    for name, option in _PROGRAM_OPTIONS.items():
-        program.add_argument(option, dest=name, nargs=argparse.REMAINDER)
-    program.add_argument("program", nargs=argparse.REMAINDER)
-    parser.refuse_one_dash()
-    return parser
-
-
-def parse_launch(
-    words: Sequence[str], groups: Callable[[], Sequence[Group]], add_installed: Callable[[], bool]
-) -> CommandLine:
-    """Parse the words of a launch.
-
-    Args:
-        words: Without ``launch`` itself.
-        groups: Returns the rows.
-        add_installed: Adds the rows of backends of installed packages; returns whether there are any.
-
-    Raises:
-        UsageError: An option does not exist, or lacks its value.
-    """
-    parser = launch_parser(groups())
-    found, unknown = parser.parse_words(words)
-    if unknown and add_installed():
-        parser = launch_parser(groups())
-        found, unknown = parser.parse_words(words)
-    texts = dict(vars(found))
-    if unknown:
-        # The wrong value may be the program, whose options then seem to be ours: --ps train.py --epochs 3.
-        if faults := command_line_level(texts, parser.rows)[1]:
-            raise UsageError(faults)
-        parser.refuse(unknown[0], words)
-    program = texts.pop("program")
-    named = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
-    for option, given in named.items():
-        if given is not None:
-            return CommandLine(texts, [option, *given, *program])  # argparse ends `given` at a "--"
-    is_marked = program[:1] == ["--"]
-    return CommandLine(texts, program[1:] if is_marked else program, is_marked)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import time
 
-from launcher.cli.completion import completes, unfinished_runs
+from launcher.cli.completion import unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
 from launcher.cli.queued import LEFT_EXIT_CODE, going, relayed, shown_there, withdrawn
 from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
-from launcher.config.values import option, whole
+from launcher.config.settings import Group, Setting, Settings
+from launcher.config.values import whole
 from launcher.output.failure import failure_report
 from launcher.output.logs import GrowingLog
 from launcher.output.table import result_table
@@ -36,15 +36,18 @@ job runs on."""
 _STOP_WORDS = ("stop", "--timeout", "0")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch attach``."""
-    which = "its name, a part of it, `latest`, or its folder (default: newest)"
-    completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
-    text = "begin with the last N lines of each task (default: 10)"
-    option(parser, "-n --lines N", text, whole(0, 10**12), default=10)
+RUN: Setting[str | None] = Setting(
+    "run", str, "its name, a part of it, `latest`, or its folder (default: newest)", metavar="RUN",
+    default=None, positional="?", complete=unfinished_runs,
+)  # fmt: skip
+LINES = Setting(
+    "lines", whole(0, 10**12), "begin with the last N lines of each task (default: 10)",
+    flags=("-n", "--lines"), metavar="N", default=10,
+)  # fmt: skip
+GROUPS = (Group("positional arguments", (RUN,)), Group("options", (LINES,)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Show the run until it has ended.
 
     Returns:
@@ -54,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
         InputError: there is no such run.
         LaunchError: a log or the report can't be read, or the job can't be stopped from here.
     """
-    found = find(args.run_id) if args.run_id else (going() or [find()])[-1]
+    found = find(settings[RUN]) if settings[RUN] else (going() or [find()])[-1]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        code = shown_there(found, "attach", "--lines", str(args.lines), found.paths.root, follow=True)
+        code = shown_there(found, "attach", "--lines", str(settings[LINES]), found.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
         print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
@@ -70,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
     out = sys.stdout.buffer
     messages = GrowingLog(found.paths.messages, terminal=sys.stdout.isatty())
-    for _ in follow(found, lambda: logs_of(found, (), args.lines, True), out, messages):
+    for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), out, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
             print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
             return LEFT_EXIT_CODE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import secrets
@@ -16,13 +15,15 @@ from launcher.backends.connections import ProgramRunner, for_each
 from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
 from launcher.backends.json_client import JsonClient
-from launcher.cli.connecting import add_allocating, add_connecting, allocation, commands
+from launcher.cli.connecting import allocating_groups, allocation, commands, connecting_groups
 from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import byte_size, escape_controls, join_names, plural
 from launcher.config.hostfile import read_hosts
-from launcher.config.values import environment, option, positive_duration, program_path
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.table import CONNECT_TIMEOUT, FANOUT
+from launcher.config.values import environment, positive_duration, program_path
 from launcher.findings import PROBLEM, WARNING, Finding, HostCheck, HostInspection, ReachResult, findings
 from launcher.job import Host
 from launcher.launch.notices import print_notice
@@ -59,40 +60,57 @@ _ANSWER_PARTS = 3
 _MAX_PEERS = 32
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch check``."""
-    lists = parser.add_mutually_exclusive_group()
-    lists.add_argument(
-        "where", metavar="FILE_OR_LIST", nargs="?",
-        help="a hostfile, or host[:slots],... (default: this machine)",
-    )  # fmt: skip
-    option(lists, "--hosts X", "the hosts, in place of FILE_OR_LIST")
-    option(parser, "--json", "print JSON instead of tables")
-    option(parser, "--python PATH", "the Python of .py files (default: the hostfile's)", program_path)
-    option(parser, "--venv NAME", "the environment of the tasks, or its folder", environment)
-    text = "for each question to a host (default: 20)"
-    option(parser, "--timeout S", text, positive_duration, default=_DEFAULT_TIMEOUT_SECONDS)
-    add_connecting(parser)
-    add_allocating(parser)
+HOSTS: Setting[str | None] = Setting(
+    "hosts", str, "the hosts, in place of FILE_OR_LIST", metavar="X", default=None
+)
+LIST: Setting[str | None] = Setting(
+    "list", str, "a hostfile, or host[:slots],... (default: this machine)", metavar="FILE_OR_LIST",
+    default=None, positional="?", excludes=("hosts",),
+)  # fmt: skip
+JSON = Setting("json", switch, "print JSON instead of tables", default=False)
+PYTHON: Setting[str | None] = Setting(
+    "python", program_path, "the Python of .py files (default: the hostfile's)", metavar="PATH", default=None
+)
+VENV: Setting[str | None] = Setting(
+    "venv", environment, "the environment of the tasks, or its folder", metavar="NAME", default=None
+)
+TIMEOUT = Setting(
+    "timeout",
+    positive_duration,
+    "for each question to a host (default: 20)",
+    metavar="S",
+    default=_DEFAULT_TIMEOUT_SECONDS,
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def groups() -> tuple[Group, ...]:
+    """The options of ``launch check``."""
+    options = (HOSTS, JSON, PYTHON, VENV, TIMEOUT, CONNECT_TIMEOUT, FANOUT)
+    return (
+        Group("positional arguments", (LIST,)),
+        *connecting_groups(),
+        *allocating_groups(),
+        Group("options", options),
+    )
+
+
+def run(settings: Settings) -> int:
     """Check the hosts and print the findings.
 
     Raises:
         HostfileError: all faults of the list of hosts.
         TransportError: no allocation is active, or its list of hosts is empty.
     """
-    text = args.where if args.hosts is None else args.hosts
-    with allocation(args, text is not None) as within, ExitStack() as stack:
+    text = settings[LIST] if settings[HOSTS] is None else settings[HOSTS]
+    with allocation(settings, text is not None) as within, ExitStack() as stack:
         hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
         hosts = within[1].hosts if within else hosts
-        programs, unreached = stack.enter_context(commands(hosts, args, within))
+        programs, unreached = stack.enter_context(commands(hosts, settings, within))
         if within:  # some addresses are known only now
-            backend, settings = within[0], within[1].settings
-            at = {host.name: backend.address(host, settings) or host.address for host in hosts}
+            backend, found_options = within[0], within[1].settings
+            at = {host.name: backend.address(host, found_options) or host.address for host in hosts}
             hosts = tuple(host._replace(address=at[host.name]) for host in hosts)
-        asked = _ask(hosts, programs, unreached, args, stack)
+        asked = _ask(hosts, programs, unreached, settings, stack)
     more: Iterable[Finding] = ()
     if within is not None:
         more = within[0].findings(within[1], {each.host.name: each.facts.agent for each in asked.reports})
@@ -101,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     found = findings(hosts, asked.reports, asked.pairs, more)
     problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if asked.failed else int(problems)
-    if args.json:
+    if settings[JSON]:
         print(json.dumps(_as_json(hosts, asked, found, code), indent=2))
     else:
         _print(hosts, asked, found)
@@ -150,7 +168,7 @@ def _ask(
     hosts: Sequence[Host],
     programs: ProgramRunner,
     unreached: Mapping[str, str],
-    args: argparse.Namespace,
+    settings: Settings,
     stack: ExitStack,
 ) -> CheckAnswers:
     """Ask the hosts about themselves, then let them connect to each other.
@@ -159,11 +177,11 @@ def _ask(
         hosts: the inventory.
         programs: runs a remote command on each host.
         unreached: hosts that can't be reached, and why.
-        args: ``timeout``: seconds a host may take for a question; ``venv`` and ``python`` where a host names
-            none; default: here our Python, else ``python3``.
+        settings: of the command: seconds a host may take for a question; the environment and the Python where
+            a host names none; default: here our Python, else ``python3``.
         stack: its end closes the remote commands.
     """
-    by_name = {host.name: host for host in hosts}
+    by_name, seconds = {host.name: host for host in hosts}, settings[TIMEOUT]
     #: A host sends its token to each peer that connects.
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, int] = {}
@@ -176,23 +194,23 @@ def _ask(
         command = programs.run(name, _ENTRY, {})
         stack.callback(command.close)
         client = running[name] = JsonClient(command)
-        venv = host.venv or args.venv
-        usual = args.python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
+        venv = host.venv or settings[VENV]
+        usual = settings[PYTHON] or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {
             "do": "look",
             "python": VENV_PYTHON if venv else host.python or usual,
             "workdir": host.workdir,
             "venv": venv,
             "env": dict(host.env),
-            "seconds": args.timeout,
+            "seconds": seconds,
             "token": tokens[name],
         }
-        answer = client.ask(request, _ANSWER_PARTS * args.timeout + _ANSWER_MARGIN_SECONDS, _HostAnswer)
+        answer = client.ask(request, _ANSWER_PARTS * seconds + _ANSWER_MARGIN_SECONDS, _HostAnswer)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
         ports[name] = answer.port
         asked = time.time()
-        clock = client.ask({"do": "clock"}, args.timeout + _ANSWER_MARGIN_SECONDS, _Clock).at
+        clock = client.ask({"do": "clock"}, seconds + _ANSWER_MARGIN_SECONDS, _Clock).at
         came = time.time()
         return HostCheck(host, answer.facts, clock=clock - (asked + came) / 2)
 
@@ -200,7 +218,7 @@ def _ask(
         names = list(reports)
         first = names.index(name)
         peers = [*names[first:], *names[:first]][:_MAX_PEERS]
-        each = min(_CONNECT_TIMEOUT_SECONDS, args.timeout)
+        each = min(_CONNECT_TIMEOUT_SECONDS, seconds)
         fields = [
             {"address": by_name[peer].shown_address, "port": ports[peer], "token": tokens[peer]}
             for peer in peers

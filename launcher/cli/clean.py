@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-
 from launcher import backends
 from launcher.backends.cleaning import Cleaning
-from launcher.cli.connecting import add_connecting, commands
+from launcher.cli.connecting import commands, connecting_groups
 from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.launch.notices import print_notice
 
 SUMMARY = "remove containers, networks, jobs and pods that launches have left"
@@ -26,36 +26,43 @@ another machine or in a container is named, and stays. `launch stop` stops
 launchers that -d has started in Kubernetes."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch clean``."""
-    parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
-    text = "also remove what this run left, although its launcher may run elsewhere (repeatable)"
-    parser.add_argument("--foreign", metavar="RUN", action="append", default=[], help=text)
-    parser.add_argument("--hosts", metavar="X", help="at the engines of these hosts (default: this machine)")
-    add_connecting(parser)
-    for backend in backends.backends().values():
-        backend.add_cleaning(parser)
+DRY_RUN = Setting("dry_run", switch, "list what would be removed, remove nothing", default=False)
+FOREIGN: Setting[tuple[str, ...]] = Setting(
+    "foreign", str, "also remove what this run left, although its launcher may run elsewhere (repeatable)",
+    metavar="RUN", default=(), repeatable=True,
+)  # fmt: skip
+HOSTS: Setting[str | None] = Setting(
+    "hosts", str, "at the engines of these hosts (default: this machine)", metavar="X", default=None
+)
 
 
-def run(args: argparse.Namespace) -> int:
+def groups() -> tuple[Group, ...]:
+    """The options of ``launch clean``."""
+    own = (row for backend in backends.backends().values() for row in backend.clean_rows)
+    options = (DRY_RUN, FOREIGN, HOSTS, CONNECT_TIMEOUT, FANOUT, *own)
+    return (*connecting_groups(), Group("options", options))
+
+
+def run(settings: Settings) -> int:
     """Remove them and list them.
 
     Raises:
         LaunchError: a host or an engine can't be reached, or does not remove them; a run of
             ``--foreign`` has left nothing.
     """
-    args.cleaning = cleaning = Cleaning(args.foreign)
-    hosts = () if args.hosts is None else read_hosts(args.hosts)
+    cleaning, text = Cleaning(settings[FOREIGN]), settings[HOSTS]
+    hosts = () if text is None else read_hosts(text)
     found, faults = False, list[str]()
     backends.find_installed()
-    with commands(hosts, args) as (programs, unreached):
+    with commands(hosts, settings) as (programs, unreached):
         if unreached:
             raise HostsError(f"{host}: {why}" for host, why in unreached.items())
         made = backends.backends()
-        asked = [name for name in made if getattr(args, name, False)] or [*made]
-        for backend in map(made.__getitem__, asked):
+        asked = [each for each in made.values() if each.clean_rows and settings[each.clean_rows[0]]]
+        for backend in asked or made.values():
             try:
-                for line in backend.cleanup(args, hosts, programs, print_notice, args.dry_run):
+                dry_run = settings[DRY_RUN]
+                for line in backend.cleanup(settings, cleaning, hosts, programs, print_notice, dry_run):
                     print(line)
                     found = True
             except LaunchError as error:  # others may have something to remove

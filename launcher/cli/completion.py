@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from argparse import ArgumentParser
+from collections.abc import Callable, Collection
 
+from launcher.config.settings import Group, Setting, Settings
+from launcher.config.values import choice
 from launcher.runs.run import RunState, all_runs, tasks
-
-if TYPE_CHECKING:  # it imports the commands
-    from launcher.cli.parser import Parser
 
 SUMMARY = "print the completion script of a shell"
 
@@ -22,25 +20,27 @@ eval "$(launch completion bash)"              for this shell only
 zsh needs fpath+=(~/.zfunc) before compinit in ~/.zshrc."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch completion``."""
-    parser.add_argument("shell", choices=("bash", "zsh"), help="which shell")
+SHELL = Setting(
+    "shell", choice("bash", "zsh"), "which shell", choices=("bash", "zsh"), default="", positional="1"
+)
+GROUPS = (Group("positional arguments", (SHELL,)),)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Print the script."""
     from argcomplete.shell_integration import shellcode
 
-    print(shellcode(["launch"], shell=args.shell))
+    print(shellcode(["launch"], shell=settings[SHELL]))
     return 0
 
 
-def complete(parser_of: Callable[[str], Parser], commands: list[str]) -> None:
+def complete(parser_of: Callable[[str], ArgumentParser], commands: list[str], forms: Collection[str]) -> None:
     """Print the completions of a command line to the shell, and end this process.
 
     Args:
         parser_of: gives the parser of a command.
         commands: all of them.
+        forms: those of ``launch export``: after one of them there are the words of a launch.
     """
     import argcomplete
     from argcomplete.completers import FilesCompleter
@@ -48,11 +48,12 @@ def complete(parser_of: Callable[[str], Parser], commands: list[str]) -> None:
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
     if len(typed) > 1 and typed[1] in commands:
-        parser = parser_of(typed[1])
-        divided = next((number for number, word in enumerate(typed) if word in parser.divided_at), 1)
+        exports = typed[1] == "export"
+        divided = next((number for number, word in enumerate(typed) if exports and word in forms), 1)
         # argcomplete ignores the arguments before this number: the command.
         os.environ["_ARGCOMPLETE"] = str(divided + 1)
-        argcomplete.autocomplete(parser if divided == 1 else parser_of("run"), always_complete_options=False)
+        parser = parser_of(typed[1] if divided == 1 else "run")
+        argcomplete.autocomplete(parser, always_complete_options=False)
         return
 
     def commands_and_files(prefix: str, **_: object) -> list[str]:
@@ -63,11 +64,6 @@ def complete(parser_of: Callable[[str], Parser], commands: list[str]) -> None:
     program = next(action for action in parser._actions if action.dest == "program")
     program.completer = commands_and_files  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options=False)
-
-
-def completes(action: argparse.Action, names: Callable[[], list[str]]) -> None:
-    """Complete the values of an argument with these names."""
-    action.completer = lambda **_: names()  # type: ignore[attr-defined]  # where argcomplete looks for it
 
 
 def unfinished_runs() -> list[str]:

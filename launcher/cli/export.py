@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from launcher.agent.environments import entered
 from launcher.backends.docker.container import own_hosts
 from launcher.backends.docker.options import DockerOptions, in_images
 from launcher.backends.kubernetes.options import KubernetesOptions, user_faults, user_of
 from launcher.backends.slurm import SlurmOptions
+from launcher.backends.slurm.rows import SLURM
+from launcher.cli.arguments import parse_launch
 from launcher.cli.export_files import program_files
-from launcher.cli.launch_options import program_command
-from launcher.cli.parser import Parser, command_parser
 from launcher.cli.run import options_of
 from launcher.common.errors import Fault, JobError
+from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settings
+from launcher.config.values import choice
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
 from launcher.launch.notices import print_notice
-from launcher.launch.options import COMMAND_LINE, LaunchOptions
+from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
+from launcher.launch.options import LaunchOptions
 from launcher.launch.run import check_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -39,18 +41,20 @@ Options, program and job file are those of launch. Comments at the top of the
 file say how it is used, and what it can't do."""
 
 #: Form -> the transport whose options it has.
-_FORMS = {"kubernetes": "kubernetes", "slurm": "slurm", "compose": "docker"}
+FORMS = {"kubernetes": "kubernetes", "slurm": "slurm", "compose": "docker"}
+
+FORM = Setting(
+    "form", choice(*FORMS), ", ".join(FORMS), metavar="FORM", choices=tuple(FORMS), default="",
+    positional="1",
+)  # fmt: skip
+ARGS: Setting[tuple[str, ...]] = Setting(
+    "args", str, "options and program, or a job file, as for launch", metavar="ARGS", default=(),
+    positional="...", repeatable=True,
+)  # fmt: skip
+GROUPS = (Group("positional arguments", (FORM, ARGS)),)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch export``; those of the launch come after them."""
-    cast(Parser, parser).divided_at = _FORMS
-    parser.add_argument("form", metavar="FORM", choices=_FORMS, help=", ".join(_FORMS))
-    text = "options and program, or a job file, as for launch"
-    parser.add_argument("launch", metavar="ARGS", nargs="*", help=text)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Write the file.
 
     Raises:
@@ -58,23 +62,20 @@ def run(args: argparse.Namespace) -> int:
         ProgramError: a program for Slurm does not exist.
     """
     os.environ.pop("SLURM_JOB_ID", None)  # the file is not for the job around this process
-    command_parser("run").parse_args(args.rest, args)
-    command = program_command(args)
-    if args.form == "slurm":
-        args.slurm = not args.no_slurm
-    else:
-        args.engine = _FORMS[args.form]
-    options = options_of(args)
+    form, line = settings[FORM], parse_launch(settings[ARGS])
+    is_slurm = form == "slurm"
+    implied = {SLURM.name: Given(True, f"launch export {form}", COMMAND_LINE)} if is_slurm else {}
+    options = options_of(line, "" if is_slurm else FORMS[form], implied)
     if options.hosts_named:
-        problem = f"the hosts are named, but {args.form} chooses where tasks run"
+        problem = f"the hosts are named, but {form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
     spec = options.spec._replace(roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
     arguments = [argument for role in spec.roles for argument in role.program.args]
     values = [value for name, value in spec.option_env if name not in spec.copied]
     if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
-        raise JobError([Fault(COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
-    make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[args.form]
-    made, text = make(options, spec, label(spec, _name(command)))
+        raise JobError([Fault(ON_COMMAND_LINE, "an argument or a variable is not UTF-8", "expected text")])
+    make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[form]
+    made, text = make(options, spec, label(spec, _name(line.command)))
     for note in (*options.notes, *made.placement.notes):
         print_notice(note)
     print(text, end="")
@@ -115,7 +116,7 @@ def _asked(options: LaunchOptions, *transports: str) -> Any:
     found = next(filter(None, (options.settings[name] for name in transports)), None)
     if found is None:
         names = " or ".join(f"--{name} IMAGE" for name in transports)
-        raise JobError([Fault(COMMAND_LINE, "no image is named", f"expected {names}, or image: of roles")])
+        raise JobError([Fault(ON_COMMAND_LINE, "no image is named", f"expected {names}, or image: of roles")])
     return found
 
 

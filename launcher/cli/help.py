@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-
-from launcher.cli.completion import completes
-from launcher.cli.parser import COMMANDS, command_parser, no_command
+from launcher.cli.arguments import command_parser
+from launcher.cli.commands import COMMANDS, no_command
+from launcher.config.settings import Group, Setting, Settings
 
 SUMMARY = "show how launch or one of its commands is used"
 
@@ -14,20 +13,20 @@ launch help          common options, commands and examples, as launch --help
 launch help logs     the options of a command, as launch logs --help"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch help``."""
-    text = "a command (default: launch itself)"
-    topic = parser.add_argument("topic", metavar="COMMAND", nargs="?", help=text)
-    completes(topic, lambda: list(COMMANDS))
+TOPIC: Setting[str | None] = Setting(
+    "topic", str, "a command (default: launch itself)", metavar="COMMAND", default=None, positional="?",
+    complete=lambda: list(COMMANDS),
+)  # fmt: skip
+GROUPS = (Group("positional arguments", (TOPIC,)),)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Print the help text.
 
     Raises:
         InputError: there is no such command.
     """
-    name = args.topic or "run"
+    name = settings[TOPIC] or "run"
     if name not in COMMANDS:
         raise no_command(name)
     print(command_parser(name).format_help(), end="")

@@ -1,15 +1,23 @@
-"""The help text of a parser in 80 columns, with one line for each option."""
+"""Help texts, made from the rows of the table of settings: 80 columns, one line for each option."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+from launcher.cli.commands import COMMANDS, command_module, documentation, groups_of
 from launcher.common.record import Record
+from launcher.config.settings import COMMAND_LINE, Setting
 
 #: The width of help texts, and the last column where descriptions begin.
 TEXT_WIDTH = 80
 _MAX_DESCRIPTION_COLUMN = 25
+#: The options that ``launch --help`` shows; ``launch --help-all`` shows every option.
+_COMMON = (
+    "--ps", "--workers", "--chief", "--evaluator", "--gpus", "--hosts", "--flags", "-x", "--python",
+    "--venv", "--tensorboard", "--sync", "--docker", "--restarts", "--timeout", "--detach", "--dry-run",
+    "--report", "--quiet", "--verbose",
+)  # fmt: skip
 
 
 class Row(Record):
@@ -27,42 +35,69 @@ class HelpSection(Record):
     rows: Sequence[Row]
 
 
-def option_sections(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> Iterator[HelpSection]:
-    """The options and arguments of a parser by group; those without a group of their own come last.
+HELP = Row("-h, --help", "show this help, and exit")
+HELP_ALL = Row("--help-all", "show every option, and exit")
+VERSION = Row("--version", "show the version, and exit")
+PROGRAM = HelpSection(
+    "program to run",
+    [
+        Row("-m MODULE [ARGS...]", "a Python module and its arguments"),
+        Row("-c CODE [ARGS...]", "Python code and its arguments"),
+        Row("PROGRAM [ARGS...]", "a .py file, an executable, a job file or TFJob (.yaml)"),
+    ],
+)
+EXIT_CODES = HelpSection(
+    "exit codes",
+    [
+        Row("0", "the job succeeded"),
+        Row("1 to 255", "the exit code of the first task that failed; 128+N: signal N"),
+        Row("2", "bad input: nothing was started"),
+        Row("124", "--timeout was over, or --stall stopped a task that hangs"),
+        Row("125", "launch itself or a host failed"),
+        Row("126, 127", "the program can't be run, or was not found"),
+        Row("130, 143", "Ctrl-C, or SIGTERM to launch"),
+    ],
+)
+
+
+def sections_of(name: str) -> Iterator[HelpSection]:
+    """Yield the options and arguments of a command by group, as its help shows them."""
+    general = [HELP]
+    for group in groups_of(name):
+        rows = list(map(_row, _shown(group.rows)))
+        if group.title == "options":
+            general += rows
+        else:
+            yield HelpSection(group.title, rows)
+    if name == "run":
+        general += [HELP_ALL, VERSION]
+        yield PROGRAM
+    yield HelpSection("options", general)
+
+
+def help_text(name: str, usage: str, *, common: bool = False) -> str:
+    """Return the help text of a command.
 
     Args:
-        parser: of a command.
-        common: only these options, as one section; default: all.
+        name: The command.
+        usage: How it is used, as argparse writes it.
+        common: Whether only the most common options are shown.
     """
-    groups = [group for group in parser._action_groups if group is not parser._optionals]
-    sections = []
-    for group in [*groups, parser._optionals]:
-        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
-        rows = [_row(each) for each in shown if not common or set(common).intersection(each.option_strings)]
-        if rows:
-            sections.append(HelpSection(group.title or "", rows))
-    if common:
-        yield HelpSection("common options", [row for section in sections for row in section.rows])
-    else:
-        yield from sections
-
-
-def _row(action: argparse.Action) -> Row:
-    value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
-    if action.choices and action.metavar is None:
-        value = "{" + ",".join(map(str, action.choices)) + "}"
-    if not action.option_strings:
-        return Row(value, action.help or "")
-    if action.nargs == "?":
-        value = f"[{value}]"
-    names = ", ".join(action.option_strings)
-    if action.nargs == 0:  # a switch: its value, if it may have one, is written with the "="
-        return Row(f"{names}{action.metavar or ''}", action.help or "")
-    return Row(f"{names} {value}", action.help or "")
+    module = command_module(name)
+    summary = f"{module.SUMMARY[:1].upper()}{module.SUMMARY[1:]}."
+    sections = [_common_options()] if common else list(sections_of(name))
+    if name == "run":
+        others = [Row(other, command_module(other).SUMMARY) for other in COMMANDS if other != "run"]
+        sections.append(HelpSection("commands (launch help COMMAND)", others))
+    examples = "\n".join(f"  {line}".rstrip() for line in module.EXAMPLES.split("\n"))
+    parts = [usage.rstrip(), summary, *map(section_text, sections), f"examples:\n{examples}"]
+    if name == "run":
+        parts += [section_text(EXIT_CODES), f"documentation: {documentation()}"]
+    return "\n\n".join(parts) + "\n"
 
 
 def section_text(section: HelpSection) -> str:
-    """A title and its rows; a description that is too long goes on below itself."""
+    """Return a title and its rows; a description that is too long goes on below itself."""
     import textwrap
 
     lines = [f"{section.title}:"]
@@ -71,3 +106,21 @@ def section_text(section: HelpSection) -> str:
         row = f"  {name:{column - 4}}  {description}"
         lines += textwrap.wrap(row, TEXT_WIDTH, subsequent_indent=" " * column)
     return "\n".join(lines)
+
+
+def _common_options() -> HelpSection:
+    rows = [row for group in groups_of("run") for row in group.rows if {*_COMMON}.intersection(row.flags)]
+    return HelpSection("common options", [*map(_row, _shown(rows)), HELP_ALL])
+
+
+def _shown(rows: Collection[Setting[Any]]) -> list[Setting[Any]]:
+    """Return the rows that the command line has and that are not hidden."""
+    return [row for row in rows if row.help and COMMAND_LINE in row.given_in]
+
+
+def _row(row: Setting[Any]) -> Row:
+    value = f"[{row.metavar}]" if row.value_optional and row.takes_next_word else row.metavar
+    if row.positional is not None:
+        return Row(row.metavar, row.help)
+    space = " " if value and row.takes_next_word else ""
+    return Row(f"{', '.join(row.flags)}{space}{value}", row.help)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 
@@ -11,6 +10,7 @@ from launcher.cli.connecting import allocation
 from launcher.cli.tables import print_table
 from launcher.common.text import plural
 from launcher.config.hostfile import read_hosts
+from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.job import Host
 from launcher.launch.notices import print_notice
 
@@ -28,28 +28,28 @@ _HEADERS = (
 )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch hosts``."""
-    help_text = "a hostfile, or host[:slots],... (default: this machine)"
-    parser.add_argument("hosts", metavar="FILE_OR_LIST", nargs="?", help=help_text)
-    parser.add_argument(
-        "--no-slurm", action="store_true", help="not the nodes of the allocation around launch"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+HOSTS: Setting[str | None] = Setting(
+    "hosts", str, "a hostfile, or host[:slots],... (default: this machine)", metavar="FILE_OR_LIST",
+    default=None, positional="?",
+)  # fmt: skip
+NO_SLURM = Setting("no_slurm", switch, "not the nodes of the allocation around launch", default=False)
+JSON = Setting("json", switch, "print JSON instead of a table", default=False)
+GROUPS = (Group("positional arguments", (HOSTS,)), Group("options", (NO_SLURM, JSON)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Print the hosts.
 
     Raises:
         TransportError: the hosts of the allocation are not known.
         HostfileError: with all faults.
     """
-    with allocation(args, args.hosts is not None) as found:
-        here = args.hosts is None and found is None
-        hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
+    text = settings[HOSTS]
+    with allocation(settings, text is not None) as found:
+        here = text is None and found is None
+        hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
         hosts = found[1].hosts if found else hosts
-    if args.json:
+    if settings[JSON]:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import re
@@ -12,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from launcher.cli.completion import completes, runs_and_tasks
+from launcher.cli.completion import runs_and_tasks
 from launcher.cli.queued import Watch, shown_there, states
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names
-from launcher.config.values import option, whole
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.values import whole
 from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, tail
 from launcher.output.table import verdict
@@ -42,35 +42,39 @@ _RETRY_SECONDS = 2.0
 _ANSWER_TIMEOUT_SECONDS = 1.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch logs``."""
-    selected = parser.add_argument(
-        "selected", metavar="RUN | TASK", nargs="*",
-        help="a run (default: the newest), then tasks (worker/0) or roles",
-    )  # fmt: skip
-    completes(selected, runs_and_tasks)
-    option(parser, "-f --follow", "print new lines until the run has ended")
-    option(parser, "-n --lines N", "only the last N lines of each task", whole(0, 10**12))
+SELECTED: Setting[tuple[str, ...]] = Setting(
+    "selected", str, "a run (default: the newest), then tasks (worker/0) or roles", metavar="RUN | TASK",
+    default=(), positional="*", repeatable=True, complete=runs_and_tasks,
+)  # fmt: skip
+FOLLOW = Setting(
+    "follow", switch, "print new lines until the run has ended", flags=("-f", "--follow"), default=False
+)
+LINES: Setting[int | None] = Setting(
+    "lines", whole(0, 10**12), "only the last N lines of each task", flags=("-n", "--lines"), metavar="N",
+    default=None,
+)  # fmt: skip
+GROUPS = (Group("positional arguments", (SELECTED,)), Group("options", (FOLLOW, LINES)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Print the logs; with ``--follow`` return the exit code of the job.
 
     Raises:
         InputError: no such run, or no such task in it.
         LaunchError: a log can't be read. With ``--follow``: the run has no report.
     """
-    found, names = _run_and_tasks(args.selected)
-    lines = [] if args.lines is None else ["--lines", str(args.lines)]
-    words = ("logs", *(["--follow"] if args.follow else []), *lines, found.paths.root, *names)
-    if (code := shown_there(found, *words, follow=args.follow)) is not None:
+    found, names = _run_and_tasks(settings[SELECTED])
+    last = settings[LINES]
+    lines = [] if last is None else ["--lines", str(last)]
+    words = ("logs", *(["--follow"] if settings[FOLLOW] else []), *lines, found.paths.root, *names)
+    if (code := shown_there(found, *words, follow=settings[FOLLOW])) is not None:
         return code
     out = sys.stdout.buffer
-    if args.follow:
-        for _ in follow(found, lambda: logs_of(found, names, args.lines), out):
+    if settings[FOLLOW]:
+        for _ in follow(found, lambda: logs_of(found, names, last), out):
             continue
     else:
-        for log in logs_of(found, names, args.lines):
+        for log in logs_of(found, names, last):
             log.write_rest(out)
         out.flush()
     chosen = selected(known, names) if (known := tasks(found)) else []
@@ -81,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"launch: {escape_controls(text)}", file=sys.stderr)
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
         print(f"launch: {join_names(chosen)} printed nothing in {found.name}", file=sys.stderr)
-    if not args.follow:
+    if not settings[FOLLOW]:
         return 0
     report = report_of(found)
     print(f"launch: {escape_controls(verdict(report))}", file=sys.stderr)

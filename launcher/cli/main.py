@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from launcher.cli import foreign_options
-from launcher.cli.parser import COMMANDS, SYNOPSIS, command_module, command_parser, no_command
+from launcher.cli.arguments import command_parser, parse_command
+from launcher.cli.commands import COMMANDS, SYNOPSIS, command_module, no_command
 from launcher.common.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.common.text import closest_match, escape_controls
+from launcher.config.table import EVENTS_FD
 
 _BARE_USAGE = f"""\
 usage: {SYNOPSIS}
@@ -30,30 +32,30 @@ def main(argv: Sequence[str]) -> int:
     """
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from launcher.cli.completion import complete
+        from launcher.cli.export import FORMS
 
-        complete(command_parser, list(COMMANDS))
+        complete(command_parser, list(COMMANDS), FORMS)
     if not argv:
         print(f"launch: expected a program, a job file or a command\n{_BARE_USAGE}", file=sys.stderr)
         return InputError.exit_code
     name = argv[0] if argv[0] in COMMANDS else "run"
-    rest = argv[1:] if argv[0] == name else argv
-    args = argparse.Namespace(events_fd=None)
+    words = argv[1:] if argv[0] == name else argv
+    found = argparse.Namespace()
     try:
         if argv[0] in foreign_options.COMMANDS:
             problem = no_command(argv[0])
             raise InputError([Fault("", f"{problem}; a program of that name: `launch run {argv[0]}`")])
-        command_parser(name).parse_args(rest, args)
-        if args.faults and name != "run":  # which finds more faults
-            raise InputError(args.faults)
-        return int(command_module(name).run(args))
+        module = command_module(name)
+        return int(module.run(words, found) if name == "run" else module.run(parse_command(name, words)))
     except LaunchError as error:
-        if args.events_fd is not None:  # the program at its other end raises the error
+        descriptor = getattr(found, EVENTS_FD.name, None)
+        if descriptor is not None:  # the program at its other end raises the error
             import pickle
 
             line = b'{"event": "Failed", "error": "%s"}\n'
-            os.write(args.events_fd, line % pickle.dumps(error).hex().encode())
+            os.write(EVENTS_FD.parse(descriptor), line % pickle.dumps(error).hex().encode())
             return error.exit_code
-        hint = _suggested_command(args) if isinstance(error, ProgramError) and name == "run" else ""
+        hint = _suggested_command(found) if isinstance(error, ProgramError) and name == "run" else ""
         print_error(error, hint)
         return error.exit_code
 
@@ -70,10 +72,10 @@ def print_error(error: LaunchError, hint: str = "") -> None:
         print(f"launch: {text}{hint}", file=sys.stderr)
 
 
-def _suggested_command(args: argparse.Namespace) -> str:
+def _suggested_command(found: argparse.Namespace) -> str:
     """For a program that does not exist: a hint to the command of ``launch`` with a similar name."""
-    arguments = [argument for argument in args.program if argument != "--"]
-    if args.module is not None or args.code is not None or not arguments or "/" in arguments[0]:
+    arguments = [argument for argument in found.program if argument != "--"]
+    if found.module is not None or found.code is not None or not arguments or "/" in arguments[0]:
         return ""
     near = closest_match(arguments[0], COMMANDS)
     return f"; did you mean launch {near}?" if near else ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher import __version__
-from launcher.cli.help_text import Row, option_sections
-from launcher.cli.parser import COMMANDS, DOCUMENTATION, EXIT_CODES, SYNOPSIS, command_module, command_parser
+from launcher.cli.arguments import command_parser
+from launcher.cli.commands import COMMANDS, DOCUMENTATION, SYNOPSIS, command_module
+from launcher.cli.help_text import EXIT_CODES, Row, sections_of
 
 
 def man_page() -> str:
@@ -15,7 +16,7 @@ def man_page() -> str:
     lines = [f'.TH LAUNCH 1 "" "launch {__version__}" "User Commands"']
     lines += [".SH NAME", f"launch \\- {_text(run.SUMMARY)}"]
     lines += [".SH SYNOPSIS", *_verbatim(line.strip() for line in SYNOPSIS.split("\n")), ".SH OPTIONS"]
-    for section in option_sections(command_parser("run")):
+    for section in sections_of("run"):
         lines += [f'.SS "{_text(section.title)}"', *_rows(section.rows)]
     lines += [".SH EXAMPLES", *_verbatim(run.EXAMPLES.split("\n")), ".SH COMMANDS"]
     for name in COMMANDS:
@@ -27,10 +28,10 @@ def man_page() -> str:
 
 
 def _command(name: str) -> list[str]:
-    parser, command = command_parser(name), command_module(name)
-    usage = parser.format_usage().removeprefix("usage: ").split()
-    lines = [f'.SS "launch {name}"', _text(parser.description or ""), ".PP", _text(" ".join(usage))]
-    for section in option_sections(parser):
+    command, usage = command_module(name), command_parser(name).format_usage().removeprefix("usage: ").split()
+    summary = f"{command.SUMMARY[:1].upper()}{command.SUMMARY[1:]}."
+    lines = [f'.SS "launch {name}"', _text(summary), ".PP", _text(" ".join(usage))]
+    for section in sections_of(name):
         lines += _rows(section.rows)
     return [*lines, ".PP", *_verbatim(command.EXAMPLES.split("\n"))]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
@@ -11,12 +10,14 @@ import tempfile
 
 from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
-from launcher.cli.connecting import add_connecting, commands, reaching
+from launcher.cli.connecting import commands, connecting_groups, reaching
 from launcher.cli.tables import print_table
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import join_names, plural
 from launcher.config import values
 from launcher.config.hostfile import read_hosts
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.environments.requirements import Requirements, wanted
 from launcher.launch.notices import print_notice
 
@@ -43,33 +44,52 @@ _NAME = values.matching(
 _UNUSED_DAYS = 30
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch prepare``."""
-    parser.add_argument("packages", metavar="PACKAGE", nargs="*", help="such as tensorflow or numpy==2.1")
-    text = "a requirements file; may be repeated"
-    values.option(parser, "-r --requirement FILE", text, values.not_empty, action="append", default=[])
-    values.option(parser, "--hosts X", "a hostfile, or host,... (default: this machine)")
-    values.option(
-        parser, "--name NAME", "of the environment (default: default)", _NAME, default=DEFAULT_ENVIRONMENT
+PACKAGES: Setting[tuple[str, ...]] = Setting(
+    "packages", str, "such as tensorflow or numpy==2.1", metavar="PACKAGE", default=(), positional="*",
+    repeatable=True,
+)  # fmt: skip
+REQUIREMENT: Setting[tuple[str, ...]] = Setting(
+    "requirement", values.not_empty, "a requirements file; may be repeated", flags=("-r", "--requirement"),
+    metavar="FILE", default=(), repeatable=True,
+)  # fmt: skip
+HOSTS: Setting[str | None] = Setting(
+    "hosts", str, "a hostfile, or host,... (default: this machine)", metavar="X", default=None
+)
+NAME = Setting(
+    "name", _NAME, "of the environment (default: default)", metavar="NAME", default=DEFAULT_ENVIRONMENT
+)
+UPGRADE = Setting("upgrade", switch, "find the newest versions again", default=False)
+OFFLINE = Setting(
+    "offline", switch, "download wheels here and send them: hosts use no package index", default=False
+)
+CHECK = Setting("check", switch, "only compare the hosts; exit code 1 if any differs", default=False)
+CLEAN = Setting(
+    "clean", switch, f"remove environments that no run has used for {_UNUSED_DAYS} days", default=False,
+    excludes=("check",),
+)  # fmt: skip
+
+
+def groups() -> tuple[Group, ...]:
+    """The options of ``launch prepare``."""
+    own = (REQUIREMENT, HOSTS, NAME, UPGRADE, OFFLINE, CHECK, CLEAN, CONNECT_TIMEOUT, FANOUT)
+    return (
+        Group("positional arguments", (PACKAGES,)),
+        *connecting_groups(),
+        Group("options", own),
     )
-    values.option(parser, "--upgrade", "find the newest versions again")
-    values.option(parser, "--offline", "download wheels here and send them: hosts use no package index")
-    do = parser.add_mutually_exclusive_group()
-    values.option(do, "--check", "only compare the hosts; exit code 1 if any differs")
-    values.option(do, "--clean", f"remove environments that no run has used for {_UNUSED_DAYS} days")
-    add_connecting(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Prepare, compare or clean the hosts, and print a table.
 
     Raises:
         InputError: all faults of the hosts or of the packages.
     """
-    hosts = (this_machine(os.environ, print_notice),) if args.hosts is None else read_hosts(args.hosts)
-    if args.clean and (args.packages or args.requirement):
+    text, cleans = settings[HOSTS], settings[CLEAN]
+    hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
+    if cleans and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
-    packages = Requirements() if args.clean else wanted(args.requirement, args.packages, os.environ)
+    packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
 
     from launcher.environments.prepare import Preparer  # imports threads
     from launcher.environments.resolving import Resolver
@@ -77,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    makes = not args.check and not args.clean
-    asked = {"name": args.name, "makes": makes, "days": _UNUSED_DAYS if args.clean else 0}
+    makes = not settings[CHECK] and not cleans
+    asked = {"name": settings[NAME], "makes": makes, "days": _UNUSED_DAYS if cleans else 0}
     temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
-    with temporary as folder, commands(hosts, args) as reached:
-        resolver = Resolver(packages, args.upgrade, args.offline, folder)
-        looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(args).fanout, print_notice)
+    with temporary as folder, commands(hosts, settings) as reached:
+        resolver = Resolver(packages, settings[UPGRADE], settings[OFFLINE], folder)
+        looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(settings).fanout, print_notice)
     print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
     for what, versions in (
         ("Pythons", {look.python for look in looks.values()}),
@@ -90,12 +110,12 @@ def run(args: argparse.Namespace) -> int:
     ):
         if len(versions - {""}) > 1:
             print_notice(f"warning: the hosts have different {what}: {join_names(sorted(versions - {''}))}")
-    bad = [host for host, look in looks.items() if look.state != ("clean" if args.clean else "ready")]
+    bad = [host for host, look in looks.items() if look.state != ("clean" if cleans else "ready")]
     if bad:
-        what = "not cleaned" if args.clean else "without the environment"
+        what = "not cleaned" if cleans else "without the environment"
         print_notice(f"{plural(len(bad), 'host')} of {len(looks)} {what}: {join_names(bad)}")
     elif makes:
-        there = f" --hosts {shlex.quote(args.hosts)}" if args.hosts else ""
+        there = f" --hosts {shlex.quote(text)}" if text else ""
         send = "" if all(map(is_here, hosts)) else " --sync ."
-        print_notice(f"ready: launch{there} --venv {args.name}{send} PROGRAM")
+        print_notice(f"ready: launch{there} --venv {settings[NAME]}{send} PROGRAM")
     return int(bool(bad))

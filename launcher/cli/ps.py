@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -15,11 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
-from launcher.cli.completion import completes, unfinished_runs
+from launcher.cli.completion import unfinished_runs
 from launcher.cli.queued import going, relayed, states
 from launcher.cli.tables import print_table
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
+from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.output.jsonl import record_as_dict
 from launcher.output.logs import last_lines
 from launcher.output.table import result_table
@@ -56,29 +56,32 @@ _TAIL_BYTES = 8 * 1024
 _MAX_NAMED_HOSTS = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch ps``."""
-    which = "list its tasks: its name, a part of it, `latest`, or its folder"
-    completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
-    parser.add_argument("-a", "--all", action="store_true", help="also runs that have ended")
-    watch = "show its tasks (default: those of the newest run) until it has ended"
-    parser.add_argument("-w", "--watch", action="store_true", help=watch)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+RUN: Setting[str | None] = Setting(
+    "run", str, "list its tasks: its name, a part of it, `latest`, or its folder", metavar="RUN",
+    default=None, positional="?", complete=unfinished_runs,
+)  # fmt: skip
+ALL = Setting("all", switch, "also runs that have ended", flags=("-a", "--all"), default=False)
+WATCH = Setting(
+    "watch", switch, "show its tasks (default: those of the newest run) until it has ended",
+    flags=("-w", "--watch"), default=False,
+)  # fmt: skip
+JSON = Setting("json", switch, "print JSON instead of a table", default=False)
+GROUPS = (Group("positional arguments", (RUN,)), Group("options", (ALL, WATCH, JSON)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Print the runs, the newest first; or the tasks of one.
 
     Raises:
         InputError: the name matches no run, or several.
         LaunchError: the launcher of the run can't be asked.
     """
-    if args.watch or args.run_id:
-        found = find(args.run_id) if args.run_id else (going() or [find()])[-1]
-        words = [name for name, given in (("--watch", args.watch), ("--json", args.json)) if given]
+    if settings[WATCH] or settings[RUN]:
+        found = find(settings[RUN]) if settings[RUN] else (going() or [find()])[-1]
+        words = [name for name, given in (("--watch", settings[WATCH]), ("--json", settings[JSON])) if given]
         if (code := relayed(found, "ps", *words, found.paths.root)) is not None:
             return code
-        return _watch(found, args.json) if args.watch else _print_tasks(found, args.json)
+        return _watch(found, settings[JSON]) if settings[WATCH] else _print_tasks(found, settings[JSON])
     runs = all_runs()
     swept = kill_leftovers(runs)
     if swept.text:
@@ -86,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
     runs.reverse()
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     looked = [(run, run.state, queued.get(run.name)) for run in runs]
-    records = [_record(*each) for each in looked if args.all or _goes_on(*each[1:])]
-    if args.json:
+    records = [_record(*each) for each in looked if settings[ALL] or _goes_on(*each[1:])]
+    if settings[JSON]:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_row(record, args.all) for record in records], crop=True)
+        print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], crop=True)
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         print(f"launch: nothing is running{hint}", file=sys.stderr)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from launcher.cli.completion import completes, newest_tasks, unfinished_runs
+from launcher.cli.completion import newest_tasks, unfinished_runs
 from launcher.cli.ps import described
 from launcher.cli.queued import relayed
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names
-from launcher.config.values import duration, option
+from launcher.config.settings import Group, Setting, Settings
+from launcher.config.values import duration
 from launcher.runs.client import EventStream, ask, snapshot
 from launcher.runs.run import Run, find, selected
 
@@ -31,32 +31,37 @@ _POLL_SECONDS = 0.1
 _TIMED_OUT_EXIT_CODE = 124
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch restart``."""
-    which = "its name, a part of it, `latest`, or its folder"
-    completes(parser.add_argument("run", metavar="RUN", type=find, help=which), unfinished_runs)
-    names = "tasks such as worker/0, or roles"
-    completes(parser.add_argument("tasks", metavar="TASK", nargs="+", help=names), newest_tasks)
-    option(parser, "--timeout S", "time limit until they run: 90s, 5m (default: 60)", duration, default=60.0)
+RUN: Setting[str] = Setting(
+    "run", str, "its name, a part of it, `latest`, or its folder", metavar="RUN", default="",
+    positional="1", complete=unfinished_runs,
+)  # fmt: skip
+TASKS: Setting[tuple[str, ...]] = Setting(
+    "tasks", str, "tasks such as worker/0, or roles", metavar="TASK", default=(), positional="+",
+    repeatable=True, complete=newest_tasks,
+)  # fmt: skip
+TIMEOUT = Setting(
+    "timeout", duration, "time limit until they run: 90s, 5m (default: 60)", metavar="S", default=60.0
+)
+GROUPS = (Group("positional arguments", (RUN, TASKS)), Group("options", (TIMEOUT,)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Restart the tasks, and wait until they run.
 
     Raises:
         InputError: a name matches no task of the run.
         LaunchError: the job ends; its launcher can't be asked.
     """
-    found: Run = args.run
-    words = (found.paths.root, *args.tasks)
-    if (code := relayed(found, "restart", "--timeout", f"{args.timeout:g}", *words)) is not None:
+    found, names = find(settings[RUN]), settings[TASKS]
+    words = (found.paths.root, *names)
+    if (code := relayed(found, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
         return code
     before = {task.task: task.attempt for task in snapshot(found).report.tasks}
-    tasks = selected(before, args.tasks)
+    tasks = selected(before, names)
     try:
         with EventStream(found) as events:
-            ask(found, {"request": "restart", "tasks": args.tasks})
-            return _wait(found, events, {task: before[task] for task in tasks}, args.timeout)
+            ask(found, {"request": "restart", "tasks": names})
+            return _wait(found, events, {task: before[task] for task in tasks}, settings[TIMEOUT])
     except ConnectionError as error:
         raise LaunchError(f"{found.name} has ended") from error
 

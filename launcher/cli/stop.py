@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import signal
@@ -10,11 +9,12 @@ import sys
 import time
 from contextlib import suppress
 
-from launcher.cli.completion import completes, unfinished_runs
+from launcher.cli.completion import unfinished_runs
 from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, join_names
-from launcher.config.values import duration, option
+from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.config.values import duration
 from launcher.job import STOP_NOW_MARK
 from launcher.runs.orphans import kill_leftovers
 from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
@@ -43,36 +43,39 @@ _TIMED_OUT_EXIT_CODE = 124
 _RELAYED_SECONDS = 1.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``launch stop``."""
-    which = "its name, a part of it, `latest`, or its folder"
-    completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
-    option(parser, "--now", "kill its tasks at once")
-    option(parser, "--timeout S", "time to wait for it: 90s, 5m (default: 60)", duration, default=60.0)
+RUN: Setting[str | None] = Setting(
+    "run", str, "its name, a part of it, `latest`, or its folder", metavar="RUN", default=None,
+    positional="?", complete=unfinished_runs,
+)  # fmt: skip
+NOW = Setting("now", switch, "kill its tasks at once", default=False)
+TIMEOUT = Setting(
+    "timeout", duration, "time to wait for it: 90s, 5m (default: 60)", metavar="S", default=60.0
+)
+GROUPS = (Group("positional arguments", (RUN,)), Group("options", (NOW, TIMEOUT)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
     """Stop the run and print how it ended.
 
     Raises:
         InputError: the name matches no run, or several.
         LaunchError: it may run on another machine, or belongs to another user.
     """
-    found = find(args.run_id) if args.run_id else _only_one()
+    found = find(settings[RUN]) if settings[RUN] else _only_one()
     if text := withdrawn(found):
         print(text)
         return 0
-    now = ["--now"] if args.now else []
+    now = ["--now"] if settings[NOW] else []
     shared = shares_files(found)
-    seconds = _RELAYED_SECONDS if shared else args.timeout
+    seconds = _RELAYED_SECONDS if shared else settings[TIMEOUT]
     code = relayed(found, "stop", *now, "--timeout", f"{seconds:g}", found.paths.root, quiet=True)
     if code is not None:
-        return _await_report(found, code, args, args.timeout if shared else _AGENTS_TIMEOUT_SECONDS)
+        return _await_report(found, code, settings, settings[TIMEOUT] if shared else _AGENTS_TIMEOUT_SECONDS)
     pidfd = launcher_of(found)
     if pidfd is None:
-        return _sweep(found, args)
+        return _sweep(found, settings)
     try:
-        return _stop(found, pidfd, args)
+        return _stop(found, pidfd, settings)
     finally:
         os.close(pidfd)
 
@@ -102,7 +105,7 @@ def _only_one() -> Run:
     raise InputError([Fault("", f"{len(runs)} runs are running", f"expected one of{listing(runs)}")])
 
 
-def _await_report(run: Run, code: int, args: argparse.Namespace, seconds: float) -> int:
+def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> int:
     """Wait for the end of a run on another machine that was asked to end, by a command that gave `code`.
 
     Raises:
@@ -113,7 +116,7 @@ def _await_report(run: Run, code: int, args: argparse.Namespace, seconds: float)
         if code not in (0, _TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
-            print(f"launch: {run.name} has not ended within {args.timeout:g}s", file=sys.stderr)
+            print(f"launch: {run.name} has not ended within {settings[TIMEOUT]:g}s", file=sys.stderr)
             return _TIMED_OUT_EXIT_CODE
         if watch.over():
             break
@@ -122,7 +125,7 @@ def _await_report(run: Run, code: int, args: argparse.Namespace, seconds: float)
     return 0
 
 
-def _sweep(run: Run, args: argparse.Namespace) -> int:
+def _sweep(run: Run, settings: Settings) -> int:
     """End the processes that are left of a run whose launcher has ended, after its agents had time for it.
 
     Raises:
@@ -131,7 +134,7 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can stop its processes"
         raise LaunchError(f"the launcher of {run.name} died; {text}")
-    swept = kill_leftovers([run], 0.0 if args.now else min(_AGENTS_TIMEOUT_SECONDS, args.timeout))
+    swept = kill_leftovers([run], 0.0 if settings[NOW] else min(_AGENTS_TIMEOUT_SECONDS, settings[TIMEOUT]))
     if swept.left:
         raise LaunchError(swept.text)
     if swept.text:
@@ -140,17 +143,17 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
     return 0
 
 
-def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
+def _stop(run: Run, pidfd: int, settings: Settings) -> int:
     """Ask the launcher to end its run, and wait for that."""
-    deadline = time.monotonic() + args.timeout
+    deadline = time.monotonic() + settings[TIMEOUT]
     with suppress(OSError):  # a full disk: the second SIGTERM says it, too
         fd = os.open(run.paths.stop_asked, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(fd, STOP_NOW_MARK if args.now else b"")
+            os.write(fd, STOP_NOW_MARK if settings[NOW] else b"")
         finally:
             os.close(fd)
     send_sigterm(pidfd)
-    if args.now:
+    if settings[NOW]:
         wait = _SIGTERM_PAUSE_SECONDS
         while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
             if time.monotonic() >= deadline:
@@ -160,9 +163,9 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     if not _ended(pidfd, _NOTICE_AFTER_SECONDS, deadline):
         names = join_names(remaining(run)) or f"the launcher of {run.name}"
         print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
-    if not _ended(pidfd, args.timeout, deadline):
-        advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
-        print(f"launch: {run.name} has not ended within {args.timeout:g}s{advice}", file=sys.stderr)
+    if not _ended(pidfd, settings[TIMEOUT], deadline):
+        advice = "" if settings[NOW] else "; `launch stop --now` does not wait for its --grace"
+        print(f"launch: {run.name} has not ended within {settings[TIMEOUT]:g}s{advice}", file=sys.stderr)
         return _TIMED_OUT_EXIT_CODE
     print(f"{run.name} {_end(run, 'ended')}")
     return 0

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from launcher.common.errors import Fault, JobError
-from launcher.common.record import Record
 from launcher.common.trusted_io import is_ours
-from launcher.config.options import JobFile
-
-if TYPE_CHECKING:  # most launches have no such file
-    from launcher.config.schema import ConfigNode, Section
+from launcher.config.settings import FileContent, FileSection
 
 #: The files, and the keys that lead to their tables of defaults.
 _TABLES_BY_FILE = {"launch.toml": (), "pyproject.toml": ("tool", "launch")}
 
 
-class Defaults(Record):
-    """The defaults of a launch."""
-
-    #: The settings, with those that only the command line has: see `launcher.config.jobfile.COUNTS`.
-    file: JobFile = JobFile()
-    #: Key -> ``workers=2 (pyproject.toml:14)``.
-    shown: Mapping[str, str] = {}
-    #: The folder that paths are relative to.
-    folder: str = ""
-
-
-def find_defaults(script: str, sections: Callable[[], Mapping[str, Section]]) -> Defaults:
+def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
     """The defaults beside a program; without any, those of the current folder.
 
     Args:
         script: the path of a ``.py`` program on this machine; empty: it is another program.
-        sections: returns those of `launcher.config.jobfile.parse_job`.
+        sections: those of the backends.
 
     Raises:
         JobError: a file can't be read, or is another user's; both files of a folder have defaults.
@@ -43,18 +27,18 @@ def find_defaults(script: str, sections: Callable[[], Mapping[str, Section]]) ->
     users = {os.stat(script).st_uid} if script else set()
     for folder in dict.fromkeys([os.path.dirname(script), ""]):
         paths = [path for name in _TABLES_BY_FILE if os.path.isfile(path := os.path.join(folder, name))]
-        found = [defaults for path in paths if (defaults := _read(path, sections(), users)) is not None]
-        faulty = [defaults for defaults in found if defaults.file.faults]
+        found = [content for path in paths if (content := _read(path, sections, users)) is not None]
+        faulty = [content for content in found if content.faults]
         if len(found) > 1 and not faulty:
             names = " and ".join(_TABLES_BY_FILE)
             problem = f"{names} of {os.path.abspath(folder)!r} both have defaults"
             raise JobError([Fault("", problem, "expected one of them")])
         if found:
             return (faulty or found)[0]
-    return Defaults()
+    return FileContent()
 
 
-def _read(path: str, sections: Mapping[str, Section], users: Collection[int]) -> Defaults | None:
+def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) -> FileContent | None:
     """The defaults of one file, which these users may have written, too; ``None``: there are none."""
     from launcher.config.jobfile import read_defaults
     from launcher.config.schema import FaultList, parse_toml, read_text, shown_path
@@ -66,23 +50,9 @@ def _read(path: str, sections: Mapping[str, Section], users: Collection[int]) ->
         return None
     node = parse_toml(text, table, faults)
     if node is None:
-        return Defaults(JobFile(faults=faults.all())) if faults else None
+        return FileContent(faults=faults.all()) if faults else None
     owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
     if not all(is_ours(owner) or owner in users for owner in owners):
         problem = "these defaults belong to another user"
         raise JobError([Fault(shown, problem, "expected --no-defaults, or a file of your own")])
-    file = read_defaults(node, faults, sections, folder)
-    return Defaults(file, dict(_shown(node, file)), folder)
-
-
-def _shown(node: ConfigNode, file: JobFile) -> Iterator[tuple[str, str]]:
-    """Each key with its value as it is written, and its source; of a table only the keys."""
-    for key, value in node.value.items():
-        if key in file.sources:
-            yield key, f"{key}={_text(value)} ({file.sources[key]})"
-
-
-def _text(node: ConfigNode) -> str:
-    if isinstance(node.value, (dict, list)):
-        return ",".join(item if isinstance(item, str) else _text(item) for item in node.value)
-    return str(node.value)
+    return read_defaults(node, faults, sections, folder)

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.common.cluster import TENSORFLOW_ROLES
 from launcher.common.errors import JobError
 from launcher.common.text import closest_match
-from launcher.config import hostfile, schema, values
+from launcher.config import hostfile, schema, table, values
 from launcher.config.documents import is_tfjob, job_document
-from launcher.config.hostfile import ENV, LABELS, PYTHON, VENV, WORKDIR
+from launcher.config.hostfile import ENV, LABELS, WORKDIR
+from launcher.config.levels import file_level, keys_of
 from launcher.config.options import NO_TARGET, Target
-from launcher.config.options import JobFile as JobFile
+from launcher.config.program import read_program
 from launcher.config.schema import (
     ConfigNode,
     FaultList,
-    Keys,
     KeySpec,
     MappingValues,
-    Section,
     mapping,
     quoted,
     several,
     single,
-    table,
-    text_of,
 )
+from launcher.config.schema import table as keys_by_name
+from launcher.config.settings import FileContent, FileSection, SourceKind
 from launcher.job import (
     MAX_TASKS,
-    RESTART_CHOICES,
     ROLE_RESTART_CHOICES,
     SERVICE_ROLES,
     SINGLE_ROLES,
@@ -51,48 +48,14 @@ _SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"
 # ---------------------------------------------------------------------- keys
 
 
-def _program(node: ConfigNode, label: str, faults: FaultList) -> Program | None:
-    """Read a program: a list of words, or a text that is split as a shell does, without expansions."""
-    if isinstance(node.value, list):
-        command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
-        if len(command) < len(node.value):
-            return None
-        return faults.check(node.line, label, " ".join(command), lambda _: Program.of(command))
-    text = text_of(node, label, faults)
-    return None if text is None else faults.check(node.line, label, text, _split_program)
-
-
-def _split_program(text: str) -> Program:
-    try:
-        command = shlex.split(text)
-    except ValueError:
-        raise ValueError("expected quotes in pairs, as in a shell") from None
-    return Program.of(command)
-
-
-def _duration(text: str) -> str:
-    values.duration(text)
-    return text
-
-
-def _logdir(text: str) -> str | None:
-    """The folder; empty for ``true``: the default; ``None`` for ``false``."""
-    try:
-        return "" if values.flag(text) else None
-    except ValueError:
-        return values.one_line(text)
-
-
 _FLAG = single(values.flag)
-_DURATION = single(_duration)
-_PATH = single(values.one_line)
 _COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
-_COMMAND = KeySpec("command", _COMMAND_HELP, _program)
+_COMMAND = KeySpec("command", _COMMAND_HELP, read_program)
 _WHOLE_GPUS = single(values.whole(0, values.MAX_GPUS))
 _GPUS = KeySpec("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
 _GPU_RESOURCE = "nvidia.com/gpu"
 _QUANTITIES = mapping(
-    table(
+    keys_by_name(
         KeySpec("cpu", "CPUs, as in 2 or 500m.", single(values.cpu_quantity)),
         KeySpec("memory", "Memory, as in 512Mi or 2Gi.", single(values.memory_quantity)),
         KeySpec(_GPU_RESOURCE, "GPUs.", _WHOLE_GPUS),
@@ -100,7 +63,7 @@ _QUANTITIES = mapping(
     f"expected a mapping with cpu:, memory: or {_GPU_RESOURCE}:",
 )
 _RESOURCES = mapping(
-    table(
+    keys_by_name(
         KeySpec("limits", "What a task may use.", _QUANTITIES),
         KeySpec("requests", "What a task needs.", _QUANTITIES),
     ),
@@ -111,7 +74,7 @@ _ROLE_RESTART = single(values.choice(*ROLE_RESTART_CHOICES))
 _IMAGE = single(values.image)
 _RETRYABLE = several(values.exit_codes, values.comma_separated)
 
-ROLE = table(
+ROLE = keys_by_name(
     KeySpec("count", "The number of tasks. Default: 1.", single(values.whole(0, MAX_TASKS))),
     _COMMAND,
     ENV,
@@ -135,60 +98,6 @@ ROLE = table(
     WORKDIR,
 )
 
-_ROLE_NAME = single(values.role_name)
-_ON_FAILURE = single(values.choice("stop", "continue"))
-_RESTART = single(values.choice(*RESTART_CHOICES))
-_FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
-_PRELOAD_HELP = "Modules that a process on each host imports once; tasks are forked from it."
-_TENSORBOARD_HELP = "Run TensorBoard on this folder; true: on the folder that the tasks run in."
-_SYNC_HELP = "Folders of this machine that are copied to the hosts before the job starts."
-#: Settings of the launch; options of the same names override them.
-_SETTING_KEYS = table(
-    ENV,
-    KeySpec("flags", _FLAGS_HELP, _FLAG),
-    WORKDIR,
-    PYTHON,
-    VENV,
-    KeySpec("preload", _PRELOAD_HELP, several(values.module, values.comma_separated)),
-    KeySpec("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
-    KeySpec("done_when", "The tasks that decide when the job is done: chief, workers or a role.", _ROLE_NAME),
-    KeySpec("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
-    KeySpec("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),
-    KeySpec(
-        "restarts",
-        "How often failed tasks start again, in all. Default: 0.",
-        single(values.whole(0, MAX_TASKS)),
-    ),
-    KeySpec("restart", "What starts again after a failure: auto (default), task or job.", _RESTART),
-    KeySpec("stall", "A task that prints nothing for so long has failed. 0 (default): no limit.", _DURATION),
-    KeySpec("run_dir", "The folder of this run's files: new or empty.", _PATH),
-    KeySpec("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
-    KeySpec("sync", _SYNC_HELP, several(values.one_line)),
-    KeySpec("tensorboard", _TENSORBOARD_HELP, single(_logdir)),
-    KeySpec("collect", "Paths that are copied from the hosts when the job ends.", several(values.one_line)),
-)
-_HOSTS_KEY = KeySpec("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile.")
-JOB = table(
-    _COMMAND,
-    KeySpec("roles", "The roles: a number of tasks, or a mapping."),
-    _HOSTS_KEY,
-    *_SETTING_KEYS.values(),
-)
-
-_COUNT = single(values.whole(0, MAX_TASKS))
-#: Options that only defaults have as keys: job files have roles.
-COUNTS = table(
-    KeySpec("ps", "The number of parameter servers.", _COUNT),
-    KeySpec("workers", "The number of workers.", _COUNT),
-    KeySpec("chief", "Whether there is a chief.", _FLAG),
-    KeySpec("evaluator", "Whether there is an evaluator.", _FLAG),
-    _GPUS,
-)
-#: The keys of ``[tool.launch]`` and ``launch.toml``, without those of the transports.
-DEFAULTS = table(
-    *COUNTS.values(), _HOSTS_KEY, *(key for key in _SETTING_KEYS.values() if key.name != "run_dir")
-)
-
 
 # ---------------------------------------------------------------------- the file
 
@@ -196,9 +105,9 @@ DEFAULTS = table(
 def read_job_file(
     path: str,
     roles: Mapping[str, Any] = {},
-    sections: Mapping[str, Section] = {},
+    sections: Sequence[FileSection] = (),
     target: Target = NO_TARGET,
-) -> JobFile:
+) -> FileContent:
     """Read a job file; its paths become absolute. See `parse_job`.
 
     Raises:
@@ -212,10 +121,10 @@ def parse_job(
     text: str,
     source: str,
     roles: Mapping[str, Any] = {},
-    sections: Mapping[str, Section] = {},
+    sections: Sequence[FileSection] = (),
     folder: str = "",
     target: Target = NO_TARGET,
-) -> JobFile:
+) -> FileContent:
     """Read a job file, or a TFJob of Kubeflow.
 
     Args:
@@ -223,7 +132,7 @@ def parse_job(
         source: its name, for messages.
         roles: name -> a count, or keys of a role, which replace the keys of the file's role. If one of them
             has a ``command``, other roles of the file are kept only if they have their own program.
-        sections: the keys of the transports, see `launcher.backends.sections`.
+        sections: those of the backends.
         folder: of the file: paths in it are relative to this folder. Programs are not changed: they are
             relative to the folder that they run in.
         target: what the command line says about a TFJob; other job files take no program.
@@ -243,10 +152,9 @@ def parse_job(
     elif node is not None and target.program:
         faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
     if node is None:
-        return JobFile(faults=faults.all())
+        return FileContent(faults=faults.all())
     node = _overlaid(node, roles, faults) if roles else node
-    found = _JobFileReader(node, faults, sections, folder, notes).job_file()
-    return found._replace(roles=(), sections={}, faults=faults.all()) if faults else found
+    return _JobFileReader(node, faults, sections, folder, notes).content()
 
 
 def _below_roles(key: str) -> str:
@@ -264,95 +172,51 @@ def _in_job_file(key: str) -> str:
     """For an unknown key of the defaults: where it belongs, if it is a key of job files; else empty."""
     if key == "run_dir":
         return "expected --run-dir: each run has a new folder"
-    return "expected it in a job file: launch job.yaml" if key in {*JOB, *ROLE} - {"image"} else ""
+    known = {*ROLE, *keys_of(table.ROWS, SourceKind.JOB_FILE)} - {"image"}
+    return "expected it in a job file: launch job.yaml" if key in known else ""
 
 
 def read_defaults(
-    node: ConfigNode, faults: FaultList, sections: Mapping[str, Section], folder: str
-) -> JobFile:
-    """Read the defaults of launches, a mapping with the keys of `DEFAULTS`.
+    node: ConfigNode, faults: FaultList, sections: Sequence[FileSection], folder: str
+) -> FileContent:
+    """Read the settings of a project file.
 
     Args:
-        node: the mapping.
+        node: a mapping.
         faults: new faults are added.
         sections, folder: see `parse_job`.
-
-    Returns:
-        The settings, the counts of tasks among them, and the sections; no roles.
     """
-    reader = _JobFileReader(node, faults, sections, folder, keys=DEFAULTS, elsewhere=_in_job_file)
-    found = reader.content(reader.settings(), (), TENSORFLOW_ROLES)
-    return found._replace(sections={}, faults=faults.all()) if faults else found
+    keys = keys_of(table.ROWS, SourceKind.PROJECT_FILE, sections)
+    top = schema.read_mapping(node, keys, faults, _in_job_file)
+    level = file_level(top, table.ROWS, sections, TENSORFLOW_ROLES, SourceKind.PROJECT_FILE, folder)
+    return FileContent(level, faults=faults.all())
 
 
 class _JobFileReader:
-    """Reads a job file, or defaults."""
+    """Reads a job file."""
 
     def __init__(
         self,
         node: ConfigNode,
         faults: FaultList,
-        sections: Mapping[str, Section],
+        sections: Sequence[FileSection],
         folder: str,
         notes: Sequence[str] = (),
-        keys: Keys = JOB,
-        elsewhere: Callable[[str], str] = _below_roles,
     ) -> None:
         self.faults = faults
         self.sections = sections
         self.folder = folder
         self.notes = [*notes]
-        keys = {**keys, **{name: KeySpec(name, part.help) for name, part in sections.items()}}
-        self.top = schema.read_mapping(node, keys, faults, elsewhere)
+        self.keys = keys_of(table.ROWS, SourceKind.JOB_FILE, sections)
+        self.top = schema.read_mapping(node, self.keys, faults, _below_roles)
 
-    def job_file(self) -> JobFile:
+    def content(self) -> FileContent:
         """The content of the file."""
-        settings, roles = self.settings(), self._roles()
-        return self.content(settings, roles, tuple(self.top["roles"].value) if roles else ())
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of the launch, with absolute paths."""
-        top = self.top
-        settings = top.some(*COUNTS, *_SETTING_KEYS)
-        if "workdir" in settings:
-            settings["workdir"] = self._below(settings["workdir"])
-        for name in ("python", "venv"):
-            if "/" in settings.get(name, ""):
-                settings[name] = self._below(settings[name])
-        if "run_dir" in settings:
-            settings["run_dir"] = self._here(settings["run_dir"])
-        if "sync" in settings:
-            settings["sync"] = tuple(map(self._here, settings["sync"]))
-        hosts = top.get("hosts")
-        if hosts is not None and isinstance(hosts.value, str):
-            path = self._here(hosts.value)
-            is_file = os.path.exists(path) and not os.path.isdir(path)
-            found = path if is_file or hostfile.names_file(hosts.value) else hosts.value
-            settings["hosts"] = self.faults.check(hosts.line, "hosts", found, values.one_line)
-        elif hosts is not None:
-            settings["hosts"] = hostfile.read_host_list(hosts, self.faults)
-        return settings
-
-    def content(self, settings: dict[str, Any], roles: tuple[Role, ...], names: Sequence[str]) -> JobFile:
-        """The content of the file, with the sections of the transports.
-
-        Args:
-            settings, roles: of the file.
-            names: of the roles that sections may name.
-        """
-        top, sections = self.top, {}
-        for name in self.sections.keys() & top.keys():
-            sections[name] = self.sections[name].read(top[name], names, self.faults)
-        sources = {key: self.faults.where(top.line_of(key)) for key in top.nodes}
-        notes = tuple(dict.fromkeys(self.notes))
-        return JobFile(roles, settings, sections, sources, notes)
-
-    def _below(self, path: str) -> str:
-        """A path that may be on another machine: ``~`` stays, as the home there is another one."""
-        return path if path.startswith("~") else os.path.join(self.folder, path)
-
-    def _here(self, path: str) -> str:
-        return os.path.join(self.folder, os.path.expanduser(path))
+        roles = self._roles()
+        names = tuple(self.top["roles"].value) if roles else ()
+        level = file_level(self.top, table.ROWS, self.sections, names, SourceKind.JOB_FILE, self.folder)
+        roles = () if self.faults else roles
+        return FileContent(level, roles, tuple(dict.fromkeys(self.notes)), self.faults.all())
 
     # ------------------------------------------------------------------ roles
 
@@ -360,7 +224,7 @@ class _JobFileReader:
         """For an unknown key of a role: where it belongs, if it is a key of the job; else empty."""
         if key == "container":
             return 'expected "image"'
-        return "expected it at the top of the file, beside roles:" if key in {*JOB, *self.sections} else ""
+        return "expected it at the top of the file, beside roles:" if key in self.keys else ""
 
     def _roles(self) -> tuple[Role, ...]:
         """The roles that have tasks, in the order written; a job without tasks is a fault."""
@@ -419,7 +283,7 @@ class _JobFileReader:
                 expected = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"
                 keys.add(key, f'"{key}" and "sidecar" both', expected)
         if "workdir" in keys:
-            keys["workdir"] = self._below(keys["workdir"])
+            keys["workdir"] = table.remote_path(keys["workdir"], self.folder)
         return Role(
             name,
             count,

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from launcher.common.cluster import TENSORFLOW_ROLES
-from launcher.common.errors import Fault, JobError
 from launcher.common.text import did_you_mean
-from launcher.common.trusted_io import is_ours
-from launcher.config import schema, values
-from launcher.config.documents import is_tfjob, job_document
-from launcher.config.jobfile import _JobFileReader, _overlaid
-from launcher.config.options import NO_TARGET, Target
+from launcher.config import values
 from launcher.config.schema import (
     ConfigNode,
-    FaultList,
     Keys,
     KeySpec,
     MappingValues,
@@ -27,7 +19,7 @@ from launcher.config.schema import (
     single,
     table,
 )
-from launcher.config.settings import FileContent, FileSection, Given, Level, Setting, SourceKind
+from launcher.config.settings import FileSection, Given, Level, Setting, SourceKind
 
 
 def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[FileSection] = ()) -> Keys:
@@ -38,11 +30,11 @@ def keys_of(rows: Sequence[Setting[Any]], kind: SourceKind, sections: Sequence[F
         kind: The kind of file.
         sections: Those that the file may have.
     """
-    found = (KeySpec(row.key, row.help, _reader(row)) for row in rows if kind in row.given_in)
+    found = (KeySpec(row.key, row.key_help, _reader(row)) for row in rows if kind in row.given_in)
     return table(*found, *(KeySpec(section.name, section.help) for section in sections))
 
 
-def _file_level(
+def file_level(
     written: MappingValues,
     rows: Sequence[Setting[Any]],
     sections: Sequence[FileSection],
@@ -160,95 +152,3 @@ def _optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             return parse(text)
 
     return parse_optional
-
-
-# ---------------------------------------------------------------------- files
-
-
-def read_job(
-    text: str,
-    source: str,
-    rows: Sequence[Setting[Any]],
-    sections: Sequence[FileSection],
-    roles: Mapping[str, Any] = {},
-    folder: str = "",
-    target: Target = NO_TARGET,
-) -> FileContent:
-    """Read a job file, or a TFJob of Kubeflow.
-
-    Args:
-        text: Its content; may be empty if there are ``roles``.
-        source: Its name, for messages.
-        rows, sections: What it may have.
-        roles: Name -> a count, or keys of a role, which replace the keys of the file's role. If one of them
-            has a ``command``, other roles of the file are kept only if they have their own program.
-        folder: The folder of the file: paths in it are relative to this folder. Programs are not changed.
-        target: What the command line says about a TFJob; other job files take no program.
-    """
-    faults = FaultList(source)
-    text = text.removeprefix("\ufeff")
-    notes: Sequence[str]
-    node, notes = job_document(text, faults) if text or not roles else (ConfigNode({}), ())
-    if node is not None and not isinstance(node.value, dict):
-        faults.add_kind(node, "the file", "expected a mapping, with roles:")
-        node = None
-    elif node is not None and is_tfjob(node):
-        from launcher.config.tfjob import job_of
-
-        made, more_notes = job_of(node, target, faults)
-        node, notes = None if faults else made, (*notes, *more_notes)
-    elif node is not None and target.program:
-        faults.add(0, f"unexpected argument {target.program[0]!r}", "only options follow a job file")
-    if node is None:
-        return FileContent(faults=faults.all())
-    node = _overlaid(node, roles, faults) if roles else node
-    keys = keys_of(rows, SourceKind.JOB_FILE)
-    named = {section.name: schema.Section(section.help, None) for section in sections}  # type: ignore[arg-type]
-    reader = _JobFileReader(node, faults, named, folder, notes, keys)
-    found = reader._roles()
-    names = tuple(reader.top["roles"].value) if found else ()
-    level = _file_level(reader.top, rows, sections, names, SourceKind.JOB_FILE, folder)
-    if faults:
-        return FileContent(level, faults=faults.all(), notes=tuple(dict.fromkeys(reader.notes)))
-    return FileContent(level, found, tuple(dict.fromkeys(reader.notes)))
-
-
-def read_project(
-    path: str,
-    keys: Sequence[str],
-    rows: Sequence[Setting[Any]],
-    sections: Sequence[FileSection],
-    users: Collection[int],
-) -> FileContent | None:
-    """Read a project file.
-
-    Args:
-        path: The file.
-        keys: Those that lead to its table of settings.
-        rows, sections: What it may have.
-        users: Its owner may be one of them, besides this user.
-
-    Returns:
-        None if it has no settings.
-
-    Raises:
-        JobError: It can't be read, or is another user's.
-    """
-    from launcher.config.jobfile import _in_job_file
-
-    shown = schema.shown_path(path)
-    folder = os.path.dirname(os.path.abspath(path))
-    text, faults = schema.read_text(path, "file of defaults", JobError), FaultList(shown)
-    if keys and keys[-1] not in text:  # faults of other programs' tables do not matter
-        return None
-    node = schema.parse_toml(text, keys, faults)
-    if node is None:
-        return FileContent(faults=faults.all()) if faults else None
-    owners = (os.stat(path).st_uid, os.lstat(path).st_uid)  # of the file, and of a link to it
-    if not all(is_ours(owner) or owner in users for owner in owners):
-        problem = "these defaults belong to another user"
-        raise JobError([Fault(shown, problem, "expected --no-defaults, or a file of your own")])
-    known = keys_of(rows, SourceKind.PROJECT_FILE, sections)
-    written = read_mapping(node, known, faults, _in_job_file)
-    level = _file_level(written, rows, sections, TENSORFLOW_ROLES, SourceKind.PROJECT_FILE, folder)
-    return FileContent(level, faults=faults.all())

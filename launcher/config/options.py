@@ -1,30 +1,12 @@
-"""The content of a job file, the target of a TFJob; ``-x`` (variables), and ``--drain`` (time to end)."""
+"""The target of a TFJob; ``-x`` (variables), and ``--drain`` (time to end)."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from launcher.common.errors import Fault
 from launcher.common.record import Record
 from launcher.common.text import join_names
-from launcher.config.values import duration, env_name
+from launcher.config.values import env_name
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role, deciding_roles
-
-
-class JobFile(Record):
-    """The content of a job file."""
-
-    roles: tuple[Role, ...] = ()
-    #: Name of an option -> the value of its key; durations as they are written. The hosts are a tuple of
-    #: `launcher.job.Host`, or the text for ``--hosts``.
-    settings: Mapping[str, Any] = {}
-    #: Key of a transport -> its settings, see `launcher.backends.sections`.
-    sections: Mapping[str, Any] = {}
-    #: Key -> ``file:line``, for messages.
-    sources: Mapping[str, str] = {}
-    #: Notes for the user.
-    notes: tuple[str, ...] = ()
-    #: The faults; with any of them there are no roles.
-    faults: tuple[Fault, ...] = ()
 
 
 class Target(Record):
@@ -90,13 +72,17 @@ def carried_variables(
 
 
 def roles_with_drain(
-    roles: Sequence[Role], settings: Sequence[str], done_when: str, faults: list[Fault], notes: list[str]
+    roles: Sequence[Role],
+    times_of_roles: Sequence[tuple[str, float]],
+    done_when: str,
+    faults: list[Fault],
+    notes: list[str],
 ) -> tuple[Role, ...]:
     """The roles with the times of ``--drain`` options.
 
     Args:
         roles: of the job; empty: they have faults.
-        settings: the values of ``--drain``: ``60s``, ``evaluator=5m``.
+        times_of_roles: the values of ``--drain``: a role, and seconds; an empty role stands for every role.
         done_when: see `launcher.job.deciding_roles`.
         faults, notes: new ones are appended.
     """
@@ -109,21 +95,15 @@ def roles_with_drain(
     of_files = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
     general: float | None = None
-    for setting in settings:
-        name, named, text = setting.rpartition("=")
-        option = f"--drain {name}=" if name else "--drain"
-        try:
-            seconds = duration(text)
-        except ValueError as error:
-            faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
-            continue
-        if named and name not in names and (roles or not name):
-            expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
-            faults.append(Fault(option, f"{name!r} can't run on after the job is done", expected))
-        elif named:
+    for name, seconds in times_of_roles:
+        if not name:
+            general = seconds
+        elif name in names or not roles:
             times[name] = seconds
         else:
-            general = seconds
+            expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
+            problem = f"{name!r} can't run on after the job is done"
+            faults.append(Fault(f"--drain {name}=", problem, expected))
     if general is not None:
         times = {**dict.fromkeys(may_end - of_files, general), **times}
     if not faults and not any(

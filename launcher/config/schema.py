@@ -361,14 +361,6 @@ def mapping(keys: Keys, expected: str) -> Read:
     return values
 
 
-class Section(Record):
-    """A key of job files that a transport reads."""
-
-    help: str
-    #: Converts the node to settings of the transport; gets the names of the file's roles, and adds faults.
-    read: Callable[[ConfigNode, Sequence[str], FaultList], Any]
-
-
 # ---------------------------------------------------------------------- files, YAML, TOML
 
 

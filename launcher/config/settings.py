@@ -48,8 +48,8 @@ EVERYWHERE = COMMAND_LINE | FILES
 class Need(Record):
     """What a launch must have so that an option has an effect."""
 
-    #: As in "the option is about containers". Needs with the same text are the same.
-    subject: str
+    #: The fault of an option without it. Needs with the same text are the same.
+    problem: str
     expected: str
 
 
@@ -78,7 +78,9 @@ class Setting(Generic[T_co]):
         join: Makes one value of those of two levels, the weaker one first. None: the stronger level's counts.
         excludes: Names of settings that a level drops from weaker levels when it gives this one.
         needs: What the option must have to have an effect.
-        positional: The ``nargs`` of an argument without a name. None: it is an option.
+        positional: How many words an argument without a name has: ``1``, or ``?``, ``*``, ``+``, ``...`` as
+            argparse has them. None: it is an option.
+        complete: Returns the words that a shell completes.
     """
 
     def __init__(
@@ -103,29 +105,35 @@ class Setting(Generic[T_co]):
         excludes: Sequence[str] = (),
         needs: Need | None = None,
         positional: str | None = None,
+        complete: Callable[[], list[str]] | None = None,
     ) -> None:
         self.name, self.parse, self.help, self.default = name, parse, help, default
         self.flags = tuple(flags) or (f"--{name.replace('_', '-')}",)
         self.key = key or name
         self.choices = tuple(choices)
         self.metavar = metavar or ("{" + ",".join(choices) + "}" if choices else "")
-        self.value_optional, self.repeatable, self.by_role, self.once = (
-            value_optional,
-            repeatable,
-            by_role,
-            once,
-        )
+        self.value_optional, self.once = value_optional, once
+        self.repeatable, self.by_role = repeatable, by_role
         self.given_in, self.read, self.path, self.join = given_in, read, path, join
         self.excludes, self.needs, self.positional = tuple(excludes), needs, positional
+        self.complete = complete
 
     def __repr__(self) -> str:
         return f"Setting({self.name!r})"
 
     @property
     def flag(self) -> str:
-        """The option, for messages."""
+        """The option, or the name of the argument, for messages."""
+        if self.positional is not None:
+            return self.metavar
         usual = f"--{self.name.replace('_', '-')}"
         return usual if usual in self.flags else self.flags[-1]
+
+    @property
+    def key_help(self) -> str:
+        """The description of the key, for the reference: a list needs no hint that options are repeatable."""
+        text = self.help.removesuffix("; repeatable").rstrip(".")
+        return f"{text[:1].upper()}{text[1:]}."
 
     @property
     def is_switch(self) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # only files need it
     from launcher.config.schema import ConfigNode, FaultList
 
 #: A launch that may have other machines among its hosts.
-OTHER_MACHINES = Need("other machines, and none is named", "expected --hosts")
+OTHER_MACHINES = Need("the option is about other machines, and none is named", "expected --hosts")
 #: Largest value of ``--fanout``.
 _MOST_AT_ONCE = 1024
 #: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
@@ -98,7 +98,7 @@ def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
 
 
 def _read_command(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.config.jobfile import _program as read_program
+    from launcher.config.program import read_program
 
     return read_program(node, label, faults)
 
@@ -114,13 +114,13 @@ def _here(path: str, folder: str) -> str:
     return os.path.join(folder, os.path.expanduser(path))
 
 
-def _remote(path: str, folder: str) -> str:
+def remote_path(path: str, folder: str) -> str:
     """Return a path that may be on another machine: ``~`` stays, as the home there is another one."""
     return path if path.startswith("~") else os.path.join(folder, path)
 
 
 def _remote_name(name: str, folder: str) -> str:
-    return _remote(name, folder) if "/" in name else name
+    return remote_path(name, folder) if "/" in name else name
 
 
 def _hostfile(text: str, folder: str) -> str:
@@ -185,7 +185,7 @@ PRELOAD: Setting[tuple[str, ...]] = Setting(
 )  # fmt: skip
 WORKDIR: Setting[str | None] = Setting(
     "workdir", values.not_empty, "where the tasks run (default: here)", metavar="DIR", default=None,
-    given_in=EVERYWHERE, path=_remote,
+    given_in=EVERYWHERE, path=remote_path,
 )  # fmt: skip
 TENSORBOARD: Setting[str | None] = Setting(
     "tensorboard", any_text, "run TensorBoard (default: on the working folder)", metavar="[=DIR]",
@@ -312,3 +312,5 @@ LAST_GROUPS = (
          JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD),
     ),
 )  # fmt: skip
+#: The rows of ``launch`` itself: those of backends have groups of their own.
+ROWS = tuple(row for group in (*FIRST_GROUPS, *LAST_GROUPS) for row in group.rows)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from launcher.agent import environments
 from launcher.job import RESERVED_VARIABLES
@@ -23,46 +21,6 @@ _PROGRAM_ENDINGS = (".py", ".sh")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SECONDS_BY_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWERS_BY_UNIT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-
-
-def option(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
-    names: str,
-    help: str,
-    read: Callable[[str], object] | None = None,
-    choices: Sequence[str] = (),
-    **settings: Any,
-) -> argparse.Action:
-    """Add an option to a parser.
-
-    Args:
-        parser: gets the option.
-        names: its names, then that of its value: ``-n --lines N``. Without a value it is a switch.
-        help: one line.
-        read: converts the value, or raises ``ValueError("expected ...")``.
-        choices: the possible values.
-        settings: for ``add_argument``.
-    """
-    convert = choice(*choices) if choices else read
-
-    def value(text: str) -> object:
-        try:
-            return convert(text) if convert else text
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-
-    flags = [name for name in names.split() if name.startswith("-")]
-    if choices:
-        settings.update(choices=choices, type=value)
-    elif len(flags) < len(names.split()):
-        settings.update(metavar=names.split()[-1], type=value)
-    else:
-        settings.setdefault("action", "store_true")
-    return parser.add_argument(*flags, help=help, **settings)
-
-
-#: Settings of an option that may be given several times.
-REPEATABLE: Mapping[str, Any] = {"action": "append", "default": []}
 
 
 def matching(pattern: str, expected: str) -> Callable[[str], str]:

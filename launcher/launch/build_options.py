@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
-import shutil
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from launcher import backends
-from launcher.backends import from_settings
+from launcher.backends.backend import Backend
+from launcher.backends.container_rows import ANY_CONTAINERS
 from launcher.backends.docker.rows import DOCKER
 from launcher.backends.fleet import this_machine
 from launcher.backends.kubernetes.rows import KUBERNETES
-from launcher.backends.launch_request import ConnectSettings
+from launcher.backends.launch_request import Asked, ConnectSettings
 from launcher.common.errors import Fault, InputError, JobError
 from launcher.common.record import Record
-from launcher.common.text import join_names
-from launcher.common.trusted_io import open_regular
 from launcher.config import table
+from launcher.config.defaults import find_defaults
 from launcher.config.options import Target, carried_variables, roles_with_drain
-from launcher.config.project import find_project_file
 from launcher.config.settings import (
-    COMMAND_LINE,
     FileContent,
     Given,
     Level,
@@ -37,9 +33,9 @@ from launcher.config.settings import (
     SourceKind,
     merge,
 )
-from launcher.config.values import JOB_FILE_ENDINGS
 from launcher.job import (
     OUTPUT_DIR_VARIABLE,
+    RELAY_VARIABLE,
     SERVICE_ROLES,
     Host,
     JobSpec,
@@ -48,9 +44,8 @@ from launcher.job import (
     Program,
     ProgramKind,
     Role,
-    deciding_roles,
 )
-from launcher.job import RELAY_VARIABLE as RELAY_VARIABLE
+from launcher.launch import option_faults
 from launcher.launch.notices import print_notice
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
 from launcher.launch.options import LaunchOptions, Sources
@@ -65,23 +60,6 @@ _COUNTS: Mapping[str, Setting[int | None]] = {
     "ps": table.PS,
     "evaluator": table.EVALUATOR,
 }
-#: Options that few programs have: a note warns if they come after the program.
-_LAUNCH_OPTIONS = (
-    "--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker", "--restarts", "--timeout", "--sync",
-    "--detach", "--dry-run",
-)  # fmt: skip
-#: Bytes of a file that show what it is.
-_START_OF_FILE = 1 << 16
-_SHOW_OUTPUT = (table.FOLD, table.SHOW, table.TIMESTAMPS, table.TMUX)
-#: A setting, those that contradict it, and why.
-_CONFLICTS: tuple[tuple[Setting[bool], tuple[Setting[object], ...], str], ...] = (
-    (table.JSON, (table.QUIET, *_SHOW_OUTPUT), "--json prints everything as JSON"),
-    (
-        table.DETACH,
-        (table.JSON, table.EVENTS_FD, *_SHOW_OUTPUT),
-        "launch attach and launch logs show the output of tasks",
-    ),
-)
 
 
 class LaunchWords(Record):
@@ -111,182 +89,229 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Laun
     Raises:
         InputError: Options are wrong; all faults at once.
     """
-    faults: list[Fault] = [*words.faults]
-    notes: list[str] = []
-    rows = from_settings.all_rows()
-    command_line, _ = merge([words.level], rows)
-    own_roles = bool(words.job_file) or command_line.is_given(table.ROLES_FD)
-    file = _job_file(words, command_line) if own_roles else FileContent()
-    name = file.roles[0].program.name if file.roles else "".join(words.command[:1])
-    project = FileContent() if words.job_file else _project_file(command_line, name)
-    faults += [*file.faults, *project.faults]
-    notes += file.notes
-    levels = [implied, project.level, file.level, words.level]
-    settings, more = merge(levels, rows)
-    faults += more
-    if own_roles:
-        roles = file.roles
-    else:
-        roles = _roles(settings, words, faults)
-        notes += _misplaced(settings, words)
-    roles = tuple(_with_gpus(role, settings[table.GPUS]) for role in roles)
-    workdir = settings[table.WORKDIR]
-    if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
-        roles = tuple(role._replace(program=_from(workdir, role.program)) for role in roles)
-    spec = _job(settings, roles, faults, notes)
-    faults += _done_when_faults(settings, roles)
-    named = settings[table.HOSTS] is not None
-    hosts = _hosts(settings, faults)
-    faults += check_placeholders(spec, hosts, settings.source(table.ENV))
-    faults += check_descriptors(spec, hosts, settings.source(table.ENV))
-    faults += _path_faults(settings)
-    faults += _api_faults(settings, words.command)
-    faults += _value_as_program(settings, words)
-    faults += () if own_roles else _job_file_as_program(words.command)
-    chosen = from_settings.parse_backends(settings, spec, named, words.engine)
-    name, *others = backends.asked_for(chosen, words.engine)
-    if others:
-        problem = f"{' and '.join([name, *others])} can't start the same tasks"
-        faults.append(Fault(ON_COMMAND_LINE, problem, "expected one of them"))
-    # A backend that only the environment implies is not used if the user asks for another one.
-    chosen = {
-        each: None if getattr(found, "implied", False) and each != name else found
-        for each, found in chosen.items()
-    }
-    backend = backends.backends()[name]
-    other_machines = named or backend.provides_hosts
-    if not other_machines:
-        hosts = (this_machine(os.environ, print_notice),)
-    faults += _conflicts(settings)
-    logdir = settings[table.TENSORBOARD]
-    if logdir is not None:
-        own_container = backend.runs_in_containers and not other_machines
-        spec = _with_tensorboard(spec, logdir, own_container, settings.source(table.TENSORBOARD), faults)
-    # Faults may hide which hosts and backends the user asks for.
-    hides_hosts = bool(file.faults or project.faults or words.faults)
-    wrong = {fault.where for fault in words.faults}
-    hides_backend = bool(file.faults or project.faults or wrong & {DOCKER.flag, KUBERNETES.flag})
-    met = from_settings.met_needs(chosen, backend.runs_in_containers, other_machines or hides_hosts)
-    faults += () if hides_backend else from_settings.need_faults(settings, met)
-    for each in chosen:
-        if chosen[each] is not None or not hides_backend:
-            faults += from_settings.backend_faults(
-                each, settings, spec, chosen, named, backend.runs_in_containers
+    return _Builder(words, implied).build()
+
+
+class _Builder:
+    """Makes the options of one launch: each step below uses what the steps before it have found."""
+
+    def __init__(self, words: LaunchWords, implied: Mapping[str, Given]) -> None:
+        self.words = words
+        self.faults: list[Fault] = [*words.faults]
+        self.notes: list[str] = []
+        #: What the command line alone says.
+        self.command_line = merge([words.level], backends.rows())[0]
+        #: Whether the roles are not made by options.
+        self.has_roles = bool(words.job_file) or self.command_line.is_given(table.ROLES_FD)
+        self.file = self._job_file() if self.has_roles else FileContent()
+        self.project = FileContent() if words.job_file else self._project_file()
+        levels = [implied, self.project.level, self.file.level, words.level]
+        self.settings, faults = merge(levels, backends.rows())
+        self.faults += [*self.file.faults, *self.project.faults, *faults]
+        self.notes += self.file.notes
+        #: Whether the user names the hosts.
+        self.named = self.settings[table.HOSTS] is not None
+
+    def build(self) -> LaunchOptions:
+        """Return the options.
+
+        Raises:
+            JobError: With all faults.
+        """
+        settings, words = self.settings, self.words
+        program = words.program if words.job_file else words.command
+        spec = _job(settings, self._roles(), self.faults, self.notes)
+        self.faults += option_faults.done_when_faults(settings, spec.roles)
+        hosts = _hosts(settings, self.faults)
+        self.faults += check_placeholders(spec, hosts, settings.source(table.ENV))
+        self.faults += check_descriptors(spec, hosts, settings.source(table.ENV))
+        self.faults += option_faults.path_faults(settings)
+        self.faults += option_faults.api_faults(settings, self.words.command)
+        self.faults += option_faults.value_as_program_faults(
+            settings, program, is_marked=self.words.is_marked
+        )
+        self.faults += () if self.has_roles else option_faults.job_file_as_program_faults(self.words.command)
+        self.faults += option_faults.conflict_faults(settings)
+        name, chosen = self._backend(spec)
+        backend = backends.backends()[name]
+        other_machines = self.named or backend.provides_hosts
+        if not other_machines:
+            hosts = (this_machine(os.environ, print_notice),)
+        if settings[table.TENSORBOARD] is not None:
+            own_container = backend.runs_in_containers and not other_machines
+            spec = _with_tensorboard(spec, settings, own_container, self.faults)
+        self._check_backends(spec, backend, chosen, other_machines)
+        if backend.runs_in_containers:
+            self.faults += option_faults.container_faults(
+                settings, spec, other_machines or bool(self.words.faults)
             )
-    notes += from_settings.backend_notes(chosen["slurm"], named)
-    if (
-        backend.runs_in_containers
-        and not other_machines
-        and settings.is_given(table.COLLECT)
-        and not words.faults
-    ):
-        problem = "the option is about other machines, and none is named"
-        faults.append(Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs"))
-    if backend.runs_in_containers and spec.venv:
-        problem = f"containers do not have the environment {spec.venv!r}"
-        faults.append(Fault(settings.source(table.VENV), problem, "expected an image with its packages"))
-    if settings.source_kind(table.SYNC) == SourceKind.JOB_FILE and not other_machines:
-        notes.append(
-            f"{settings.source(table.SYNC)}: sync: is not used: all tasks run on this machine, in its folders"
+        if settings.source_kind(table.SYNC) == SourceKind.JOB_FILE and not other_machines:
+            where = settings.source(table.SYNC)
+            self.notes.append(f"{where}: sync: is not used: all tasks run on this machine, in its folders")
+        if self.faults:
+            raise JobError(self.faults)
+        return self._options(spec, hosts, name, chosen, other_machines)
+
+    # ------------------------------------------------------------------ files
+
+    def _job_file(self) -> FileContent:
+        """Read the job file, with the roles of the command line; without one only those of ``--roles-fd``."""
+        from launcher.config.jobfile import parse_job, read_job_file
+
+        roles: dict[str, Any] = {name: {"count": n} for name, n in _counts(self.command_line).items()}
+        descriptor = self.command_line[table.ROLES_FD]
+        if descriptor is not None:
+            with open(descriptor, encoding="utf-8") as stream:
+                roles.update(json.load(stream))
+
+        def read() -> FileContent:
+            if not self.words.job_file:
+                return parse_job("", ON_COMMAND_LINE, roles, backends.sections())
+            return read_job_file(self.words.job_file, roles, backends.sections(), self._target())
+
+        try:
+            file = read()
+            unknown = any(fault.problem.startswith("unknown key") for fault in file.faults)
+            return read() if unknown and backends.find_installed() else file
+        except InputError as error:
+            return FileContent(faults=error.faults)
+
+    def _target(self) -> Target:
+        """Return what the command line says about a TFJob."""
+        variables = carried_variables(self.command_line[table.VARIABLES], os.environ, (), [], [])[0]
+        asked = next((row for row in (KUBERNETES, DOCKER) if self.command_line.is_given(row)), None)
+        engine = asked.name if asked else self.words.engine
+        images = bool(engine) and not (asked and self.command_line[asked])
+        return Target(tuple(self.words.program), engine, images, frozenset(variables))
+
+    def _project_file(self) -> FileContent:
+        """Read the project file beside a ``.py`` program on this machine, or that of the current folder."""
+        if self.command_line[table.NO_DEFAULTS]:
+            return FileContent()
+        roles = self.file.roles
+        program = roles[0].program.name if roles else "".join(self.words.command[:1])
+        folder = os.path.expanduser(self.command_line[table.WORKDIR] or ".")
+        script = os.path.normpath(os.path.join(folder, program))
+        is_script = script.endswith(".py") and os.path.isfile(script)
+        try:
+            return find_defaults(script if is_script else "", backends.sections())
+        except InputError as error:
+            return FileContent(faults=error.faults)
+
+    # ------------------------------------------------------------------ roles and backend
+
+    def _roles(self) -> tuple[Role, ...]:
+        """Return the roles of the file, or those of options."""
+        settings, roles = self.settings, self.file.roles
+        if not self.has_roles:
+            roles = _roles(settings, self.words, self.faults)
+            self.notes += option_faults.misplaced_options(
+                settings, self.words.command, is_marked=self.words.is_marked
+            )
+        roles = tuple(_with_gpus(role, settings[table.GPUS]) for role in roles)
+        workdir = settings[table.WORKDIR]
+        if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
+            roles = tuple(role._replace(program=_from(workdir, role.program)) for role in roles)
+        return roles
+
+    def _backend(self, spec: JobSpec) -> tuple[str, dict[str, Any]]:
+        """Return the name of the backend, and the options of all backends that the user asks for."""
+        engine = self.words.engine
+        asked = Asked(self.settings, self.named, spec)
+        found = {
+            name: backend.parse(asked._replace(implied=name == engine))
+            for name, backend in backends.backends().items()
+        }
+        name, *others = backends.asked_for(found, engine)
+        if others:
+            problem = f"{' and '.join([name, *others])} can't start the same tasks"
+            self.faults.append(Fault(ON_COMMAND_LINE, problem, "expected one of them"))
+        # A backend that only the environment implies is not used if the user asks for another one.
+        unused = [
+            each for each, options in found.items() if each != name and getattr(options, "implied", False)
+        ]
+        return name, {**found, **dict.fromkeys(unused)}
+
+    def _check_backends(
+        self, spec: JobSpec, backend: Backend, chosen: Mapping[str, Any], other_machines: bool
+    ) -> None:
+        """Add the faults and notes of all backends: options of one that is not used have no effect."""
+        # Faults may hide which hosts and which backends the user asks for.
+        in_files = bool(self.file.faults or self.project.faults)
+        heads = {section.head.flag for section in backends.sections()}
+        hides_backend = in_files or any(fault.where in heads for fault in self.words.faults)
+        met = [table.OTHER_MACHINES] if other_machines or in_files or self.words.faults else []
+        asked = Asked(self.settings, self.named, spec, in_containers=backend.runs_in_containers)
+        for name, each in backends.backends().items():
+            if chosen[name] is not None or not hides_backend:
+                self.faults += each.faults(asked, chosen[name])
+            self.notes += each.notes(asked, chosen[name])
+            met += each.meets(chosen[name])
+        # Pods are containers, too: their backend refuses what only Docker has.
+        met += [ANY_CONTAINERS] if backend.runs_in_containers else []
+        if not hides_backend:
+            self.faults += option_faults.need_faults(self.settings, met)
+
+    def _options(
+        self,
+        spec: JobSpec,
+        hosts: tuple[Host, ...],
+        name: str,
+        chosen: Mapping[str, Any],
+        other_machines: bool,
+    ) -> LaunchOptions:
+        """Return the record of all that was found."""
+        settings = self.settings
+        hosts_text = self.command_line[table.HOSTS]
+        return LaunchOptions(
+            spec,
+            hosts,
+            hosts_text=hosts_text if isinstance(hosts_text, str) else None,
+            hosts_named=self.named,
+            backend_name=name,
+            settings=chosen,
+            connect_settings=ConnectSettings(
+                settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
+            ),
+            check=not settings[table.NO_CHECK],
+            tensorboard=settings[table.TENSORBOARD],
+            relay=settings[table.RELAY],
+            sync=settings[table.SYNC] if other_machines else (),
+            collect=settings[table.COLLECT],
+            run_dir=settings[table.RUN_DIR],
+            report=settings[table.REPORT],
+            show=settings[table.SHOW],
+            fold=settings[table.FOLD],
+            verbose=settings[table.VERBOSE],
+            timestamps=settings[table.TIMESTAMPS],
+            quiet=settings[table.QUIET],
+            json=settings[table.JSON],
+            tmux=settings[table.TMUX],
+            detach=settings[table.DETACH],
+            last_lines=not settings[table.NO_LAST_LINES],
+            dry_run=settings[table.DRY_RUN],
+            events_fd=settings[table.EVENTS_FD],
+            commands_fd=settings[table.COMMANDS_FD],
+            sources=Sources(
+                workdir=settings.source(table.WORKDIR),
+                python=settings.source(table.PYTHON),
+                venv=settings.source(table.VENV),
+                run_dir=settings.source(table.RUN_DIR),
+                sync=settings.source(table.SYNC),
+                collect=settings.source(table.COLLECT),
+            ),
+            notes=tuple(self.notes),
+            defaults=tuple(_defaults_in_effect(settings, self.project.level)),
         )
-    if faults:
-        raise JobError(faults)
-    return LaunchOptions(
-        spec,
-        hosts,
-        hosts_text=command_line[table.HOSTS],  # type: ignore[arg-type]
-        hosts_named=named,
-        backend_name=name,
-        settings=chosen,
-        connect_settings=ConnectSettings(
-            settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
-        ),
-        check=not settings[table.NO_CHECK],
-        tensorboard=logdir,
-        relay=settings[table.RELAY],
-        sync=settings[table.SYNC] if other_machines else (),
-        collect=settings[table.COLLECT],
-        run_dir=settings[table.RUN_DIR],
-        report=settings[table.REPORT],
-        show=settings[table.SHOW],
-        fold=settings[table.FOLD],
-        verbose=settings[table.VERBOSE],
-        timestamps=settings[table.TIMESTAMPS],
-        quiet=settings[table.QUIET],
-        json=settings[table.JSON],
-        tmux=settings[table.TMUX],
-        detach=settings[table.DETACH],
-        last_lines=not settings[table.NO_LAST_LINES],
-        dry_run=settings[table.DRY_RUN],
-        events_fd=settings[table.EVENTS_FD],
-        commands_fd=settings[table.COMMANDS_FD],
-        sources=Sources(
-            workdir=settings.source(table.WORKDIR),
-            python=settings.source(table.PYTHON),
-            venv=settings.source(table.VENV),
-            run_dir=settings.source(table.RUN_DIR),
-            sync=settings.source(table.SYNC),
-            collect=settings.source(table.COLLECT),
-        ),
-        notes=tuple(notes),
-        defaults=tuple(_defaults_in_effect(settings, project.level, rows)),
-    )
 
 
-def _defaults_in_effect(settings: Settings, project: Level, rows: Sequence[Setting[object]]) -> Iterator[str]:
+def _defaults_in_effect(settings: Settings, project: Level) -> Iterator[str]:
     """Yield the settings of a project file that nothing replaces, for the user: a section as one."""
-    by_name = {row.name: row for row in rows}
-    keys = {section.head.name: section.name for section in from_settings.SECTIONS}
-    below = {row.name for section in from_settings.SECTIONS for row in section.rows} - keys.keys()
+    sections = {section.head.name: section.name for section in backends.sections()}
+    rows = {row.name: row for row in table.ROWS}
     for name, given in project.items():
-        if name not in below and given in settings.parts(by_name[name]):
-            yield f"{keys.get(name, by_name[name].key)}={given.text} ({given.source})"
-
-
-# ---------------------------------------------------------------------- files
-
-
-def _job_file(words: LaunchWords, settings: Settings) -> FileContent:
-    """Read the job file, with the roles of the command line; without one only the roles of ``--roles-fd``."""
-    from launcher.config import levels, schema
-
-    roles: dict[str, object] = {name: {"count": count} for name, count in _counts(settings).items()}
-    if (descriptor := settings[table.ROLES_FD]) is not None:
-        with open(descriptor, encoding="utf-8") as stream:
-            roles.update(json.load(stream))
-    rows, sections = from_settings.launch_rows(), from_settings.SECTIONS
-    path = words.job_file
-    try:
-        if not path:
-            return levels.read_job("", ON_COMMAND_LINE, rows, sections, roles)
-        text = schema.read_text(path, "job file", JobError)
-        folder = os.path.dirname(os.path.abspath(path))
-        return levels.read_job(text, path, rows, sections, roles, folder, _target(words, settings))
-    except InputError as error:
-        return FileContent(faults=error.faults)
-
-
-def _target(words: LaunchWords, settings: Settings) -> Target:
-    """Return what the command line says about a TFJob."""
-    variables = carried_variables(settings[table.VARIABLES], os.environ, (), [], [])[0]
-    asked = [row for row in (KUBERNETES, DOCKER) if settings.is_given(row)]
-    engine = asked[0].name if asked else words.engine
-    images = bool(engine) and not any(settings[row] for row in asked[:1])
-    return Target(tuple(words.program), engine, images, frozenset(variables))
-
-
-def _project_file(settings: Settings, program: str) -> FileContent:
-    """Read the project file beside a ``.py`` program on this machine, or that of the current folder."""
-    if settings[table.NO_DEFAULTS]:
-        return FileContent()
-    script = os.path.normpath(os.path.join(os.path.expanduser(settings[table.WORKDIR] or "."), program))
-    is_script = script.endswith(".py") and os.path.isfile(script)
-    try:
-        return find_project_file(
-            script if is_script else "", from_settings.launch_rows(), from_settings.SECTIONS
-        )
-    except InputError as error:
-        return FileContent(faults=error.faults)
+        if name in sections or (name in rows and given in settings.parts(rows[name])):
+            yield f"{sections.get(name, name)}={given.text} ({given.source})"
 
 
 # ---------------------------------------------------------------------- the job
@@ -351,7 +376,7 @@ def _job(settings: Settings, roles: tuple[Role, ...], faults: list[Fault], notes
         notes.extend(f"{option} has no effect without --restarts N" for option in without_effect)
     python, venv = settings[table.PYTHON] or sys.executable, settings[table.VENV]
     hosts = settings[table.HOSTS] or "localhost"
-    drain = [f"{role}={seconds}" if role else f"{seconds}" for role, seconds in settings[table.DRAIN]]
+    drain = settings[table.DRAIN]
     return JobSpec(
         roles_with_drain(roles, drain, settings[table.DONE_WHEN], faults, notes) if drain else roles,
         flags=settings[table.FLAGS],
@@ -378,16 +403,17 @@ def _job(settings: Settings, roles: tuple[Role, ...], faults: list[Fault], notes
     )
 
 
-def _with_tensorboard(
-    spec: JobSpec, logdir: str, own_container: bool, source: str, faults: list[Fault]
-) -> JobSpec:
+def _with_tensorboard(spec: JobSpec, settings: Settings, own_container: bool, faults: list[Fault]) -> JobSpec:
     """Return the job with TensorBoard as a sidecar; a role of the same name is a fault."""
+    source = settings.source(table.TENSORBOARD)
     twin = next((role for role in spec.roles if role.name == TENSORBOARD_ROLE), None)
     if twin is not None:
         problem = f'the job has a role "{TENSORBOARD_ROLE}" of its own'
         faults.append(Fault(source, problem, f"expected one of them: remove the role ({twin.source})"))
         return spec
-    return spec._replace(roles=(*spec.roles, tensorboard_role(logdir, own_container, source)))
+    return spec._replace(
+        roles=(*spec.roles, tensorboard_role(settings[table.TENSORBOARD] or "", own_container, source))
+    )
 
 
 def _absolute(path: str) -> str:
@@ -410,117 +436,3 @@ def _hosts(settings: Settings, faults: list[Fault]) -> tuple[Host, ...]:
     except InputError as error:
         faults += error.faults
         return ()
-
-
-def _done_when_faults(settings: Settings, roles: Sequence[Role]) -> Iterator[Fault]:
-    done_when = settings[table.DONE_WHEN]
-    if roles and not deciding_roles(roles, done_when):
-        problem = f"there is no role {done_when!r}, so no task decides when the job is done"
-        names = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
-        yield Fault(settings.source(table.DONE_WHEN), problem, f"expected one of {', '.join(names)}")
-
-
-def _misplaced(settings: Settings, words: LaunchWords) -> Iterator[str]:
-    """Yield notes on an empty program, and on its arguments that look like options of launch.
-
-    ``--`` before the program prevents them: the program may have options of the same names.
-    """
-    command = words.command
-    if words.is_marked or not command:
-        return
-    program = command[0] if command[0] != "-c" else "the code"
-    if command[0] == "-m":
-        program = " ".join(command[:2])
-    elif program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
-        yield f"{program} is empty: its tasks do nothing"
-    given = {row.flag for row in from_settings.all_rows() if settings.source_kind(row) == COMMAND_LINE}
-    for argument in command[1:]:
-        option = argument.partition("=")[0]
-        if option in _LAUNCH_OPTIONS and option not in given:
-            yield f"{option} is an argument of {program}: the options of launch come before the program"
-
-
-def _path_faults(settings: Settings) -> Iterator[Fault]:
-    """Yield faults of the paths of ``--relay`` and ``--report``, before the job starts."""
-    relay, report = settings[table.RELAY], settings[table.REPORT]
-    if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
-        expected = "expected the path of a unix socket that a process listens on"
-        yield Fault("--relay", f"{relay!r} is not a socket", expected)
-    if report is None:
-        return
-    if not report or os.path.isdir(report):
-        yield Fault("--report", f"{report!r} is not the name of a file")
-    elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
-        yield Fault("--report", f"{report!r}: its folder does not exist", "expected a folder that exists")
-
-
-def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
-    """Yield the fault that ``options=`` of the Python API contain a program, which would run instead.
-
-    The API gives its own options after those of the user. So they are words of that program.
-    """
-    if (
-        settings.is_given(table.EVENTS_FD)
-        and not settings.is_given(table.COMMANDS_FD)
-        and "--commands-fd" in command
-    ):
-        word = "--" if not command or command[0] == "--commands-fd" else command[0]
-        expected = "expected options of launch only: the program is an argument of its own"
-        yield Fault("options", f"{word!r} ends the options", expected)
-
-
-def _value_as_program(settings: Settings, words: LaunchWords) -> Iterator[Fault]:
-    """Yield the fault that a value is the program: ``--tensorboard logs train.py``, ``--hosts a b train.py``.
-
-    ``--`` before the program prevents it: the program may be in an image, or on other machines.
-    """
-    command = words.program if words.job_file else words.command
-    lacks_folder = (
-        settings[table.TENSORBOARD] == "" and settings.source_kind(table.TENSORBOARD) == COMMAND_LINE
-    )
-    names_hosts = settings.source_kind(table.HOSTS) == COMMAND_LINE
-    if not lacks_folder and not names_hosts:
-        return
-    if words.is_marked or len(command) < 2 or command[0][:1] in ("", "-"):
-        return
-    name, following = command[:2]
-    if name.endswith(".py") or os.path.isfile(name) or shutil.which(name):
-        return
-    begins = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
-    if not begins and not following.endswith((".py", *JOB_FILE_ENDINGS)) and not shutil.which(following):
-        return
-    problem = f"{name!r} would be the program, and {following!r} its argument"
-    if lacks_folder:
-        expected = f"use --tensorboard={name} for a folder, or -- before a program"
-        yield Fault("--tensorboard", problem, expected)
-    elif re.fullmatch(r"[\w.:@\[\]-]+", name):
-        yield Fault("--hosts", problem, f"for several hosts use --hosts {settings[table.HOSTS]},{name}")
-
-
-def _job_file_as_program(command: Sequence[str]) -> Iterator[Fault]:
-    """Yield the fault that the program is a job file whose name does not say so."""
-    name = command[0] if command else ""
-    if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
-        return
-    if "/" not in name and shutil.which(name):
-        return
-    try:
-        with open_regular(name) as file:
-            start = file.read(_START_OF_FILE)
-    except OSError:
-        return
-    is_json = start.lstrip().startswith(b"{")
-    pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
-    if re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!"):
-        expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
-        yield Fault(name, "this is a job file", expected)
-
-
-def _conflicts(settings: Settings) -> Iterator[Fault]:
-    """Yield faults of options that contradict each other."""
-    for row, others, why in _CONFLICTS:
-        if not settings[row] or (row is table.JSON and settings[table.DRY_RUN]):
-            continue
-        for other in filter(settings.is_given, others):
-            problem = f"{row.flag} and {other.flag} both"
-            yield Fault(ON_COMMAND_LINE, problem, f"expected one of them: {why}")

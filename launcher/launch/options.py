@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 #: Source of faults of several options together, and of roles that options make.
 COMMAND_LINE = "command line"
-#: Options of programs that start `launch`, as the Python API does: launcher.output.jsonl,
-#: launcher.config.jobfile, launcher.launch.interrupts.
-DESCRIPTORS = ("--events-fd", "--commands-fd", "--roles-fd", "--until-eof-fd")
 
 
 class Sources(Record):

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import escape_controls, join_names, shortened
+from launcher.config.table import COMMANDS_FD, EVENTS_FD, ROLES_FD, UNTIL_EOF_FD
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
-from launcher.launch.options import DESCRIPTORS
 from launcher.scheduler.plan import completed, make_plan
+
+#: Options with a descriptor of the program that has started `launch`.
+_DESCRIPTORS = tuple(row.flag for row in (EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD))
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
@@ -55,10 +58,10 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
 
 
 def _without_values(argv: Sequence[str]) -> list[str]:
-    """The command line without `DESCRIPTORS`, and without values of ``-x``, which may be secret."""
+    """The command line without descriptors, and without values of ``-x``, which may be secret."""
     shown = []
     for before, argument in zip(["", *argv], argv, strict=False):
-        if before in DESCRIPTORS or argument in DESCRIPTORS:
+        if before in _DESCRIPTORS or argument in _DESCRIPTORS:
             continue
         name, equals, _ = argument.partition("=")
         # argparse accepts -q and -x in one word: -qx.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.jobfile import COUNTS
+from launcher.config.settings import SourceKind
+from launcher.config.table import ROWS
 from tests.conftest import Launch
 
 SHOW = "import os, sys; print(os.environ['JOB_NAME'], os.getcwd(), os.environ.get('WORD'), *sys.argv[1:])"
@@ -153,8 +154,9 @@ def test_the_example_of_the_documents(launch: Launch, project: Path):
     assert [task["task"] for task in shown["tasks"]] == ["worker/0", "worker/1", "ps/0"]
     assert shown["notes"][0] == "default: workers=2 (pyproject.toml:2)"
     assert len(shown["notes"]) >= 6
-    for key in COUNTS.values():
-        assert f"| `{key.name}` | {key.help} |" in page
+    for row in ROWS:
+        if SourceKind.PROJECT_FILE in row.given_in and SourceKind.JOB_FILE not in row.given_in:
+            assert f"| `{row.key}` | {row.key_help} |" in page
 
 
 @pytest.mark.parametrize("text", ["[tool]\nlaunch = 3", "[[tool.launch]]\nworkers = 2"])

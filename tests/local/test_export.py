@@ -278,8 +278,8 @@ def test_a_pod_says_which_name_it_waits_for(launch: Launch, tmp_path: Path):
         (["kubernetes", *IMAGE, "--chief", "--workers", "2", "--", "echo", "{rank}"], 2, "{task_index}"),
         (["kubernetes", *IMAGE, "--user", "me", "true"], 2, "--user"),
         (["compose", *IMAGE, "-x", "A=\udce9", "true"], 2, "an argument or a variable is not UTF-8"),
-        (["slurm", "--workers", "-1", "--nosuch", "true"], 2, "--nosuch"),
-        (["swarm", "true"], 2, "invalid choice: 'swarm'"),
+        (["slurm", "--workers", "1", "--nosuch", "true"], 2, "--nosuch"),
+        (["swarm", "true"], 2, "FORM: 'swarm'; expected kubernetes, slurm"),
         ([], 2, "FORM"),
     ],
 )

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import foreign_options
-from launcher.cli.parser import COMMANDS, command_parser
+from launcher.cli.arguments import command_parser
+from launcher.cli.commands import COMMANDS
+from launcher.config import table
 from launcher.config.hostfile import HOST, HOSTFILE
-from launcher.config.jobfile import JOB, ROLE
+from launcher.config.jobfile import ROLE
 from tests.conftest import Launch
 
 #: What is typed after ``launch``, as in a shell; what the answer contains.
@@ -27,7 +29,7 @@ COMMAND_LINE = [
     ("--nproc-per-node 2 train.py", "--hosts node1:2,node2:2"),
     ("--nnodes=2 --nproc_per_node=1 train.py", "--nnodes 2: use --hosts node1,node2"),
     ("-e A=secret train.py", "-e A=...: use -x A=..."),
-    ("--env A=secret train.py", "--venv/--env: for a variable use -x A=..."),
+    ("--env A=secret train.py", "--venv: for a variable use -x A=..."),
     ("-env A 1 train.py", "-env A ...: use -x A=VALUE"),
     ("--hostfile lab train.py", "--hostfile lab: use --hosts lab"),
     ("-H node1:2 train.py", "-H node1:2: use --hosts node1:2"),
@@ -41,9 +43,10 @@ COMMAND_LINE = [
         "--resume train.py",
         "--resume: it is an option of your program: write it after the program",
     ),
-    ("--rm -it train.py", "-it: leave it out: tasks have no terminal"),
+    ("--rm train.py", "--rm: leave it out: containers are removed at the end"),
+    ("-it train.py", "-it: leave it out: tasks have no terminal"),
     ("--oversubscribe train.py", "--oversubscribe: leave it out: a host without slots takes all tasks"),
-    ("--rdzv-backend=c10d --rdzv_endpoint=n1:1 train.py", "--rdzv_endpoint n1:1: leave it out"),
+    ("--rdzv_endpoint=n1:1 train.py", "--rdzv_endpoint n1:1: leave it out"),
     ("--master-addr n1 train.py", "--master-addr n1: leave it out: launch chooses the addresses and ports"),
     ("--identity key train.py", "write IdentityFile key for the host into ~/.ssh/config"),
     ("--mca btl tcp train.py", "it is an option of Open MPI"),
@@ -51,7 +54,7 @@ COMMAND_LINE = [
     # Options and commands of Slurm.
     ("-N 4 train.py", "--nodes: the option is about an allocation of Slurm; expected --slurm, too"),
     ("--nodes=4 --workers 8 train.py", "expected --slurm, too; or --hosts node1,node2"),
-    ("--slurm --nodes=four train.py", "-N/--nodes: 'four': expected a whole number from 1"),
+    ("--slurm --nodes=four train.py", "--nodes: 'four'; expected a whole number from 1"),
     ("--slurm -n 8 train.py", "-n 8: use --workers 8"),
     ("--slurm --ntasks=8 train.py", "--ntasks 8: use --workers 8"),
     ("--slurm --ntasks-per-node=4 train.py", "on Slurm write it into --slurm-options"),
@@ -74,19 +77,19 @@ COMMAND_LINE = [
     ("--slurm -n4 train.py", "-n 4: use --workers 4"),
     ("--slurm --wrap 'python train.py'", "write the program last: launch --slurm --detach python train.py"),
     ("--slurm --slurm-options qos=x train.py", "expected options of salloc, as in '--qos=short --exclusive'"),
-    ("--slurm --no-slurm train.py", "--slurm and --no-slurm both"),
-    ("--slurm --slurm-options short true", "'short': expected options of salloc"),
+    ("--slurm --no-slurm train.py", "--no-slurm: --slurm is given, too; expected one of them"),
+    ("--slurm --slurm-options short true", "'short'; expected options of salloc"),
     ("--slurm -N 3 --workdir /nosuch true", "there is no working folder '/nosuch'"),
-    ("--slurm -N 0 true", "-N/--nodes: '0': expected a whole number from 1"),
+    ("--slurm -N 0 true", "--nodes: '0'; expected a whole number from 1"),
     ("--slurm --hosts a true", "--slurm: the hosts are named, too"),
     ("--slurm --docker x true", "docker and slurm can't start the same tasks"),
     # Options of Kubernetes.
-    ("--kubernetes x --namespace No true", "'No': expected a namespace"),
+    ("--kubernetes x --namespace No true", "'No'; expected a namespace"),
     ("--kubernetes x --hosts a true", "--kubernetes: the hosts are named, too"),
     ("--kubernetes x --docker y true", "docker and kubernetes can't start the same tasks"),
     ("--kubernetes x --user me true", "--user: 'me' is a name; expected UID or UID:GID"),
     ("--kubernetes x --mount /data true", "--mount: the option is not for pods"),
-    ("--docker x --memory 2g,4g true", "--memory: '2g,4g': expected one size such as 512m or 2g"),
+    ("--docker x --memory 2g,4g true", "--memory: '2g,4g'; expected one size such as 512m or 2g"),
     ("--kubernetes x --memory chief=1g true", "--memory chief=: there is no role 'chief'"),
     ("--start-timeout 5m true", "--start-timeout: the option is about Kubernetes"),
     ("srun -n 4 train.py", "type `launch --slurm PROGRAM`; a program of that name: `launch run srun`"),
@@ -106,8 +109,8 @@ COMMAND_LINE = [
     ("help nosuch", "no command 'nosuch': expected one of run, ps,"),
     # Programs and job files.
     ("job.yml", "job.yml: can't read the job file: No such file or directory; did you mean job.yaml?"),
-    ("--docker job.yaml", "'job.yaml': expected an image; that of its roles: job.yaml --docker"),
-    ("--docker JOB.JSON", "'JOB.JSON': expected an image; that of its roles: JOB.JSON --docker"),
+    ("--docker job.yaml", "'job.yaml'; expected an image; that of its roles: job.yaml --docker"),
+    ("--docker JOB.JSON", "'JOB.JSON'; expected an image; that of its roles: JOB.JSON --docker"),
     ("--hosts no.json true", "no.json: no such hostfile"),
     ("job.yaml extra", "unexpected argument 'extra'; only options follow a job file"),
     ("-m", "-m: expected"),
@@ -146,13 +149,13 @@ MISSPELT = [
     ("--hosts a --tensorboard logs -- train.py", "use --tensorboard=logs for a folder"),
     ("job.yaml --tensorboard logs --dry-run", "use --tensorboard=logs for a folder"),
     ("ps --al", "did you mean --all? (launch ps --help shows all options)"),
-    ("--workers=two train.py", "--workers: 'two': expected a whole number"),
-    ("--ps train.py --epochs 3", "--ps: 'train.py': expected a whole number"),
-    ("--workers", "--workers: expected a value"),
-    ("--chief=1 train.py", "--chief: '1': the option takes no value"),
-    ("--timeout 5x train.py", "'5x' is not a duration; expected seconds, or a number and s, m, h or d"),
-    ("--drain soon train.py", "--drain: 'soon' is not a duration; expected seconds"),
-    ("--on-failure ignore train.py", "--on-failure: 'ignore': expected stop or continue"),
+    ("--workers=two train.py", "--workers: 'two'; expected a whole number"),
+    ("--ps train.py --epochs 3", "--ps: 'train.py'; expected a whole number"),
+    ("--workers", "--workers: expected one argument (launch --help-all shows all options)"),
+    ("--chief=1 train.py", "--chief: ignored explicit argument '1'"),
+    ("--timeout 5x train.py", "--timeout: '5x'; expected seconds, or a number and s, m, h or d"),
+    ("--drain soon train.py", "--drain: 'soon'; expected seconds"),
+    ("--on-failure ignore train.py", "--on-failure: 'ignore'; expected stop or continue"),
     ("-x KEY = VALUE train.py", "-x KEY: KEY is not set here; expected NAME=VALUE"),
     ("-x 'A B=1' train.py", "'A B' can't be set; expected a variable's name"),
     ("--hosts node1 node2 train.py", "for several hosts use --hosts node1,node2"),
@@ -164,14 +167,14 @@ MISSPELT = [
     ("--hosts node1:2222,node2:2222 train.py", '"node2:2222"; expected slots after the ":", and 2222 is'),
     ("check node1:2222", '"node1:2222"; expected slots after the ":", and 2222 is'),
     ("hosts me@[::1]:22", '"me@[::1]:22"; expected slots after the ":", and 22 is'),
-    ("--venv '' train.py", "--venv/--env: '': expected the name of an environment"),
-    ("--venv .lab train.py", "--venv/--env: '.lab': expected the name of an environment"),
-    ("--venv -lab train.py", "--venv/--env: expected a value"),
-    ("--venv 'a b' --hosts node1 train.py", "--venv/--env: 'a b': expected the name of an environment"),
+    ("--venv '' train.py", "--venv: ''; expected the name of an environment"),
+    ("--venv .lab train.py", "--venv: '.lab'; expected the name of an environment"),
+    ("--venv -lab train.py", "--venv/--env: expected one argument"),
+    ("--venv 'a b' --hosts node1 train.py", "--venv: 'a b'; expected the name of an environment"),
     (f"--venv {'a' * 65} train.py", "at most 64"),
     (
         "--venv lab --python python3 train.py",
-        "--venv: --python names the Python of the tasks, too; expected one",
+        "--venv: --python is given, too; expected one of them",
     ),
     ("--venv lab --docker tf:1 train.py", "expected an image with its packages"),
     ("--docker train.py --epochs 3", "expected an image before the program: IMAGE train.py"),
@@ -186,7 +189,10 @@ MISSPELT = [
     ("--no-chek true", "unrecognized option --no-chek; did you mean --no-check? (launch --help"),
     ("'--wor\nkers' 2 true", "unrecognized option --wor\\nkers; did you mean --workers? (launch"),
     ("completion bash -", "unexpected argument '-' (launch completion --help"),
-    ("--hosts a --hosts b --hosts c true", "--hosts: expected once; for several hosts use host,host"),
+    (
+        "--hosts a --hosts b --hosts c true",
+        "--hosts: the option is given twice; expected once; for several hosts use host,host",
+    ),
     ("hosts no/such/thing", "thing"),
 ]
 
@@ -230,6 +236,10 @@ JOB_FILES = [
         "command: train.py\nhosts: [node1]\nroles:\n  worker: {image: tf:2}\n  ps: {image: tf:1}",
         "2: node1: its tasks are of the images tf:2, tf:1, but it has one container; expected hosts:",
     ),
+    (
+        START + "docker: {image: tf, no_mount: true, read_only: true}",
+        "3: the working folder is not mounted; expected one of no_mount and read_only",
+    ),
     (START + "docker: {keep: true}", "2: worker has no image; expected image: in it, docker: IMAGE"),
     (
         "command: train.py\nroles: {worker: {resources: {limits: {memory: 1Gi}}}}",
@@ -240,7 +250,7 @@ JOB_FILES = [
     ("command: train.py\nroles:\n  worker:2", '3: roles is "worker:2"; expected a space after the ":"'),
     ("command: train.py\nroles:\nworker: 2", "2: roles has no value; expected a mapping, as in worker: 4"),
     (START + "venv: -lab", '3: venv is "-lab"; expected the name of an environment'),
-    (START + "venv: lab\npython: /usr/bin/python3", "3: job.yaml:4 names the Python of the tasks, too"),
+    (START + "venv: lab\npython: /usr/bin/python3", "3: job.yaml:4 is given, too; expected one of them"),
     (START + "done-when: worker", '3: unknown key "done-when"; did you mean "done_when"?'),
     (
         START + "done_when: chef",
@@ -292,8 +302,9 @@ OPTIONS = {
     for command in COMMANDS
     for action in command_parser(command)._actions
     for name in action.option_strings
+    if action.dest != "refused"
 }
-KEYS = {*JOB, *ROLE, *HOST, *HOSTFILE, "docker", "mounts", "worker"}
+KEYS = {*(row.key for row in table.ROWS), *ROLE, *HOST, *HOSTFILE, "docker", "mounts", "worker"}
 
 
 #: Runs a command line, and checks the answer and the exit code.
@@ -388,7 +399,8 @@ def test_a_program_that_is_called_as_a_command_of_others(launch: Launch, tmp_pat
 
 def test_options_of_others_are_not_ours():
     """An answer names options that there are, and no option of ours is refused."""
-    ours = {name for action in command_parser("run")._actions for name in action.option_strings}
+    actions = [action for action in command_parser("run")._actions if action.dest != "refused"]
+    ours = {name for action in actions for name in action.option_strings}
     assert not ours & foreign_options.OPTIONS.keys()
     assert not {*COMMANDS} & foreign_options.COMMANDS.keys()
     for peer in foreign_options.OPTIONS.values():

@@ -14,10 +14,12 @@ import pytest
 
 import launcher
 from launcher import backends, testing
-from launcher.backends.docker.options import keys as docker_keys
-from launcher.cli.parser import COMMANDS, command_parser
+from launcher.cli.arguments import command_parser
+from launcher.cli.commands import COMMANDS
+from launcher.config import table
 from launcher.config.hostfile import HOST, HOSTFILE
-from launcher.config.jobfile import JOB, ROLE
+from launcher.config.jobfile import ROLE
+from launcher.config.settings import SourceKind
 
 #: Limit for a build of the site, which takes 5 s of a processor while other tests use it.
 _SECONDS = 400
@@ -71,10 +73,14 @@ def test_the_reference_has_every_option_of_every_command(site: Path):
 
 def test_the_reference_has_every_key(site: Path):
     host, job = (terms(site / "reference" / page) for page in ("hostfile.html", "jobfile.html"))
-    docker = docker_keys()
+    sections = backends.sections()
+    rows = (*table.ROWS, *(row for section in sections for row in section.rows))
+    keys = [row.key for row in rows if SourceKind.JOB_FILE in row.given_in]
     missing = [key for key in (*HOSTFILE, *HOST) if f"<code>{key}</code>" not in host]
     missing += [
-        key for key in (*JOB, *ROLE, *backends.sections(), *docker) if f"<code>{key}</code>" not in job
+        key
+        for key in (*keys, *ROLE, *(section.name for section in sections))
+        if f"<code>{key}</code>" not in job
     ]
     assert missing == []
 

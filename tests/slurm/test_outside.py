@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends.slurm import time_limit
+from launcher.backends.slurm.rows import time_limit
 from tests.conftest import Started, command_line
 from tests.slurm.cluster import Cluster, soon
 from tests.slurm.test_inside import WAITS, up

@@ -13,16 +13,21 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from launcher.backends.bootstrap import COMMAND
 from launcher.backends.command_backend import CommandBackend
 from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
 from launcher.common.errors import Fault, TransportError
-from launcher.config.schema import Section, single
+from launcher.config.settings import EVERYWHERE, FileSection, Group, Setting, switch
+from launcher.config.values import whole
 from launcher.job import Host
+
+ROOMS: Setting[int | None] = Setting(
+    "rooms", whole(1, 100), "run in rooms", metavar="N", default=None, given_in=EVERYWHERE
+)
+SHARED = Setting("shared", switch, "rooms have the files of this machine", default=False)
 
 
 class Building:
@@ -62,26 +67,24 @@ class Rooms(CommandBackend):
     provides_hosts = replaces_hosts = True
     agent = "launcher.agent.main:serve"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Backend.add_options`."""
-        parser.add_argument("--rooms", type=int, metavar="N", help="run in rooms")
-        parser.add_argument("--shared", action="store_true", help="rooms have the files of this machine")
+    group = Group("rooms", (ROOMS, SHARED))
+    section = FileSection(
+        "rooms",
+        "The number of rooms.",
+        head=ROOMS,
+        rows=(ROOMS,),
+        expected="expected a number",
+        short="rooms",
+    )
 
-    def sections(self) -> Mapping[str, Section]:
-        """See `Backend.sections`."""
-        read: Callable[..., Any] = single(int)
-        return {
-            "rooms": Section("The number of rooms.", lambda node, roles, faults: read(node, "rooms", faults))
-        }
+    def parse(self, asked: Asked) -> argparse.Namespace | None:
+        """See `Backend.parse`."""
+        count, shared = asked.settings[ROOMS], asked.settings[SHARED]
+        return argparse.Namespace(count=count, shared=shared) if count else None
 
-    def settings(self, asked: Asked) -> argparse.Namespace | None:
-        """See `Backend.settings`."""
-        count = asked.args.rooms or asked.section
-        return count and argparse.Namespace(count=count, shared=asked.args.shared)
-
-    def faults(self, asked: Asked, settings: argparse.Namespace | None) -> Iterable[Fault]:
+    def faults(self, asked: Asked, options: argparse.Namespace | None) -> Iterable[Fault]:
         """See `Backend.faults`."""
-        return [Fault("--rooms", "the hosts are named, too")] if settings and asked.named else []
+        return [Fault("--rooms", "the hosts are named, too")] if options and asked.named else []
 
     @contextmanager
     def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:

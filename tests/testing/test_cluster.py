@@ -93,7 +93,7 @@ def test_hosts_and_a_job_file(cluster: Cluster, tmp_path: Path):
 @pytest.mark.parametrize(
     ("program", "options", "message", "code"),
     [
-        (["true"], {"options": ["--grace", "never"]}, "--grace: 'never' is not a duration", 2),
+        (["true"], {"options": ["--grace", "never"]}, "--grace: 'never'; expected seconds", 2),
         (["nothing.py"], {"workers": 2}, "nothing.py", 127),
         (["./program"], {"workers": 2}, "could not be started", 126),  # there is a plan by then
         (["true"], {"backend": "docker:any"}, "no Docker engine responds.*unix:///no/engine", 125),

@@ -13,23 +13,21 @@ launcher.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 from launcher.backends.backend import Backend
+from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import Fleet, ProgramRunner
 from launcher.backends.docker import options as docker
+from launcher.backends.docker.rows import DOCKER_CONTAINERS, GROUP, SECTION
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
 from launcher.common.errors import Fault
 from launcher.common.text import join_names
+from launcher.config.settings import Need, Settings
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
-
-if TYPE_CHECKING:
-    from launcher.config.schema import Section
 
 
 class DockerBackend(Backend):
@@ -38,23 +36,20 @@ class DockerBackend(Backend):
     runs_in_containers = True
     missing_file_hint = "a container sees only the folder that the tasks run in; --mount adds others"
 
-    add_options = staticmethod(docker.add_options)
-    settings = staticmethod(docker.settings)
+    group, section = GROUP, SECTION
+    parse = staticmethod(docker.parse)
 
-    def faults(self, asked: Asked, settings: docker.DockerOptions | None) -> Iterator[Fault]:
+    def meets(self, options: docker.DockerOptions | None) -> Collection[Need]:
+        """See `Backend.meets`."""
+        return () if options is None else (DOCKER_CONTAINERS,)
+
+    def faults(self, asked: Asked, options: docker.DockerOptions | None) -> Iterator[Fault]:
         """See `Backend.faults`."""
-        yield from docker.faults(asked, settings)
-        if settings is not None:
+        yield from docker.faults(asked, options)
+        if options is not None:
             from launcher.backends.docker.container import container_faults
 
-            yield from container_faults(settings, asked.spec, here=not asked.named)
-
-    def sections(self) -> Mapping[str, Section]:
-        """See `Backend.sections`."""
-        from launcher.config.schema import Section
-
-        text = "An image, or a mapping: each task runs in a container."
-        return {"docker": Section(text, docker.read_section)}
+            yield from container_faults(options, asked.spec, here=not asked.named)
 
     def inventory(self, request: LaunchRequest) -> AbstractContextManager[Allocation]:
         """See `Backend.inventory`."""
@@ -83,7 +78,8 @@ class DockerBackend(Backend):
 
     def cleanup(
         self,
-        args: argparse.Namespace,
+        settings: Settings,
+        cleaning: Cleaning,
         hosts: Sequence[Host],
         commands: ProgramRunner,
         notice: Callable[[str], None],
@@ -92,7 +88,7 @@ class DockerBackend(Backend):
         """See `Backend.cleanup`."""
         from launcher.backends.docker.fleet import cleanup
 
-        return cleanup(hosts, commands, notice, dry_run, args.cleaning)
+        return cleanup(hosts, commands, notice, dry_run, cleaning)
 
 
 TRANSPORT = DockerBackend()

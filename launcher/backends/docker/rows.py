@@ -13,7 +13,11 @@ from launcher.config.table import any_text
 if TYPE_CHECKING:  # only files need it
     from launcher.config.schema import ConfigNode, FaultList
 
-DOCKER_CONTAINERS = Need("containers", "expected --docker IMAGE, too")
+#: Options of ``docker run`` that launch sets itself.
+_RESERVED = (
+    "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
+)  # fmt: skip
+DOCKER_CONTAINERS = Need("the option is about containers", "expected --docker IMAGE, too")
 
 
 def _mount(text: str, folder: str) -> str:
@@ -22,9 +26,15 @@ def _mount(text: str, folder: str) -> str:
 
 
 def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.backends.docker.options import _engine_options
+    from launcher.config.schema import quoted, several
 
-    return _engine_options(node, label, faults)
+    if not isinstance(node.value, dict):
+        return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
+    for name, value in node.value.items():
+        if name.replace("-", "_") in _RESERVED:
+            faults.add(value.key_line, f"option {quoted(name)}", "expected another: launch sets this one")
+    read = several(values.one_line)
+    return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
 
 
 #: The image; empty: each role has its own; None: there are no containers of Docker.

@@ -25,24 +25,26 @@ when its lease is over. Then its pod ends, and the cluster removes the Job.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Backend
+from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import Connected, ProgramRunner
 from launcher.backends.docker.options import in_images
 from launcher.backends.kubernetes import options as kubernetes
+from launcher.backends.kubernetes.rows import CLEAN_KUBERNETES, CONTEXT, GROUP, NAMESPACE, PODS, SECTION
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.errors import JobError
+from launcher.config.settings import Need, Settings
+from launcher.config.table import PYTHON
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.batch import KubernetesQueue
     from launcher.backends.kubernetes.pods import Pods
-    from launcher.config.schema import Section
 
 
 class KubernetesBackend(Backend):
@@ -51,16 +53,14 @@ class KubernetesBackend(Backend):
     runs_in_containers = provides_hosts = replaces_hosts = True
     missing_file_hint = "--sync DIR copies a folder into each pod, and runs the tasks in the copy"
 
-    add_options = staticmethod(kubernetes.add_options)
-    settings = staticmethod(kubernetes.settings)
+    group, section = GROUP, SECTION
+    clean_rows = (CLEAN_KUBERNETES, NAMESPACE, CONTEXT)
+    parse = staticmethod(kubernetes.parse)
     faults = staticmethod(kubernetes.faults)
 
-    def sections(self) -> Mapping[str, Section]:
-        """See `Backend.sections`."""
-        from launcher.config.schema import Section
-
-        text = "An image, or a mapping: each task runs in a pod of Kubernetes."
-        return {"kubernetes": Section(text, kubernetes.read_section)}
+    def meets(self, options: kubernetes.KubernetesOptions | None) -> Collection[Need]:
+        """See `Backend.meets`."""
+        return () if options is None else (PODS,)
 
     def queue(self) -> KubernetesQueue:
         """See `Backend.queue`."""
@@ -71,23 +71,20 @@ class KubernetesBackend(Backend):
     @contextmanager
     def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Allocation | None]:
         """See `Backend.present`: two pods for ``launch check --kubernetes IMAGE``."""
-        given = {**kubernetes.NOT_GIVEN, **vars(asked.args)}
-        python = given.get("python")
+        python = asked.settings[PYTHON]
         role = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
         spec = JobSpec((role,), python=python)
-        asked = asked._replace(args=argparse.Namespace(**given), spec=spec)
-        settings = self.settings(asked)
-        if faults := list(self.faults(asked, settings)):
+        asked = asked._replace(spec=spec)
+        options = self.parse(asked)
+        if faults := list(self.faults(asked, options)):
             raise JobError(faults)
-        if settings is None:
+        if options is None:
             yield None
             return
         from launcher.backends.kubernetes.manifest import HOME
 
-        usual, connect_settings = (self, settings), ConnectSettings()
-        request = LaunchRequest(
-            name, spec, (), False, settings, connect_settings, usual, notice, lambda: None
-        )
+        usual, connect_settings = (self, options), ConnectSettings()
+        request = LaunchRequest(name, spec, (), False, options, connect_settings, usual, notice, lambda: None)
         with self.inventory(request._replace(python_given=bool(python))) as found:
             hosts = tuple(host._replace(workdir=HOME) for host in found.hosts)  # where --sync copies to
             yield found._replace(hosts=hosts)
@@ -128,28 +125,22 @@ class KubernetesBackend(Backend):
         """See `Backend.renew`."""
         settings.renew(host)
 
-    def add_cleaning(self, parser: argparse.ArgumentParser) -> None:
-        """See `Backend.add_cleaning`."""
-        parser.add_argument(
-            "--kubernetes", action="store_true", help="only Jobs of Kubernetes, in one namespace"
-        )
-        kubernetes.add_reaching(parser)
-
     def cleanup(
         self,
-        args: argparse.Namespace,
+        settings: Settings,
+        cleaning: Cleaning,
         hosts: Sequence[Host],
         commands: ProgramRunner,
         notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
         """See `Backend.cleanup`: the Jobs of launches of this machine."""
-        if not args.kubernetes:
+        if not settings[CLEAN_KUBERNETES]:
             return ()
         from launcher.backends.kubernetes import batch, pods
 
-        where = args.context, args.namespace, dry_run
-        return itertools.chain(pods.cleanup(*where, args.cleaning), batch.cleanup(*where))
+        where = settings[CONTEXT], settings[NAMESPACE], dry_run
+        return itertools.chain(pods.cleanup(*where, cleaning), batch.cleanup(*where))
 
 
 TRANSPORT = KubernetesBackend()

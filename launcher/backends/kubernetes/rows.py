@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.container_rows import CONTAINER_ROWS, keep_image
 from launcher.config import values
-from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting
+from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
 
 if TYPE_CHECKING:  # only files need it
     from launcher.config.schema import ConfigNode, FaultList
 
-PODS = Need("Kubernetes", "expected --kubernetes IMAGE, too")
+PODS = Need("the option is about Kubernetes", "expected --kubernetes IMAGE, too")
 
 _namespace = values.matching(
     r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "expected a namespace: lower-case letters, digits and -"
@@ -21,16 +21,23 @@ _namespace = values.matching(
 
 
 def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.backends.kubernetes.options import _template
+    from launcher.backends.kubernetes.template import template_faults
+    from launcher.config.schema import plain
 
-    return _template(node, label, faults)
+    template = plain(node)
+    wrong = list(template_faults(template))
+    for expected in wrong:
+        faults.add(node.line, f"{label} is not a template for pods", expected)
+    return None if wrong else template
 
 
 def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.backends.kubernetes.options import _templates
-
-    found = _templates(node, label, faults)
-    return None if found is None else tuple(found.items())
+    if not isinstance(node.value, dict):
+        return faults.add_kind(node, label, "expected a mapping of roles to templates")
+    templates = (
+        (role, _read_template(written, f"{label} of {role}", faults)) for role, written in node.value.items()
+    )
+    return tuple(templates)
 
 
 #: The image; empty: each role has its own; None: there are no pods.
@@ -58,6 +65,9 @@ POD_OF_ROLES: Setting[tuple[tuple[str, Mapping[str, Any]], ...]] = Setting(
     "pods", any_text, "Templates for the pods of single roles, too: worker: {spec: ...}.", default=(),
     by_role=True, given_in=FILES, read=_read_templates,
 )  # fmt: skip
+
+#: Of ``launch clean``.
+CLEAN_KUBERNETES = Setting("kubernetes", switch, "only Jobs of Kubernetes, in one namespace", default=False)
 
 GROUP = Group("Kubernetes", (KUBERNETES, NAMESPACE, CONTEXT, START_TIMEOUT))
 SECTION = FileSection(

@@ -11,47 +11,50 @@ Slurm queues, places, limits and accounts. The agents are the same as over SSH.
 
 from __future__ import annotations
 
-import argparse
-import functools
-import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Backend
+from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import Connected, ProgramRunner
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
+from launcher.backends.slurm.rows import (
+    ACCOUNT,
+    ALLOCATION,
+    GPUS_PER_NODE,
+    GROUP,
+    NO_SLURM,
+    NODES,
+    PARTITION,
+    SECTION,
+    SLURM,
+    SLURM_NOTICE,
+    SLURM_OPTIONS,
+    TIME,
+)
 from launcher.common.errors import Fault, HostsError, JobError, TransportError
 from launcher.common.record import Record
-from launcher.config import values
+from launcher.config.settings import Need, Settings
+from launcher.config.table import DETACH, PYTHON, VENV
 from launcher.job import RUN_FOLDER_VARIABLE, Host, JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.batch import SlurmQueue
     from launcher.common.events import HostFacts
-    from launcher.config.schema import Section
     from launcher.findings import Finding
 
 #: Our options -> those of salloc.
 _SALLOC_OPTIONS = {"nodes": "--nodes", "partition": "--partition", "time": "--time",
            "gpus_per_node": "--gpus-per-node", "account": "--account"}  # fmt: skip
-#: What users of others may mean by an option.
-_ALTERNATIVES = {
-    "nodes": "; or --hosts node1,node2",
-    "time": "; or --timeout, the limit of launch",
-    "gpus_per_node": "; or --gpus, for each task",
-}
 #: Steps from this number on are not the user's: the script of sbatch, the shell of salloc.
 _FIRST_SYSTEM_STEP = 0xFFFF_FF00
-#: Nodes of a job.
-MAX_NODES = 10_000
 #: The time limit of an allocation without a job, in minutes.
 _CHECK_MINUTES = 5
-#: Seconds before a time limit at which tasks are stopped; more than their grace by this number.
-_NOTICE_SECONDS = 120.0
+#: Tasks are stopped before a time limit by more than their grace: by this number of seconds.
 _AFTER_GRACE_SECONDS = 30.0
 
 
@@ -66,7 +69,7 @@ class SlurmOptions(Record):
     #: More options of salloc.
     options: str = ""
     #: Seconds before the time limit at which the tasks are stopped.
-    notice: float = _NOTICE_SECONDS
+    notice: float = SLURM_NOTICE.default
     #: Nothing asks for Slurm but the allocation that launch runs in.
     implied: bool = False
 
@@ -115,29 +118,6 @@ def _wrong_variables() -> Iterator[Fault]:
         yield Fault("SLURM_CONF", f"there is no file {conf!r}", "expected the configuration of Slurm")
 
 
-def _options(text: str) -> str:
-    """Options of salloc."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = []
-    if not words or not words[0].startswith("-"):
-        raise ValueError("expected options of salloc, as in '--qos=short --exclusive'")
-    return text
-
-
-def time_limit(text: str) -> str:
-    """Return a time limit in a form of Slurm; ``5m`` and ``36h`` are read as --timeout reads them."""
-    if re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}|-1|unlimited|infinite", text, re.I):
-        return text
-    try:
-        seconds = math.ceil(values.duration(text))
-    except ValueError:
-        forms = "minutes, 5m, 36h, 2d, hours:minutes:seconds, or days-hours:minutes:seconds"
-        raise ValueError(f"expected a time limit: {forms}") from None
-    return f"{seconds // 86400}-{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-
-
 @contextmanager
 def _way_out(is_implied: bool) -> Iterator[None]:
     """Open a context whose errors name --no-slurm if it was not the user who asked for Slurm.
@@ -161,75 +141,37 @@ class SlurmBackend(Backend):
 
     provides_hosts = shares_files = True
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Backend.add_options`."""
-        add = functools.partial(values.option, parser.add_argument_group("Slurm"))
-        add("--slurm", "run on nodes that Slurm allocates")
-        add("--no-slurm", "do not use the nodes of the allocation around launch")
-        add("-N --nodes N", "number of nodes", values.whole(1, MAX_NODES))
-        add("--partition NAME", "the partition", values.one_line)
-        add("--time T", "time limit at Slurm: minutes, 36h, or 1-12:00:00", time_limit)
-        add("--gpus-per-node N", "GPUs of each node: 2, or a100:2", values.one_line)
-        add("--account NAME", "the account", values.one_line)
-        add("--slurm-options '...'", "more options, as salloc has them", _options)
+    group, section = GROUP, SECTION
 
-    def sections(self) -> Mapping[str, Section]:
-        """See `Backend.sections`."""
-        from launcher.config.schema import KeySpec, Section, read_mapping, single, table
-
-        line = single(values.one_line)
-        keys = table(
-            KeySpec("nodes", "The number of nodes.", single(values.whole(1, MAX_NODES))),
-            KeySpec("partition", "The partition.", line),
-            KeySpec("time", "The time limit at Slurm: minutes, 36h, or 1-12:00:00.", single(time_limit)),
-            KeySpec("gpus_per_node", "GPUs of each node: 2, or a100:2.", line),
-            KeySpec("account", "The account.", line),
-            KeySpec("options", "More options, as salloc has them.", single(_options)),
-            KeySpec("notice", "Time from the stop of the tasks to the time limit.", single(values.duration)),
-        )
-
-        def read(node: Any, roles: Sequence[str], faults: Any) -> SlurmOptions | None:
-            if not isinstance(node.value, dict):
-                faults.add_kind(node, "slurm", "expected a mapping, as in nodes: 4")
-                return None
-            return SlurmOptions(
-                **read_mapping(node, keys, faults).some(*_SALLOC_OPTIONS, "options", "notice")
-            )
-
-        return {"slurm": Section("Nodes that Slurm allocates.", read)}
-
-    def settings(self, asked: Asked) -> SlurmOptions | None:
-        """See `Backend.settings`."""
-        args = asked.args
-        if args.no_slurm:
+    def parse(self, asked: Asked) -> SlurmOptions | None:
+        """See `Backend.parse`."""
+        settings = asked.settings
+        if settings[NO_SLURM]:
             return None
-        if not args.slurm and asked.section is None:
+        if not settings[SLURM]:
             implied = is_inside(os.environ) and not asked.named
             return SlurmOptions(implied=True) if implied else None
-        given = {name: getattr(args, name) for name in _SALLOC_OPTIONS if getattr(args, name) is not None}
-        options: SlurmOptions = (asked.section or SlurmOptions())._replace(**given)
-        return options._replace(options=f"{options.options} {args.slurm_options or ''}".strip())
+        return SlurmOptions(
+            nodes=settings[NODES],
+            partition=settings[PARTITION],
+            time=settings[TIME],
+            gpus_per_node=settings[GPUS_PER_NODE],
+            account=settings[ACCOUNT],
+            options=settings[SLURM_OPTIONS],
+            notice=settings[SLURM_NOTICE],
+        )
 
-    def faults(self, asked: Asked, settings: SlurmOptions | None) -> Iterator[Fault]:
+    def meets(self, options: SlurmOptions | None) -> Collection[Need]:
+        """See `Backend.meets`."""
+        asked_for = options is not None and not options.implied
+        return (ALLOCATION,) if asked_for or is_inside(os.environ) else ()
+
+    def faults(self, asked: Asked, options: SlurmOptions | None) -> Iterator[Fault]:
         """See `Backend.faults`."""
-        if asked.args.slurm and asked.args.no_slurm:
-            yield Fault("", "--slurm and --no-slurm both", "expected one of them")
-        given = [
-            name for name in (*_SALLOC_OPTIONS, "slurm_options") if getattr(asked.args, name) is not None
-        ]
-        if (settings is None or settings.implied) and not is_inside(os.environ):
-            for name in given:
-                text = "the option is about an allocation of Slurm"
-                expected = f"expected --slurm, too{_ALTERNATIVES.get(name, '')}"
-                yield Fault(f"--{name.replace('_', '-')}", text, expected)
-        if (
-            vars(asked.args).get("detach")
-            and is_in_script(os.environ)
-            and RUN_FOLDER_VARIABLE not in os.environ
-        ):
+        if asked.settings[DETACH] and is_in_script(os.environ) and RUN_FOLDER_VARIABLE not in os.environ:
             text = "in a script for sbatch, whose job ends with the script, and so would the launcher"
             yield Fault("--detach", text, "expected launch without it; for several at once: launch ... &")
-        if settings is None:
+        if options is None:
             return
         yield from _wrong_variables()
         if asked.named:
@@ -242,37 +184,34 @@ class SlurmBackend(Backend):
             expected = f"expected launch without srun, which starts the tasks: launch --workers {tasks} ..."
             yield Fault("", text, expected)
 
-    def notes(self, asked: Asked, settings: SlurmOptions | None) -> Iterator[str]:
+    def notes(self, asked: Asked, options: SlurmOptions | None) -> Iterator[str]:
         """See `Backend.notes`."""
         if not is_inside(os.environ):
             return
         job = os.environ["SLURM_JOB_ID"]
-        if settings is None and asked.named:
+        if options is None and asked.named:
             yield f"--hosts: the tasks run there, not on the nodes of Slurm's job {job}"
-        elif settings is not None and settings.salloc() and RUN_FOLDER_VARIABLE not in os.environ:
+        elif options is not None and options.salloc() and RUN_FOLDER_VARIABLE not in os.environ:
             text = f"launch runs in Slurm's job {job}, and uses its nodes"
-            yield f"no allocation is asked for ({shlex.join(settings.salloc())}): {text}"
+            yield f"no allocation is asked for ({shlex.join(options.salloc())}): {text}"
 
     @contextmanager
     def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Allocation | None]:
         """See `Backend.present`."""
-        given = vars(asked.args)
-        usual = {"slurm": False, "no_slurm": False, **dict.fromkeys((*_SALLOC_OPTIONS, "slurm_options"))}
-        asked = asked._replace(args=argparse.Namespace(**{**usual, **given}))
-        settings = self.settings(asked)
-        if faults := list(self.faults(asked, settings)):
+        options = self.parse(asked)
+        if faults := list(self.faults(asked, options)):
             raise JobError(faults)
-        if settings is None:
+        if options is None:
             yield None
             return
         from launcher.backends.slurm.allocation import allocated
         from launcher.backends.slurm.steps import present
 
-        python = bool(given.get("python") or given.get("venv"))
-        words = settings.salloc()
-        words += [] if settings.time else [f"--time={_CHECK_MINUTES}"]
+        python = bool(asked.settings[PYTHON] or asked.settings[VENV])
+        words = options.salloc()
+        words += [] if options.time else [f"--time={_CHECK_MINUTES}"]
         with ExitStack() as stack:
-            with _way_out(settings.implied):
+            with _way_out(options.implied):
                 job = stack.enter_context(allocated(words, name, notice, lambda: None))
                 found = present(job, notice, python)
             yield found
@@ -285,7 +224,8 @@ class SlurmBackend(Backend):
 
     def cleanup(
         self,
-        args: argparse.Namespace,
+        settings: Settings,
+        cleaning: Cleaning,
         hosts: Sequence[Host],
         commands: ProgramRunner,
         notice: Callable[[str], None],
@@ -298,7 +238,7 @@ class SlurmBackend(Backend):
             return ()
         from launcher.backends.slurm.batch import cleanup
 
-        return cleanup(notice, dry_run, args.cleaning)
+        return cleanup(notice, dry_run, cleaning)
 
     @contextmanager
     def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:

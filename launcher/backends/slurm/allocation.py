@@ -17,7 +17,8 @@ from typing import IO
 
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.slurm_node import job_variables
-from launcher.backends.slurm import MAX_NODES, is_in_step, is_inside
+from launcher.backends.slurm import is_in_step, is_inside
+from launcher.backends.slurm.rows import MOST_NODES
 from launcher.common.errors import Fault, JobError, TransportError
 from launcher.common.text import why_not_started
 
@@ -355,7 +356,7 @@ def expanded(text: str) -> list[int]:
     """The numbers of ``SLURM_TASKS_PER_NODE``, such as ``3(x2),1``; empty if they are too many for a job."""
     pairs = re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", text)
     found = [(int(number), int(times or 1)) for number, times in pairs]
-    if sum(times for _, times in found) > MAX_NODES:
+    if sum(times for _, times in found) > MOST_NODES:
         return []
     return [number for number, times in found for _ in range(times)]
 

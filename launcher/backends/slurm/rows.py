@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from launcher.backends.slurm import MAX_NODES, _options, time_limit
+import math
+import re
+import shlex
+
 from launcher.config import values
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 
-_SUBJECT = "an allocation of Slurm"
+#: Nodes of a job.
+MOST_NODES = 10_000
+_PROBLEM = "the option is about an allocation of Slurm"
 _EXPECTED = "expected --slurm, too"
-ALLOCATION = Need(_SUBJECT, _EXPECTED)
+ALLOCATION = Need(_PROBLEM, _EXPECTED)
+
+
+def _options(text: str) -> str:
+    """Options of salloc."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    if not words or not words[0].startswith("-"):
+        raise ValueError("expected options of salloc, as in '--qos=short --exclusive'")
+    return text
+
+
+def time_limit(text: str) -> str:
+    """Return a time limit in a form of Slurm; ``5m`` and ``36h`` are read as --timeout reads them."""
+    if re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}|-1|unlimited|infinite", text, re.I):
+        return text
+    try:
+        seconds = math.ceil(values.duration(text))
+    except ValueError:
+        forms = "minutes, 5m, 36h, 2d, hours:minutes:seconds, or days-hours:minutes:seconds"
+        raise ValueError(f"expected a time limit: {forms}") from None
+    return f"{seconds // 86400}-{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
 
 SLURM = Setting("slurm", switch, "run on nodes that Slurm allocates", default=False, given_in=EVERYWHERE)
 NO_SLURM = Setting(
@@ -16,8 +45,8 @@ NO_SLURM = Setting(
     excludes=("slurm",),
 )  # fmt: skip
 NODES: Setting[int | None] = Setting(
-    "nodes", values.whole(1, MAX_NODES), "number of nodes", metavar="N", flags=("-N", "--nodes"),
-    default=None, given_in=EVERYWHERE, needs=Need(_SUBJECT, f"{_EXPECTED}; or --hosts node1,node2"),
+    "nodes", values.whole(1, MOST_NODES), "number of nodes", metavar="N", flags=("-N", "--nodes"),
+    default=None, given_in=EVERYWHERE, needs=Need(_PROBLEM, f"{_EXPECTED}; or --hosts node1,node2"),
 )  # fmt: skip
 PARTITION: Setting[str | None] = Setting(
     "partition", values.one_line, "the partition", metavar="NAME", default=None, given_in=EVERYWHERE,
@@ -25,11 +54,11 @@ PARTITION: Setting[str | None] = Setting(
 )  # fmt: skip
 TIME: Setting[str | None] = Setting(
     "time", time_limit, "time limit at Slurm: minutes, 36h, or 1-12:00:00", metavar="T", default=None,
-    given_in=EVERYWHERE, needs=Need(_SUBJECT, f"{_EXPECTED}; or --timeout, the limit of launch"),
+    given_in=EVERYWHERE, needs=Need(_PROBLEM, f"{_EXPECTED}; or --timeout, the limit of launch"),
 )  # fmt: skip
 GPUS_PER_NODE: Setting[str | None] = Setting(
     "gpus_per_node", values.one_line, "GPUs of each node: 2, or a100:2", metavar="N", default=None,
-    given_in=EVERYWHERE, needs=Need(_SUBJECT, f"{_EXPECTED}; or --gpus, for each task"),
+    given_in=EVERYWHERE, needs=Need(_PROBLEM, f"{_EXPECTED}; or --gpus, for each task"),
 )  # fmt: skip
 ACCOUNT: Setting[str | None] = Setting(
     "account", values.one_line, "the account", metavar="NAME", default=None, given_in=EVERYWHERE,

@@ -22,7 +22,6 @@ does not take at once, that thread sends. Only forwarded ports have threads, two
 them.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -30,6 +29,7 @@ from launcher.backends.backend import Backend
 from launcher.backends.connections import Connected
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
+from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP
 from launcher.common.record import Record
 from launcher.job import Host
 
@@ -50,15 +50,11 @@ class SshSettings(Record):
 class SshBackend(Backend):
     """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Backend.add_options`."""
-        parser.add_argument_group("SSH").add_argument(
-            "--accept-new-host-keys", action="store_true", help="add keys of unknown hosts to known_hosts"
-        )
+    group = GROUP
 
-    def settings(self, asked: Asked) -> SshSettings:
-        """See `Backend.settings`."""
-        return SshSettings(accept_new=asked.args.accept_new_host_keys)
+    def parse(self, asked: Asked) -> SshSettings:
+        """See `Backend.parse`."""
+        return SshSettings(accept_new=asked.settings[ACCEPT_NEW_HOST_KEYS])
 
     def inventory(self, request: LaunchRequest) -> AbstractContextManager[Allocation]:
         """See `Backend.inventory`."""

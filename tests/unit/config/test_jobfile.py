@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends import sections
-from launcher.backends.docker.options import DockerOptions
+from launcher.backends import rows, sections
+from launcher.backends.docker.options import DockerOptions, parse
+from launcher.backends.launch_request import Asked
 from launcher.config import values
-from launcher.config.jobfile import JobFile, parse_job
+from launcher.config.jobfile import parse_job
+from launcher.config.settings import FileContent, merge
 from launcher.job import Host, Program, ProgramKind, Role
 
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
@@ -65,10 +67,20 @@ docker:
 """
 
 
-def parsed(text: str) -> JobFile:
+def parsed(text: str) -> FileContent:
     found = parse_job(text, "j", {}, sections())
     assert found.faults == ()
     return found
+
+
+def values_of(found: FileContent) -> dict[str, object]:
+    """Return what the file gives, by the names of settings."""
+    return {name: given.value for name, given in found.level.items()}
+
+
+def docker_of(found: FileContent) -> DockerOptions | None:
+    """Return the options of containers."""
+    return parse(Asked(merge([found.level], rows())[0]))
 
 
 def test_everything():
@@ -91,26 +103,25 @@ def test_everything():
         engine_options=(("shm_size", ("1g",)), ("ulimits", ("memlock=-1", "nofile=1:2")), ("init", ("true",))),
     )  # fmt: skip
     found = parsed(FULL)
-    assert found == JobFile(
-        roles,
-        {
-            "env": (("A", "010"),), "flags": True, "workdir": "x", "python": "bin/python3.11",
-            "on_failure": "continue", "grace": "1.5m", "timeout": "2h", "run_dir": "out",
-            "sync": (".", "lib:/opt/lib"), "collect": ("model",),
-            "hosts": (Host("h1", slots=2, source="j:21"), Host("h2", gpus=("0",), source="j:22")),
-        },
-        {"docker": docker},
-        found.sources,
-    )  # fmt: skip
-    sources = (found.sources["workdir"], found.sources["hosts"], found.sources["docker"])
-    assert sources == ("j:25", "j:20", "j:33")
+    assert (found.roles, docker_of(found)) == (roles, docker)
+    own = {
+        "env": (("A", "010"),), "flags": True, "workdir": "x", "python": "bin/python3.11",
+        "on_failure": "continue", "grace": 90.0, "timeout": 7200.0, "run_dir": "out",
+        "sync": (".", "lib:/opt/lib"), "collect": ("model",),
+        "hosts": (Host("h1", slots=2, source="j:21"), Host("h2", gpus=("0",), source="j:22")),
+    }  # fmt: skip
+    assert values_of(found).items() >= own.items()
+    level = found.level
+    assert (level["grace"].text, level["timeout"].text) == ("1.5m", "2h")
+    sources = [level[name].source for name in ("workdir", "hosts", "docker", "mounts")]
+    assert sources == ["j:25", "j:20", "j:33", "j:35"]
 
 
 def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/home/me")
     text = re.sub("hosts:\n  - h1.*\n.*", "hosts: lab.yaml", FULL).replace("run_dir: out", "run_dir: ~/out")
     found = parse_job(text, "j", {}, sections(), "/proj")
-    assert {key: found.settings[key] for key in ("workdir", "python", "run_dir", "sync", "collect")} == {
+    assert {key: found.level[key].value for key in ("workdir", "python", "run_dir", "sync", "collect")} == {
         "workdir": "/proj/x",
         "python": "/proj/bin/python3.11",
         "run_dir": "/home/me/out",
@@ -118,7 +129,7 @@ def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
         "collect": ("model",),
     }
     assert [role.workdir for role in found.roles] == [None, None, "/w", None]
-    assert found.settings["hosts"] == "/proj/lab.yaml", "it names a file, even if there is none"
+    assert found.level["hosts"].value == "/proj/lab.yaml", "it names a file, even if there is none"
 
 
 def test_hosts_are_a_file_beside_the_job_file_or_a_list(tmp_path: Path):
@@ -126,17 +137,17 @@ def test_hosts_are_a_file_beside_the_job_file_or_a_list(tmp_path: Path):
     (tmp_path / "h2").mkdir()
     for written, expected in (("nodes", f"{tmp_path}/nodes"), ("h2", "h2"), ("h1:2,h3", "h1:2,h3")):
         text = f"command: a\nroles: {{worker: 1}}\nhosts: {written}"
-        assert parse_job(text, "j", {}, sections(), str(tmp_path)).settings["hosts"] == expected
+        assert parse_job(text, "j", {}, sections(), str(tmp_path)).level["hosts"].value == expected
 
 
 def test_short_forms():
     program = Program(ProgramKind.EXECUTABLE, "hostname")
     roles = (Role("worker", 1, program, source="j:2", program_source="j:1"),)
     found = parsed("\ufeffcommand: hostname\nroles: {worker: 1}")
-    assert (found.roles, found.sections, found.settings, found.notes) == (roles, {}, {}, ())
+    assert (found.roles, [*found.level], found.notes) == (roles, ["command", "roles"], ())
     for written in ("lab.yaml", "h1:2,h2", "no"):
-        assert parsed(f"command: a\nroles: {{worker: 1}}\nhosts: {written}").settings["hosts"] == written
-    assert parsed("command: a\nroles: {worker: 1}\ndocker: tf").sections == {"docker": DockerOptions("tf")}
+        assert parsed(f"command: a\nroles: {{worker: 1}}\nhosts: {written}").level["hosts"].value == written
+    assert docker_of(parsed("command: a\nroles: {worker: 1}\ndocker: tf")) == DockerOptions("tf")
 
 
 def test_services_drain_and_sidecars():
@@ -324,7 +335,6 @@ FAULTS = [
     ("command: a\nroles:\n worker:\n  image: a\n  resources:\n   limits: {memory: [1Gi, 2Gi]}", "j:6: memory is a list; expected one value"),
     (START + DOCKER + "memory: {wroker: 1g}}", "j:3: memory: there is no role 'wroker'; did you mean \"worker\"?"),
     (START + DOCKER + "cpus: none}", 'j:3: cpus is "none"; expected a number of CPUs such as 2 or 0.5'),
-    (START + DOCKER + "read_only: true, no_mount: true}", 'j:3: "no_mount" and "read_only" both; expected one of them: the working folder is not mounted'),
     (START + DOCKER + "options: [x]}", "j:3: options is a list; expected a mapping, as in shm_size: 1g"),
     (START + DOCKER + "options: {network: host}}", 'j:3: option "network"; expected another: launch sets this one'),
     (START + DOCKER + "imge: x}", 'j:3: unknown key "imge"; did you mean "image"?'),

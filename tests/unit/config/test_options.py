@@ -9,6 +9,7 @@ import pytest
 
 from launcher.common.errors import Fault
 from launcher.config.options import carried_variables, roles_with_drain
+from launcher.config.values import duration
 from launcher.job import SERVICE_ROLES, Program, Role
 
 HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f", "PWD": "/here"}
@@ -31,7 +32,8 @@ def role(name: str, **more) -> Role:
 def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str], list[str]]:
     faults: list[Fault] = []
     notes: list[str] = []
-    found = roles_with_drain(roles, words.split(), "", faults, notes)
+    times = [(role, duration(text)) for role, _, text in (word.rpartition("=") for word in words.split())]
+    found = roles_with_drain(roles, times, "", faults, notes)
     return {role.name: role.drain for role in found if role.drain is not None}, list(map(str, faults)), notes
 
 
@@ -60,9 +62,6 @@ def test_drain(words: str, roles: tuple[Role, ...], times: dict[str, float], not
 @pytest.mark.parametrize(
     ("word", "fault"),
     [
-        ("soon", "--drain: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
-        ("ps=soon", "--drain ps=: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
-        ("=5", "--drain: '' can't run on after the job is done; expected ROLE=S with ps, worker"),
         ("evaluator=5", "--drain evaluator=: 'evaluator' can't run on after the job is done; expected ROLE=S with ps, worker"),
         ("chief=5", "--drain chief=: 'chief' can't run on after the job is done; expected ROLE=S with ps, worker"),
         ("board=5", "--drain board=: 'board' can't run on after the job is done; expected ROLE=S with ps, worker"),

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from launcher.backends import sections
-from launcher.backends.docker.options import keys
+from launcher.backends.docker.rows import SECTION
 from launcher.common.errors import JobError
+from launcher.config import table
 from launcher.config.hostfile import HOST
-from launcher.config.jobfile import JOB, ROLE
+from launcher.config.jobfile import ROLE
 from launcher.config.schema import (
     MAX_FAULTS,
     ConfigNode,
@@ -28,10 +29,11 @@ from launcher.config.schema import (
     read_mapping,
     several,
     single,
-    table,
 )
+from launcher.config.schema import table as keys_by_name
+from launcher.config.settings import SourceKind
 
-KEYS = table(
+KEYS = keys_by_name(
     KeySpec("one", "", single(str)),
     KeySpec("list", "", several(str, str.split)),
     KeySpec("pairs", "", named(str)),
@@ -118,9 +120,14 @@ def test_faults_come_by_line_each_once_and_not_by_the_thousand():
 
 def test_the_documents_have_every_key():
     top = Path(__file__).parents[3]
-    for name, section in sections().items():
-        assert f"| `{name}` | {section.help} |" in (top / "docs/jobfile.md").read_text(encoding="utf-8")
-    for page, known in (("docs/jobfile.md", (JOB, ROLE, keys())), ("hostfiles/README.md", (HOST,))):
+    job_file = [row for row in (*table.ROWS, *SECTION.rows) if SourceKind.JOB_FILE in row.given_in]
+    keys = [(row.key, row.key_help) for row in job_file]
+    keys += [(section.name, section.help) for section in sections()]
+    for page, known in (
+        ("docs/jobfile.md", [*keys, *((key.name, key.help) for key in ROLE.values())]),
+        ("hostfiles/README.md", [(key.name, key.help) for key in HOST.values()]),
+    ):
         text = (top / page).read_text(encoding="utf-8")
-        rows = [f"| `{key.name}` | {key.help} |" for each in known for key in each.values()]
-        assert [row for row in rows if row not in text] == []
+        assert [
+            f"| `{name}` | {help} |" for name, help in known if f"| `{name}` | {help} |" not in text
+        ] == []

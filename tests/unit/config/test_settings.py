@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.backends import from_settings
+from launcher.backends import rows, sections
 from launcher.backends.container_rows import MEMORY, PULL
 from launcher.backends.docker.rows import DOCKER, MOUNTS
 from launcher.backends.slurm.rows import NO_SLURM, NODES, SLURM, SLURM_OPTIONS
 from launcher.cli.arguments import UsageError, parse_launch
 from launcher.common.errors import InputError
-from launcher.config import levels, table
-from launcher.config.project import find_project_file
+from launcher.config import table
+from launcher.config.defaults import find_defaults
+from launcher.config.jobfile import parse_job
 from launcher.config.settings import (
     COMMAND_LINE,
     EVERYWHERE,
@@ -33,13 +34,13 @@ from launcher.config.settings import (
 )
 from launcher.config.values import whole
 
-ROWS = from_settings.all_rows()
+ROWS = rows()
 GIB = 1 << 30
 
 
 def parse(*words: str) -> Mapping[str, Any]:
     """Return the texts of a command line by row."""
-    return parse_launch([*words, "true"], from_settings.groups, lambda: False).texts
+    return parse_launch([*words, "true"]).texts
 
 
 def read(*words: str) -> tuple[Settings, list[tuple[str, str]]]:
@@ -52,7 +53,7 @@ def read(*words: str) -> tuple[Settings, list[tuple[str, str]]]:
 def job_level(text: str) -> Level:
     """Return the level of a job file."""
     file = f"command: a\nroles: {{worker: 1}}\n{text}"
-    found = levels.read_job(file, "job.yaml", from_settings.launch_rows(), from_settings.SECTIONS, {}, "/job")
+    found = parse_job(file, "job.yaml", {}, sections(), "/job")
     if found.faults:
         raise InputError(found.faults)
     return found.level
@@ -66,14 +67,14 @@ def test_names_flags_and_keys_are_unique():
     assert len(set(names)) == len(names)
     flags = [flag for row in ROWS if COMMAND_LINE in row.given_in for flag in row.flags]
     assert len(set(flags)) == len(flags)
-    for section in from_settings.SECTIONS:
+    for section in sections():
         keys = [row.key for row in section.rows]
         assert len(set(keys)) == len(keys)
 
 
 def test_every_row_of_a_module_is_in_a_group():
     found = {id(row) for row in vars(table).values() if isinstance(row, Setting)}
-    assert found == {id(row) for row in from_settings.launch_rows()}
+    assert found == {id(row) for row in table.ROWS}
 
 
 def test_what_nobody_gives_has_its_default():
@@ -142,13 +143,13 @@ def test_all_wrong_values_of_a_command_line_are_reported_at_once():
 )
 def test_options_that_do_not_exist_are_reported_one_at_a_time(words: str, answer: str):
     with pytest.raises(UsageError) as error:
-        parse_launch(words.split(), from_settings.groups, lambda: False)
+        parse_launch(words.split())
     assert len(error.value.faults) == 1 and answer in str(error.value)
 
 
 def test_options_of_a_wrong_value_that_is_the_program_are_not_reported():
     with pytest.raises(UsageError) as error:
-        parse_launch(["--ps", "train.py", "--epochs", "3"], from_settings.groups, lambda: False)
+        parse_launch(["--ps", "train.py", "--epochs", "3"])
     assert [fault.where for fault in error.value.faults] == ["--ps"]
 
 
@@ -163,7 +164,7 @@ def test_options_of_a_wrong_value_that_is_the_program_are_not_reported():
     ],
 )
 def test_the_program_ends_the_options(words: str, command: str, is_marked: bool):
-    line = parse_launch(["--workers", "1", *words.split()], from_settings.groups, lambda: False)
+    line = parse_launch(["--workers", "1", *words.split()])
     assert (line.texts, line.command, line.is_marked) == ({"workers": "1"}, command.split(), is_marked)
 
 
@@ -223,8 +224,7 @@ def test_faults_of_a_file(text: str):
 def test_a_project_file_tells_its_settings_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "launch.toml").write_text("timeout = 5\n[docker]\nimage = 'a'\n[env]\nB = 'c'\n")
-    rows, sections = from_settings.launch_rows(), from_settings.SECTIONS
-    level = find_project_file("", rows, sections).level
+    level = find_defaults("", sections()).level
     assert {name: (given.text, given.source) for name, given in level.items()} == {
         "timeout": ("5", "launch.toml:1"),
         "docker": ("image", "launch.toml:2"),

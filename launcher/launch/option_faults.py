@@ -1,0 +1,173 @@
+"""Faults of the settings of a launch that are right one by one, but not together, or not for this program."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+
+from launcher import backends
+from launcher.common.errors import Fault
+from launcher.common.text import join_names
+from launcher.common.trusted_io import open_regular
+from launcher.config import table
+from launcher.config.settings import COMMAND_LINE, Need, Setting, Settings
+from launcher.config.values import JOB_FILE_ENDINGS
+from launcher.job import JobSpec, Role, deciding_roles
+from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
+
+#: Options that few programs have: a note warns if they come after the program.
+_LAUNCH_OPTIONS = (
+    "--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker", "--restarts", "--timeout", "--sync",
+    "--detach", "--dry-run",
+)  # fmt: skip
+#: Bytes of a file that show what it is.
+_START_OF_FILE = 1 << 16
+_SHOW_OUTPUT = (table.FOLD, table.SHOW, table.TIMESTAMPS, table.TMUX)
+#: A setting, those that contradict it, and why.
+_CONFLICTS: tuple[tuple[Setting[bool], tuple[Setting[object], ...], str], ...] = (
+    (table.JSON, (table.QUIET, *_SHOW_OUTPUT), "--json prints everything as JSON"),
+    (
+        table.DETACH,
+        (table.JSON, table.EVENTS_FD, *_SHOW_OUTPUT),
+        "launch attach and launch logs show the output of tasks",
+    ),
+)
+
+
+def need_faults(settings: Settings, met: Sequence[Need]) -> Iterator[Fault]:
+    """Yield the faults of options without what they need. In files they wait for launches that have it."""
+    problems = {need.problem for need in met}
+    for row in backends.rows():
+        need = row.needs
+        if need and need.problem not in problems and settings.source_kind(row) == COMMAND_LINE:
+            yield Fault(row.flag, need.problem, need.expected)
+
+
+def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) -> Iterator[Fault]:
+    """Yield the faults of settings that tasks in containers can't have."""
+    if settings.is_given(table.COLLECT) and not other_machines:
+        problem = "the option is about other machines, and none is named"
+        yield Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs")
+    if spec.venv:
+        problem = f"containers do not have the environment {spec.venv!r}"
+        yield Fault(settings.source(table.VENV), problem, "expected an image with its packages")
+
+
+def done_when_faults(settings: Settings, roles: Sequence[Role]) -> Iterator[Fault]:
+    done_when = settings[table.DONE_WHEN]
+    if roles and not deciding_roles(roles, done_when):
+        problem = f"there is no role {done_when!r}, so no task decides when the job is done"
+        names = dict.fromkeys(["chief", "workers", *(role.name for role in roles if not role.sidecar)])
+        yield Fault(settings.source(table.DONE_WHEN), problem, f"expected one of {', '.join(names)}")
+
+
+def misplaced_options(settings: Settings, command: Sequence[str], *, is_marked: bool) -> Iterator[str]:
+    """Yield notes on an empty program, and on its arguments that look like options of launch.
+
+    ``--`` before the program prevents them: the program may have options of the same names.
+    """
+    if is_marked or not command:
+        return
+    program = command[0] if command[0] != "-c" else "the code"
+    if command[0] == "-m":
+        program = " ".join(command[:2])
+    elif program.endswith(".py") and os.path.isfile(program) and not os.path.getsize(program):
+        yield f"{program} is empty: its tasks do nothing"
+    given = {row.flag for row in backends.rows() if settings.source_kind(row) == COMMAND_LINE}
+    for argument in command[1:]:
+        option = argument.partition("=")[0]
+        if option in _LAUNCH_OPTIONS and option not in given:
+            yield f"{option} is an argument of {program}: the options of launch come before the program"
+
+
+def path_faults(settings: Settings) -> Iterator[Fault]:
+    """Yield faults of the paths of ``--relay`` and ``--report``, before the job starts."""
+    relay, report = settings[table.RELAY], settings[table.REPORT]
+    if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
+        expected = "expected the path of a unix socket that a process listens on"
+        yield Fault("--relay", f"{relay!r} is not a socket", expected)
+    if report is None:
+        return
+    if not report or os.path.isdir(report):
+        yield Fault("--report", f"{report!r} is not the name of a file")
+    elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
+        yield Fault("--report", f"{report!r}: its folder does not exist", "expected a folder that exists")
+
+
+def api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
+    """Yield the fault that ``options=`` of the Python API contain a program, which would run instead.
+
+    The API gives its own options after those of the user. So they are words of that program.
+    """
+    if (
+        settings.is_given(table.EVENTS_FD)
+        and not settings.is_given(table.COMMANDS_FD)
+        and "--commands-fd" in command
+    ):
+        word = "--" if not command or command[0] == "--commands-fd" else command[0]
+        expected = "expected options of launch only: the program is an argument of its own"
+        yield Fault("options", f"{word!r} ends the options", expected)
+
+
+def value_as_program_faults(
+    settings: Settings, command: Sequence[str], *, is_marked: bool
+) -> Iterator[Fault]:
+    """Yield the fault that a value is the program: ``--tensorboard logs train.py``, ``--hosts a b train.py``.
+
+    ``--`` before the program prevents it: the program may be in an image, or on other machines.
+    """
+    lacks_folder = (
+        settings[table.TENSORBOARD] == "" and settings.source_kind(table.TENSORBOARD) == COMMAND_LINE
+    )
+    names_hosts = settings.source_kind(table.HOSTS) == COMMAND_LINE
+    if not lacks_folder and not names_hosts:
+        return
+    if is_marked or len(command) < 2 or command[0][:1] in ("", "-"):
+        return
+    import shutil  # 4 ms, needed only with these options
+
+    name, following = command[:2]
+    if name.endswith(".py") or os.path.isfile(name) or shutil.which(name):
+        return
+    begins = following.partition("=")[0] in (*_LAUNCH_OPTIONS, "--", "-m", "-c")
+    if not begins and not following.endswith((".py", *JOB_FILE_ENDINGS)) and not shutil.which(following):
+        return
+    problem = f"{name!r} would be the program, and {following!r} its argument"
+    if lacks_folder:
+        expected = f"use --tensorboard={name} for a folder, or -- before a program"
+        yield Fault("--tensorboard", problem, expected)
+    elif re.fullmatch(r"[\w.:@\[\]-]+", name):
+        yield Fault("--hosts", problem, f"for several hosts use --hosts {settings[table.HOSTS]},{name}")
+
+
+def job_file_as_program_faults(command: Sequence[str]) -> Iterator[Fault]:
+    """Yield the fault that the program is a job file whose name does not say so."""
+    name = command[0] if command else ""
+    if name.startswith("-") or name.endswith(".py") or not os.path.isfile(name):
+        return
+    import shutil  # 4 ms, needed only if there is such a file here
+
+    if "/" not in name and shutil.which(name):
+        return
+    try:
+        with open_regular(name) as file:
+            start = file.read(_START_OF_FILE)
+    except OSError:
+        return
+    is_json = start.lstrip().startswith(b"{")
+    pattern = rb'"(roles|apiVersion)"\s*:' if is_json else rb"(?m)^(roles|apiVersion)[ \t]*:"
+    if re.search(pattern, start) and b"\0" not in start and not start.startswith(b"#!"):
+        expected = f"expected a name that ends with one of {join_names(JOB_FILE_ENDINGS)}"
+        yield Fault(name, "this is a job file", expected)
+
+
+def conflict_faults(settings: Settings) -> Iterator[Fault]:
+    """Yield faults of options that contradict each other."""
+    for row, others, why in _CONFLICTS:
+        if not settings[row] or (row is table.JSON and settings[table.DRY_RUN]):
+            continue
+        for other in filter(settings.is_given, others):
+            problem = f"{row.flag} and {other.flag} both"
+            yield Fault(ON_COMMAND_LINE, problem, f"expected one of them: {why}")

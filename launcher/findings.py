@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from launcher.common.events import HostFacts
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import byte_size, duration, join_names, last_line, sanitize_host_text
 from launcher.job import Host, is_loopback
 
@@ -178,8 +178,8 @@ def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, .
     order = {host.name: number for number, host in enumerate(hosts)}
     same: dict[Finding, set[str]] = defaultdict(set)
     for finding in found:
-        same[finding._replace(hosts=())].update(finding.hosts)
-    merged = (finding._replace(hosts=tuple(sorted(same[finding], key=order.__getitem__))) for finding in same)
+        same[replace(finding, hosts=())].update(finding.hosts)
+    merged = (replace(finding, hosts=tuple(sorted(same[finding], key=order.__getitem__))) for finding in same)
     return tuple(sorted(merged, key=lambda finding: finding.severity != PROBLEM))
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from launcher.common.cluster import TASK_MARK, TaskId
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 
 #: The variable with the output folder of a task, if it has one.
 OUTPUT_DIR_VARIABLE = "OUTPUT_DIR"
@@ -299,7 +299,7 @@ class Placement(Record):
     def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> "Placement":
         """The placement with more of launch's variables for some tasks."""
         more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
-        return self._replace(tasks=tuple(placed._replace(env=placed.env + new) for placed, new in more))
+        return replace(self, tasks=tuple(replace(placed, env=placed.env + new) for placed, new in more))
 
     def hosts(self) -> tuple[Host, ...]:
         """The hosts in use, in the order of their first tasks."""

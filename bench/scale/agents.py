@@ -30,6 +30,7 @@ from launcher.agent.host import host_facts
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.protocol import Decoder, Message, MessageChannel, Refused, encode
+from launcher.common.record import replace
 
 #: How a failing task exits; lines that each task prints when it starts.
 CODE, FIRST_LINES = 7, 10
@@ -94,7 +95,7 @@ class Agent:
         self.channel = MessageChannel(lambda: _Decoder(False), arguments["token"])
         self.tasks: dict[TaskId, Task] = {}
         self.closed = self.stopped = False
-        facts = simulator.facts._replace(hostname=host)
+        facts = replace(simulator.facts, hostname=host)
         self.channel.send(events.AgentReady("", events.now(), os.getpid(), facts))
 
     def take(self, message: Message) -> None:

@@ -25,6 +25,7 @@ from launcher.agent.watchdog import END_TIMEOUT_SECONDS, Deadline
 from launcher.common import events, protocol
 from launcher.common.cluster import TF_CONFIG_ROLES, ClusterSpec, TaskId, complete
 from launcher.common.errors import LaunchError, NotRunnableError
+from launcher.common.record import replace
 from launcher.common.text import why_not_started
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
@@ -288,7 +289,7 @@ class Agent:
             arguments, variables = complete(self._cluster, command.task, *program)
             argv += arguments
             env.update(variables)
-        start = command._replace(argv=argv, env=env)
+        start = replace(command, argv=argv, env=env)
         if not self._fork_servers.fork(start):
             self._start_cold(start)
 

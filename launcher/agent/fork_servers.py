@@ -22,7 +22,7 @@ from launcher.agent.stopping import TaskProcesses
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.events import Preload, StartTask
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import signal_name
 
 #: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
@@ -105,7 +105,7 @@ class ForkServers:
 
     def start(self, command: Preload) -> None:
         """Start a template, unless there is one with the same modules and environment."""
-        without_tasks = command._replace(tasks=())
+        without_tasks = replace(command, tasks=())
         same = [found for found in self._fork_servers if found.command == without_tasks]
         if not same:
             same = [self._started(without_tasks)]

@@ -15,6 +15,7 @@ from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.local import fork_agent
 from launcher.common.errors import HostsError, TransportError
+from launcher.common.record import replace
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 
@@ -223,13 +224,13 @@ class AgentFleet:
         """See `Fleet.with_addresses`."""
         found = {host.name: self._with_address(host) for host in placement.hosts()}
         hosts = (found[placed.host.name] for placed in placement.tasks)
-        tasks = (placed._replace(host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
-        return placement._replace(tasks=tuple(tasks))
+        tasks = (replace(placed, host=host) for placed, host in zip(placement.tasks, hosts, strict=True))
+        return replace(placement, tasks=tuple(tasks))
 
     def _with_address(self, host: Host) -> Host:
         backend, settings = self._backend, self._settings
         address = backend.address(host, settings) or host.address
-        return host._replace(address=address, node=backend.node(host, settings))
+        return replace(host, address=address, node=backend.node(host, settings))
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `Fleet.run`: over the link to the host's agent, which survives broken connections."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.config.settings import Settings
 from launcher.job import Host, JobSpec
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -104,5 +104,5 @@ class Allocation(Record):
         def named(host: Host) -> bool:
             return bool(host.name in here or host.python or host.venv or request.python_given)
 
-        made = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in hosts)
+        made = (host if named(host) else replace(host, python=DEFAULT_PYTHON) for host in hosts)
         return cls(tuple(made), request.spec, request.settings, frozenset(here), frozenset(here))

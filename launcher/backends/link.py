@@ -41,6 +41,7 @@ from launcher.common.protocol import (
     Refused,
     RunCommand,
 )
+from launcher.common.record import replace
 from launcher.common.text import last_line, nothing_started
 from launcher.event_loop import EventLoop, TimerHandle, await_readable
 
@@ -202,7 +203,7 @@ class ReconnectingLink:
     def send(self, command: Command | Message) -> None:
         """See `AgentLink.send`; any thread may call it."""
         if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
-            command = command._replace(stays=True)
+            command = replace(command, stays=True)
         with self.lock:
             self._channel.send(command)
             if not self._flush_asked:

@@ -18,7 +18,7 @@ from launcher.backends.json_client import JsonClient
 from launcher.cli.connecting import allocating_groups, allocation, commands, connecting_groups
 from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import byte_size, escape_controls, join_names, plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -109,7 +109,7 @@ def run(settings: Settings) -> int:
         if within:  # some addresses are known only now
             backend, found_options = within[0], within[1].settings
             at = {host.name: backend.address(host, found_options) or host.address for host in hosts}
-            hosts = tuple(host._replace(address=at[host.name]) for host in hosts)
+            hosts = tuple(replace(host, address=at[host.name]) for host in hosts)
         asked = _ask(hosts, programs, unreached, settings, stack)
     more: Iterable[Finding] = ()
     if within is not None:

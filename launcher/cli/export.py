@@ -17,6 +17,7 @@ from launcher.cli.arguments import parse_launch
 from launcher.cli.export_files import program_files
 from launcher.cli.run import options_of
 from launcher.common.errors import Fault, JobError
+from launcher.common.record import replace
 from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settings
 from launcher.config.values import choice
 from launcher.export import compose, kubernetes, slurm
@@ -69,7 +70,7 @@ def run(settings: Settings) -> int:
     if options.hosts_named:
         problem = f"the hosts are named, but {form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])
-    spec = options.spec._replace(roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
+    spec = replace(options.spec, roles=tuple(role for role in options.spec.roles if role.name != TENSORBOARD))
     arguments = [argument for role in spec.roles for argument in role.program.args]
     values = [value for name, value in spec.option_env if name not in spec.copied]
     if any("\udc80" <= char <= "\udcff" for text in (*arguments, *values) for char in text):
@@ -99,10 +100,10 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, 
     if spec.venv:
         python = VENV_PYTHON
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
-        spec = spec._replace(env=spec.env + tuple(entered({"PATH": path}, spec.venv).items()))
+        spec = replace(spec, env=spec.env + tuple(entered({"PATH": path}, spec.venv).items()))
     # The GPUs of a node are known when the job runs.
-    roles = tuple(role._replace(gpus=None) for role in spec.roles)
-    spec = spec._replace(roles=roles, python=python, venv=None)
+    roles = tuple(replace(role, gpus=None) for role in spec.roles)
+    spec = replace(spec, roles=roles, python=python, venv=None)
     made = exported(spec, [Host("node")], 1, name)
     return made, slurm.batch_script(made, words)
 
@@ -132,7 +133,7 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
         print_notice(note)
     spec = in_images(spec, given, bool(options.sources.python), bool(options.sources.workdir))
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(spec)[0]]
-    named = [host._replace(address=kubernetes.host_name(name, role, index)) for host, role, index in places]
+    named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
     made = exported(spec, named, kubernetes.PORT, name)
     return made, kubernetes.manifests(made, given, user_of(given), files)
 

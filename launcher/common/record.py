@@ -7,12 +7,18 @@ import this module.
 
 from operator import itemgetter
 
-__all__ = ["Record"]
+__all__ = ["Record", "replace"]
 
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
+    from typing import Any, TypeVar
     from typing import NamedTuple as Record
+
+    RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
+
+    def replace(record: RecordT, **changes: Any) -> RecordT:
+        """Return a copy of a record with other values for these fields."""
 else:
 
     class _RecordType(type):
@@ -50,10 +56,6 @@ else:
             """The values by their names."""
             return dict(zip(self._fields, self))
 
-        def _replace(self, **changed):
-            """A copy with other values for these fields."""
-            return type(self)(**{**self._asdict(), **changed})
-
         def __eq__(self, other):
             """Return whether the other is a record of the same class with the same values."""
             return type(other) is type(self) and tuple.__eq__(self, other)
@@ -74,3 +76,7 @@ else:
             """``Record(field=value, ...)``."""
             values = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
             return f"{type(self).__name__}({values})"
+
+    def replace(record, **changes):
+        """Return a copy of a record with other values for these fields."""
+        return type(record)(**{**record._asdict(), **changes})

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.common.errors import Fault, HostfileError
+from launcher.common.record import replace
 from launcher.common.trusted_io import similar_file
 from launcher.config import schema, values
 from launcher.config.documents import host_document
@@ -549,7 +550,7 @@ class HostListBuilder:
         for name, address in zip(names, addresses, strict=True):
             first = self._hosts.get(name)
             if first is not None and bare and name in self._bare and first.user == own.get("user"):
-                self._hosts[name] = first._replace(slots=(first.slots or 1) + 1)
+                self._hosts[name] = replace(first, slots=(first.slots or 1) + 1)
             elif first is not None:
                 problem = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")
                 faults.add(line, problem, "expected each host once")

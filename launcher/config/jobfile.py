@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.common.cluster import TENSORFLOW_ROLES
 from launcher.common.errors import JobError
+from launcher.common.record import replace
 from launcher.common.text import closest_match
 from launcher.config import hostfile, schema, table, values
 from launcher.config.documents import is_tfjob, job_document
@@ -84,7 +85,7 @@ ROLE = keys_by_name(
         "resources", "Limits of a task in the form of Kubernetes: cpu, memory, nvidia.com/gpu.", _RESOURCES
     ),
     KeySpec("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
-    LABELS._replace(help="Only hosts with all of these labels run the tasks."),
+    replace(LABELS, help="Only hosts with all of these labels run the tasks."),
     KeySpec("service", "The tasks never exit. Default: true for ps and evaluator.", _FLAG),
     KeySpec(
         "drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)
@@ -346,7 +347,7 @@ class _JobFileReader:
 
 def _role_mapping(node: ConfigNode) -> ConfigNode:
     """The mapping of a role; ``worker: 4`` is short for ``worker: {count: 4}``."""
-    return node._replace(value={"count": node}) if isinstance(node.value, str) else node
+    return replace(node, value={"count": node}) if isinstance(node.value, str) else node
 
 
 def _overlaid(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> ConfigNode:
@@ -364,6 +365,6 @@ def _overlaid(node: ConfigNode, roles: Mapping[str, Any], faults: FaultList) -> 
         keys = role if isinstance(role, dict) else {"count": role}
         before = _role_mapping(merged.get(name, ConfigNode({})))
         if isinstance(before.value, dict):
-            before = before._replace(value={**before.value, **schema.node_of(keys, faults).value})
+            before = replace(before, value={**before.value, **schema.node_of(keys, faults).value})
         merged[name] = before
-    return node._replace(value={**node.value, "roles": old._replace(value=merged)})
+    return replace(node, value={**node.value, "roles": replace(old, value=merged)})

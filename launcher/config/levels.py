@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from launcher.common.record import replace
 from launcher.common.text import did_you_mean
 from launcher.config import values
 from launcher.config.schema import (
@@ -75,10 +76,10 @@ def _section_level(
     node, faults = file.nodes[section.name], file.faults
     text = written_text(node)
     if isinstance(node.value, str) and section.short:
-        node = node._replace(value={section.short: node})
+        node = replace(node, value={section.short: node})
     elif not isinstance(node.value, dict):
         faults.add_kind(node, section.name, section.expected)
-        node = node._replace(value={})
+        node = replace(node, value={})
     written = read_mapping(node, keys_of(section.rows, kind), faults)
     given = [row for row in section.rows if row.key in written]
     for row in given:
@@ -88,7 +89,7 @@ def _section_level(
                 written.add(row.key, problem, did_you_mean(role, role_names))
     level = {row.name: _given(written, row, kind, folder) for row in given}
     head = level.get(section.head.name, Given(section.head.without_value, "", kind))
-    level[section.head.name] = head._replace(source=faults.where(file.line_of(section.name)), text=text)
+    level[section.head.name] = replace(head, source=faults.where(file.line_of(section.name)), text=text)
     return level
 
 

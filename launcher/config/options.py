@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from launcher.common.errors import Fault
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import join_names
 from launcher.config.values import env_name
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role, deciding_roles
@@ -110,4 +110,4 @@ def roles_with_drain(
         role.name in times and (role.service or role.name not in waited) for role in roles
     ):
         notes.append("--drain has no effect: it is for workers beside a chief, and for an evaluator")
-    return tuple(role._replace(drain=times.get(role.name, role.drain)) for role in roles)
+    return tuple(replace(role, drain=times.get(role.name, role.drain)) for role in roles)

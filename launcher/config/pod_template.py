@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from launcher.common.cluster import literal
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.config import values
 from launcher.config.options import Target
 from launcher.config.schema import (
@@ -184,7 +184,7 @@ class _ContainerReader:
             if self._in_pods and isinstance(other.value, dict):  # it serves the task, and ends with it
                 before = spec.get("initContainers", ConfigNode([]))
                 items = before.value if isinstance(before.value, list) else [before]
-                sidecar = other._replace(value={**other.value, "restartPolicy": ConfigNode("Always")})
+                sidecar = replace(other, value={**other.value, "restartPolicy": ConfigNode("Always")})
                 spec["initContainers"] = ConfigNode([*items, sidecar])
             else:
                 self._leave("other containers", other)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.common.errors import Fault, InputError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import did_you_mean, escape_controls
 from launcher.common.trusted_io import read_most, read_regular, similar_file
 
@@ -444,13 +444,13 @@ def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> Config
     if not node.tag.startswith(_CORE_TAG_PREFIX):
         faults.add(line, f"tag {quoted(node.tag)}", "expected a value without a tag")
     if node.id == "sequence":
-        return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
+        return replace(made, value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
         text = _with_joined_surrogates(str(node.value))
         _check_fit(text, line, faults)
         if node.tag == f"{_CORE_TAG_PREFIX}null":
             return made
-        return made._replace(value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
+        return replace(made, value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
     found: dict[str, ConfigNode] = {}
     for key, value in node.value:
         at = int(key.start_mark.line) + 1
@@ -463,7 +463,7 @@ def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> Config
             faults.add(at, problem, "expected each key once")
         else:
             found[name] = _node(value, at, faults, seen)
-    return made._replace(value=found)
+    return replace(made, value=found)
 
 
 def _with_joined_surrogates(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.common.record import replace
 from launcher.common.text import did_you_mean
 from launcher.config import values
 from launcher.config.options import Target
@@ -176,10 +177,10 @@ class _TFJob:
             return {}
         for name, each in policies.items():
             if each.value == "Never":
-                roles[name].value["restart"] = each._replace(value="never")
+                roles[name].value["restart"] = replace(each, value="never")
             elif each.value == "ExitCode":
-                roles[name].value["retryable"] = each._replace(value=[each._replace(value="128-255")])
-        return {"restarts": policy.nodes.get("backoffLimit", again._replace(value=_DEFAULT_RESTARTS))}
+                roles[name].value["retryable"] = replace(each, value=[replace(each, value="128-255")])
+        return {"restarts": policy.nodes.get("backoffLimit", replace(again, value=_DEFAULT_RESTARTS))}
 
     # ------------------------------------------------------------------ roles
 
@@ -202,7 +203,7 @@ class _TFJob:
             elif not isinstance(written.value, dict):
                 faults.add_kind(written, name, "expected a mapping with replicas: and template:")
             else:
-                found[role] = written._replace(value=self._role(name, written))
+                found[role] = replace(written, value=self._role(name, written))
         return found
 
     def _role(self, name: str, written: ConfigNode) -> dict[str, ConfigNode]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from launcher.common.cluster import ClusterSpec, TaskId
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import escape_controls, plural_roles
 from launcher.job import Host, JobSpec, Placement, Plan, Role, TaskPlan, deciding_roles
 from launcher.scheduler.placement import place
@@ -85,11 +85,11 @@ class Exported(Record):
             known_later: the placeholders whose values are known then; ``cluster`` is that in ``TF_CONFIG``.
         """
         cluster = _LaterCluster(self.plan, task.task, known_later)
-        return self._own(completed(task._replace(task=_AnyTask(task.task)), cluster))
+        return self._own(completed(replace(task, task=_AnyTask(task.task)), cluster))
 
     def _own(self, task: TaskPlan) -> TaskPlan:
         env = {name: value for name, value in task.env.items() if name not in self.copied}
-        return task._replace(env={**dict(_DEFAULT_VARIABLES), **env})
+        return replace(task, env={**dict(_DEFAULT_VARIABLES), **env})
 
 
 def label(spec: JobSpec, name: str) -> str:

@@ -20,7 +20,7 @@ from launcher.backends.fleet import this_machine
 from launcher.backends.kubernetes.rows import KUBERNETES
 from launcher.backends.launch_request import Asked, ConnectSettings
 from launcher.common.errors import Fault, InputError, JobError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.config import table
 from launcher.config.defaults import find_defaults
 from launcher.config.options import Target, carried_variables, roles_with_drain
@@ -211,7 +211,7 @@ class _Builder:
         roles = tuple(_with_gpus(role, settings[table.GPUS]) for role in roles)
         workdir = settings[table.WORKDIR]
         if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
-            roles = tuple(role._replace(program=_from(workdir, role.program)) for role in roles)
+            roles = tuple(replace(role, program=_from(workdir, role.program)) for role in roles)
         return roles
 
     def _backend(self, spec: JobSpec) -> tuple[str, dict[str, Any]]:
@@ -219,7 +219,7 @@ class _Builder:
         engine = self.words.engine
         asked = Asked(self.settings, self.named, spec)
         found = {
-            name: backend.parse(asked._replace(implied=name == engine))
+            name: backend.parse(replace(asked, implied=name == engine))
             for name, backend in backends.backends().items()
         }
         name, *others = backends.asked_for(found, engine)
@@ -346,7 +346,7 @@ def _roles(settings: Settings, words: LaunchWords, faults: list[Fault]) -> tuple
 
 def _with_gpus(role: Role, gpus: int | None) -> Role:
     """Return a role with this number of GPUs for each task; a ps and a sidecar get none."""
-    return role if gpus is None or role.name == "ps" or role.sidecar else role._replace(gpus=gpus)
+    return role if gpus is None or role.name == "ps" or role.sidecar else replace(role, gpus=gpus)
 
 
 def _from(folder: str, program: Program) -> Program:
@@ -356,7 +356,7 @@ def _from(folder: str, program: Program) -> Program:
     if not is_path or program.name.startswith(("/", "~")) or not os.path.exists(program.name):
         return program
     name = os.path.relpath(program.name, os.path.expanduser(folder))
-    return program._replace(name=name if is_script else os.path.join(".", name))
+    return replace(program, name=name if is_script else os.path.join(".", name))
 
 
 def _job(settings: Settings, roles: tuple[Role, ...], faults: list[Fault], notes: list[str]) -> JobSpec:
@@ -411,7 +411,8 @@ def _with_tensorboard(spec: JobSpec, settings: Settings, own_container: bool, fa
         problem = f'the job has a role "{TENSORBOARD_ROLE}" of its own'
         faults.append(Fault(source, problem, f"expected one of them: remove the role ({twin.source})"))
         return spec
-    return spec._replace(
+    return replace(
+        spec,
         roles=(*spec.roles, tensorboard_role(settings[table.TENSORBOARD] or "", own_container, source))
     )
 

@@ -21,6 +21,7 @@ from launcher.agent.processes import nothing_on
 from launcher.backends.batch_queue import BatchQueue, Parcel
 from launcher.common.errors import InputError, LaunchError
 from launcher.common.events import TaskMoved
+from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import escape_controls, signal_name, why_not_started
 from launcher.files.requests import parse_collects, parse_syncs
@@ -121,7 +122,7 @@ def run_detached(options: LaunchOptions) -> int:
     queue = options.backend.queue()
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
-        return run_job(options._replace(submitted=submitted))
+        return run_job(replace(options, submitted=submitted))
     if queue is not None and queue.can_submit():
         return _submit(options, queue)
     reading, writing = os.pipe()
@@ -174,7 +175,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
         with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
-            request = launch_of(options._replace(submitted=run), interrupts.ignore, print_notice)
+            request = launch_of(replace(options, submitted=run), interrupts.ignore, print_notice)
             submitted = queue.submit(request, run, sys.argv[1:], parcel)
     except InputError:  # nothing was begun
         discard(run)
@@ -228,9 +229,10 @@ def _parcel(options: LaunchOptions) -> Parcel:
             return path
 
         roles = (
-            role._replace(
+            replace(
+                role,
                 workdir=role.workdir and moved(role.workdir),
-                program=role.program._replace(name=moved(role.program.name)),
+                program=replace(role.program, name=moved(role.program.name)),
             )
             for role in options.spec.roles
         )
@@ -239,10 +241,12 @@ def _parcel(options: LaunchOptions) -> Parcel:
             else text.removesuffix(request.into) + places[os.path.abspath(request.into)]
             for text, request in zip(options.collect, collects, strict=True)
         )  # fmt: skip
-        spec = options.spec._replace(
+        spec = replace(
+            options.spec,
             roles=tuple(roles), workdir=options.spec.workdir and moved(options.spec.workdir)
         )
-        there = options._replace(
+        there = replace(
+            options,
             settings={**options.settings, options.backend_name: settings},
             spec=spec,
             sync=tuple(
@@ -275,7 +279,7 @@ def run_submitted(path: str) -> int:
     with suppress(FileNotFoundError):
         os.chdir(folder)
     run = Run(name, RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), None, 0.0)
-    return run_job(options._replace(submitted=run))
+    return run_job(replace(options, submitted=run))
 
 
 def _wait(pipe: int) -> tuple[str, bool]:

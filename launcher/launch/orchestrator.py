@@ -14,7 +14,7 @@ from launcher.backends.connections import AgentLink
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.report import Report
 from launcher.common.text import sanitize_host_text
 from launcher.common.trusted_io import read_regular
@@ -74,7 +74,7 @@ class _HostConnection:
         if self.link.same_clock or isinstance(event, events.TaskOutput):
             return event
         self._clock_behind = min(self._clock_behind, events.now() - event.at)
-        return event._replace(at=event.at + self._clock_behind)
+        return replace(event, at=event.at + self._clock_behind)
 
 
 class Recovery(Record):
@@ -221,7 +221,7 @@ class Orchestrator:
         """The report of the job as it is now."""
         run_info = self._run_info
         report = self._machine.report(run_info.started_at, events.now(), run_info.paths.root)
-        return report if self._board is None else report._replace(tensorboard=self._board.url or None)
+        return report if self._board is None else replace(report, tensorboard=self._board.url or None)
 
     # ------------------------------------------------------------------ the loop
 
@@ -439,9 +439,9 @@ class Orchestrator:
     def _hold_ports(self, command: events.HoldPorts) -> None:
         """Let a host import modules while it holds ports and the plan is made."""
         for preload in preloads(self._spec, self._on_hosts.get(command.host, ())):
-            self._send(preload._replace(env={**preload.env, **self._mark(preload.tasks[0])}))
+            self._send(replace(preload, env={**preload.env, **self._mark(preload.tasks[0])}))
         preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PREFERRED_PORTS}
-        self._send(command._replace(preferred=preferred))
+        self._send(replace(command, preferred=preferred))
 
     def _check_network(self, command: events.CheckNetwork) -> None:
         for host, ports in command.peers.items():
@@ -449,7 +449,7 @@ class Orchestrator:
             self._send(events.TryPeers(host, addresses))
 
     def _start(self, command: events.StartTask) -> None:
-        self._send(command._replace(env={**command.env, **self._mark(command.task)}))
+        self._send(replace(command, env={**command.env, **self._mark(command.task)}))
 
     def _mark(self, task: TaskId) -> dict[str, str]:
         """The variable by which processes of a task are recognized."""
@@ -490,7 +490,7 @@ class Orchestrator:
         self.plan = make_plan(self._spec, self._placement, command.ports)
         if self._board is not None:
             line = self._board.reach(self.plan)
-            self.plan = self.plan._replace(tensorboard=self._board.url or None)
+            self.plan = replace(self.plan, tensorboard=self._board.url or None)
             if line:
                 self._show(events.Tell(line))
         cluster = events.SetCluster("", self.plan.cluster, self.plan.sidecars)

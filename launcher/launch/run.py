@@ -21,6 +21,7 @@ from launcher.backends.launch_request import Allocation, LaunchRequest
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
+from launcher.common.record import replace
 from launcher.common.text import join_names, plural, plural_roles
 from launcher.common.trusted_io import similar_file
 from launcher.event_loop import EventLoop
@@ -92,14 +93,14 @@ def _with_inventory(
         check_programs_here(options)
     with options.backend.inventory(request) as allocation:
         if options.spec.venv:
-            hosts = (host._replace(venv=host.venv or options.spec.venv) for host in allocation.hosts)
-            allocation = allocation._replace(hosts=tuple(hosts))
+            hosts = (replace(host, venv=host.venv or options.spec.venv) for host in allocation.hosts)
+            allocation = replace(allocation, hosts=tuple(hosts))
         if (queue := options.backend.queue()) and (count := queue.times_requeued()):
-            allocation = allocation._replace(spec=_after_earlier(allocation.spec, options.submitted, count))
+            allocation = replace(allocation, spec=_after_earlier(allocation.spec, options.submitted, count))
         interrupts.name(allocation.limit, allocation.end)
         placement = place(allocation.spec, allocation.hosts)
         if not allocation.standby:
-            placement = placement._replace(standby=())
+            placement = replace(placement, standby=())
         unstarted.placement = placement
         if not options.backend.runs_in_containers:
             check_programs(options, placement, allocation.here)
@@ -152,8 +153,8 @@ def _after_earlier(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
             report = report_from_json(found)
             attempts = max(attempts, *(task.attempt for task in report.tasks))
             restarts = max(restarts, report.restarts + 1)
-    policy = spec.policy._replace(attempts_before=attempts, restarts_before=restarts)
-    return spec._replace(policy=policy)
+    policy = replace(spec.policy, attempts_before=attempts, restarts_before=restarts)
+    return replace(spec, policy=policy)
 
 
 def launch_of(
@@ -215,7 +216,7 @@ def _show_plan(
     defaults = [f"default: {text}" for text in options.defaults]
     notes = [*defaults, *options.notes, *expected.notes]
     files = [*allocation.remarks, *([] if staged_files is None else staged_files.described())]
-    return show_plan(allocation.spec, expected._replace(notes=tuple(notes)), options.json, files)
+    return show_plan(allocation.spec, replace(expected, notes=tuple(notes)), options.json, files)
 
 
 def new_run_name() -> str:
@@ -301,7 +302,7 @@ def _launch(
                 return fleet.with_addresses(settled(placement))
 
             recovery = Recovery(
-                planned._replace(standby=placement.standby), moved, fleet.seconds_until_tasks_ended, reach
+                replace(planned, standby=placement.standby), moved, fleet.seconds_until_tasks_ended, reach
             )
 
         display = Display(options, show, paths, tmux)
@@ -361,7 +362,7 @@ def _launch(
             code = LaunchError.exit_code
         if code != report.exit_code and not goes_on:
             with suppress(OSError):  # a full disk
-                write_json(paths.report, record_as_dict(report._replace(exit_code=code)))
+                write_json(paths.report, record_as_dict(replace(report, exit_code=code)))
     if queue and asks:
         try:
             queue.requeue()
@@ -416,7 +417,7 @@ def _run_folder(options: LaunchOptions, run_name: str, agents: Sequence[int]) ->
             raise
         advice = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
         where = options.sources.run_dir
-        raise JobError(fault._replace(where=where, expected=advice) for fault in error.faults) from error
+        raise JobError(replace(fault, where=where, expected=advice) for fault in error.faults) from error
 
 
 def _sweep(run_name: str) -> str:

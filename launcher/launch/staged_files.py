@@ -12,6 +12,7 @@ from launcher.backends.connections import ProgramRunner, with_tilde
 from launcher.backends.launch_request import Allocation
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
+from launcher.common.record import replace
 from launcher.common.text import byte_size, join_names, plural
 from launcher.event_loop import EventLoop
 from launcher.files.collect import collect
@@ -168,7 +169,7 @@ class StagedFiles:
         folders = {
             p.task: f"{outputs[p.host.name]}/{p.task.file_stem}" for p in tasks if p.host.name in outputs
         }
-        return _with_output_dirs(placement._replace(tasks=tasks, standby=standby), folders)
+        return _with_output_dirs(replace(placement, tasks=tasks, standby=standby), folders)
 
     def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
         """The task, run in the copy of the first folder, or in the folder within that copy that it names."""
@@ -180,9 +181,11 @@ class StagedFiles:
         name = role.program.name
         if os.path.isabs(name) and first.inside(name) is not None:
             name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
-        return placed._replace(
-            role=role._replace(workdir=None, program=role.program._replace(name=name)),
-            host=placed.host._replace(
+        return replace(
+            placed,
+            role=replace(role, workdir=None, program=replace(role.program, name=name)),
+            host=replace(
+                placed.host,
                 workdir=workdir if inside is None else os.path.join(top, inside).rstrip("/")
             ),
         )

@@ -10,6 +10,7 @@ from launcher.backends.connections import Forwarding
 from launcher.common.cluster import TaskId
 from launcher.common.errors import TransportError
 from launcher.common.events import AgentReady, Event, TaskOutput
+from launcher.common.record import replace
 from launcher.job import (
     OUTPUT_DIR_VARIABLE,
     PlacedTask,
@@ -59,7 +60,7 @@ def with_output_folder(placement: Placement) -> Placement:
 
     Without ``--output-dirs`` the placement stays as it is.
     """
-    return placement._replace(tasks=tuple(map(_with_output_folder, placement.tasks)))
+    return replace(placement, tasks=tuple(map(_with_output_folder, placement.tasks)))
 
 
 def _with_output_folder(placed: PlacedTask) -> PlacedTask:
@@ -68,7 +69,7 @@ def _with_output_folder(placed: PlacedTask) -> PlacedTask:
         return placed
     program = placed.role.program
     args = (program.args[0], os.path.dirname(own_folder), *program.args[2:])
-    return placed._replace(role=placed.role._replace(program=program._replace(args=args)))
+    return replace(placed, role=replace(placed.role, program=replace(program, args=args)))
 
 
 class TensorBoardSidecar:

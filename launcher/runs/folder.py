@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from launcher.agent.identity import this_process
 from launcher.common.errors import Fault, JobError, LaunchError
+from launcher.common.record import replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
@@ -121,7 +122,7 @@ def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
         write_json(run.paths.owner, record)
     except OSError as error:
         raise _cannot_make(run.paths.root, error) from error
-    return run._replace(batch=batch)
+    return replace(run, batch=batch)
 
 
 def discard(run: Run) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from launcher.common.cluster import TaskId
+from launcher.common.record import replace
 from launcher.common.text import join_names, plural
 from launcher.job import Host, PlacedTask, Placement, Role
 
@@ -165,7 +166,7 @@ def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
     notes: list[str] = []
     for on_host in Placement(tuple(tasks)).by_host().values():
         notes += _allocate(on_host, ids)
-    return Placement(tuple(placed._replace(gpus=ids[placed.task]) for placed in tasks), tuple(notes))
+    return Placement(tuple(replace(placed, gpus=ids[placed.task]) for placed in tasks), tuple(notes))
 
 
 def _requested(placed: PlacedTask) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from launcher.common.cluster import TENSORFLOW_ROLES, TaskId
 from launcher.common.errors import Fault, PlacementError
+from launcher.common.record import replace
 from launcher.common.text import did_you_mean, join_names, plural
 from launcher.job import Host, JobSpec, PlacedTask, Placement, ProgramKind, Role, is_loopback
 from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpus, assign, selected
@@ -59,7 +60,7 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     if faults:
         raise PlacementError(faults)
     notes = (*_notes(spec, hosts), *_unreachable(spec, placement, hosts), *placement.notes)
-    return placement._replace(notes=notes, standby=_standby(spec, placement, hosts))
+    return replace(placement, notes=notes, standby=_standby(spec, placement, hosts))
 
 
 def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
@@ -92,7 +93,7 @@ def _unreachable(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> 
             yield f"{host.name} can't be a spare: {why}"
 
 
-def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
+def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | None:
     """Give the tasks of lost hosts other hosts: spares, then other hosts of ``standby``, then free slots.
 
     All other tasks stay on their hosts. The GPUs of all tasks are assigned again.
@@ -107,7 +108,7 @@ def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
     hosts = [host for host in (*placement.standby, *placement.hosts()) if host.name not in lost]
     kept = [placed for placed in placement.tasks if placed.host.name not in lost]
     counts = Counter(placed.role for placed in placement.tasks if placed.host.name in lost)
-    roles = [role._replace(count=count) for role, count in counts.items()]
+    roles = [replace(role, count=count) for role, count in counts.items()]
     slotted = [placed for placed in kept if not placed.role.sidecar]
     assignment = assign([role for role in roles if not role.sidecar], hosts, slotted)
     places = {name: [capacity.host for capacity in found] for name, found in assignment.chosen.items()}
@@ -118,12 +119,12 @@ def replace(placement: Placement, lost: Collection[str]) -> Placement | None:
     if any(len(places[role.name]) < role.count for role in roles):
         return None
     tasks = [
-        placed._replace(host=places[placed.role.name].pop(0)) if placed.host.name in lost else placed
+        replace(placed, host=places[placed.role.name].pop(0)) if placed.host.name in lost else placed
         for placed in placement.tasks
     ]
     used = {placed.host.name for placed in tasks}
     standby = tuple(host for host in placement.standby if host.name not in lost and host.name not in used)
-    return allocate_gpus(tasks)._replace(standby=standby)
+    return replace(allocate_gpus(tasks), standby=standby)
 
 
 def _notes(spec: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:

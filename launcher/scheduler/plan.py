@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from launcher.common.cluster import ClusterSpec, TaskId, complete, misspelt_placeholders
 from launcher.common.errors import Fault
 from launcher.common.events import Preload
+from launcher.common.record import replace
 from launcher.common.text import plural
 from launcher.job import Host, JobSpec, PlacedTask, Placement, Plan, Program, ProgramKind, TaskPlan
 
@@ -90,7 +91,7 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
     """The task as its agent completes it; it may contain the whole ClusterSpec."""
     words, env = complete(cluster, task.task, task.args, task.flags, task.templates)
-    return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
+    return replace(task, argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
 
 def _task_plan(spec: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:

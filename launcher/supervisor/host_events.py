@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
+from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, TaskState
 from launcher.common.text import join_names
 from launcher.supervisor import moving, restarting
@@ -220,7 +221,7 @@ def _name_missing_environments(state: JobState, failure: Failure) -> None:
     commands = [f"`{state.prepare} --name {name}`" for name in names if name and "/" not in name]
     text, hint = "; ".join(texts), f"{' and '.join(commands)} would make it" if commands else ""
     if failure.reason in START_REASONS.values():
-        state.failure = failure._replace(text=text, hint=hint)
+        state.failure = replace(failure, text=text, hint=hint)
     elif found:
         state.tell(f"{text}; {hint}" if hint else text, urgent=True)
 

@@ -20,6 +20,7 @@ from typing import Any
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Command
+from launcher.common.record import replace
 from launcher.common.report import Report, TaskState
 from launcher.job import Plan
 from launcher.supervisor import (
@@ -81,7 +82,7 @@ class Machine:
         state = self.state
         tasks, failure = tuple(record.report() for record in state.tasks.values()), state.failure
         if failure is not None and not failure.hint:
-            failure = failure._replace(hint=task_events.peers_hint(state, failure))
+            failure = replace(failure, hint=task_events.peers_hint(state, failure))
         fields = (self._name, state.exit_code, started_at, ended_at, tasks, failure, run_dir)
         return Report(*fields, restarts=state.restarts_made)
 

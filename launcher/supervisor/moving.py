@@ -6,10 +6,11 @@ Lost hosts may come back: a new agent is started there, and later restarts may u
 from __future__ import annotations
 
 from launcher.common import events
+from launcher.common.record import replace
 from launcher.common.report import Failure, Reason
 from launcher.common.text import join_names
 from launcher.job import Placement
-from launcher.scheduler.placement import replace
+from launcher.scheduler.placement import replace_hosts
 from launcher.supervisor.ending import continue_or_stop
 from launcher.supervisor.hosts import HostRecord, HostState
 from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, READY_TIMEOUT_SECONDS, JobState, Phase
@@ -27,7 +28,7 @@ def choose(state: JobState) -> Placement | None:
     """Where the tasks run without the lost hosts; ``None``: there is no room. New containers are made."""
     if not state.tasks_end:
         return state.placement
-    return replace(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
+    return replace_hosts(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
 
 
 def place_tick(state: JobState, _: events.TimeUp) -> None:
@@ -88,7 +89,7 @@ def came_back(state: JobState, host: HostRecord, event: events.AgentReady) -> No
     host.transition_to(HostState.READY, event)
     host.ready = True
     if not host.tasks and host.host not in state.placement.standby:
-        state.placement = state.placement._replace(standby=(*state.placement.standby, host.host))
+        state.placement = replace(state.placement, standby=(*state.placement.standby, host.host))
     if state.tasks_end:
         state.tell(f"host {host.name} is back: it can take the tasks of a host that is lost")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
+from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
 from launcher.common.text import duration, join_names
 from launcher.supervisor.ending import report_failure, stop_tasks
@@ -240,7 +241,7 @@ def gone(state: JobState, record: TaskRecord, at: float) -> None:
         if not why and (given_up := state.restarts.given_up(record, restart.number > 0)):
             why = f"not started again: {given_up}"
         if why:
-            _give_up(state, restart, cause._replace(text=f"{cause.text}; {why}"), record.status.shell)
+            _give_up(state, restart, replace(cause, text=f"{cause.text}; {why}"), record.status.shell)
             return
     if cause is None or cause.task == record.task:
         _tell(state, restart)

@@ -16,6 +16,7 @@ import re
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSequence
+from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, TaskState
 from launcher.common.text import duration
 from launcher.job import CHIEF_ROLES
@@ -258,7 +259,7 @@ def _end(state: JobState, silent: list[TaskRecord], at: float) -> None:
     if not restarting.after_failure(state, first, failure, [record.task for record in others]):
         if why := state.restarts.why_not(first.task, first.status):
             text = f"{text}; {why}"
-            failure = failure._replace(text=text)
+            failure = replace(failure, text=text)
         state.tasks.failed.update(record.task for record in silent)
         report_failure(state, text, state.fail(failure, TIMED_OUT_EXIT_CODE))
         continue_or_stop(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
+from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
 from launcher.common.text import KNOWN_SIGNALS, duration, join_names, plural, signal_name
 from launcher.supervisor import restarting, stalls
@@ -170,7 +171,7 @@ def _fail(
     if not restarting.after_failure(state, record, failure):
         if running and (why := state.restarts.why_not(record.task, record.status)):
             text = f"{text}; {why}"
-            failure = failure._replace(text=text)
+            failure = replace(failure, text=text)
         state.tasks.failed.add(record.task)
         report_failure(state, text, state.fail(failure, record.status.shell))
 

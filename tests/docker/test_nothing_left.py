@@ -17,6 +17,7 @@ import pytest
 from launcher.agent.identity import owner_text, this_process
 from launcher.agent.processes import children_of
 from launcher.backends.docker.container import OWNER_LABEL, labels, network_name
+from launcher.common.record import replace
 from tests.conftest import Launch, command_line
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
@@ -233,10 +234,10 @@ def made(docker: Engine) -> Iterator[Made]:
 @pytest.mark.usefixtures("alone")
 def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
     me = labels("x", keep=False)[OWNER_LABEL]
-    dead, uid = this_process()._replace(start_ticks=1), os.getuid()
+    dead, uid = replace(this_process(), start_ticks=1), os.getuid()
 
     def network(name: str, **changes: str) -> None:
-        made.network(name, job=name, owner=owner_text(dead._replace(**cast(Any, changes))))
+        made.network(name, job=name, owner=owner_text(replace(dead, **cast(Any, changes))))
 
     network("dead")
     network("renamed", machine="another-name")
@@ -282,7 +283,7 @@ def test_the_network_of_a_launcher_that_was_killed_in_a_container(docker: Engine
         # From then on it dies with its parent.
         child = soon(lambda: [pid for pid in children_of(container.pid) if command_line(pid) == "sleep 60"])
         namespace = os.readlink(f"/proc/{child[0]}/ns/pid")
-        inside = this_process()._replace(pid=1, pid_namespace=namespace, machine="container", machine_id="-")
+        inside = replace(this_process(), pid=1, pid_namespace=namespace, machine="container", machine_id="-")
         made.network("inside", job="inside", owner=owner_text(inside))
         assert "--foreign inside" in launch("clean", timeout=60).err
         assert made.left() == ["inside"]

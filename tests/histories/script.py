@@ -32,6 +32,7 @@ import pytest
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Command, Event
+from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.config.values import exit_codes
 from launcher.job import (
@@ -84,12 +85,12 @@ def job(
     for count in counts:
         name, number, *more = count.split()
         role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=more == ["sidecar"])
-        role = role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role
+        role = replace(role, drain=float(more[1])) if more[:1] == ["drain"] else role
         if more[:1] == ["retryable"]:
-            role = role._replace(retryable=tuple(map(exit_codes, more[1:])))
+            role = replace(role, retryable=tuple(map(exit_codes, more[1:])))
         if more[:1] == ["memory"]:
-            role = role._replace(memory=int(more[1]))
-        roles.append(role._replace(restart=more[1]) if more[:1] == ["restart"] else role)
+            role = replace(role, memory=int(more[1]))
+        roles.append(replace(role, restart=more[1]) if more[:1] == ["restart"] else role)
     policy = Policy(
         OnFailure(on_failure),
         grace,

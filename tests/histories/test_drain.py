@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.common import events
+from launcher.common.record import replace
 from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
@@ -196,7 +197,7 @@ def test_the_end_of_a_sidecar_does_not_matter_to_the_job(history: str, notice: s
 
 def test_a_host_of_sidecars_alone_can_be_lost():
     spec = job(*SIDECAR)
-    apart = spec._replace(roles=(spec.roles[0], spec.roles[1]._replace(hosts=("node2",))))
+    apart = replace(spec, roles=(spec.roles[0], replace(spec.roles[1], hosts=("node2",))))
     replay = Script(apart, hosts(2)).play("up; lost node2; worker/0 finishes 0; closed")
     assert (replay.exit_code, states(replay)["board/0"]) == (0, "lost: host lost")
     assert [task.sidecar for task in replay.report.tasks] == [False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.common import events
+from launcher.common.record import replace
 from launcher.job import Program, ProgramKind
 from tests.histories.script import Replay, Script, cases, check, hosts, job
 
@@ -195,7 +196,7 @@ def at_timeout(*roles: str, history: str, program: Program | None = None) -> str
     """The hint for a job that its time limit ends."""
     spec = job(*roles, timeout=99.0, restarts=2)
     if program is not None:
-        spec = spec._replace(roles=tuple(role._replace(program=program) for role in spec.roles))
+        spec = replace(spec, roles=tuple(replace(role, program=program) for role in spec.roles))
     failure = Script(spec, hosts(1)).play(f"up; {history}; time up job").report.failure
     assert failure is not None
     return failure.hint
@@ -252,7 +253,7 @@ def test_programs_that_run_python(program: Program, is_python: bool):
     """Only those get advice about Python; a failed import ends only those for good."""
     assert bool(at_timeout("worker 2", history="silence 30", program=program)) == is_python
     spec = job("worker 1", restarts=1)
-    spec = spec._replace(roles=(spec.roles[0]._replace(program=program),))
+    spec = replace(spec, roles=(replace(spec.roles[0], program=program),))
     history = "up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1"
     failure = Script(spec, hosts(1)).play(history).report.failure
     assert (failure is not None and "an import failed" in failure.text) == is_python

@@ -15,6 +15,7 @@ import pytest
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
+from launcher.common.record import replace
 from launcher.job import Host
 from tests.ssh.connecting import ONCE, QUICK, Home, refusal, works
 from tests.ssh.host import LabHost, until
@@ -61,7 +62,7 @@ def test_a_server_that_starts_between_two_attempts(home: Home, hosts: list[LabHo
     hosts[0].stop_sshd()
     starting = threading.Timer(0.5, hosts[0].start_sshd)
     starting.start()
-    works(Host(hosts[0].name), settings=ONCE._replace(attempts=30))
+    works(Host(hosts[0].name), settings=replace(ONCE, attempts=30))
     starting.join()
 
 
@@ -81,7 +82,7 @@ def test_a_network_that_is_not_there(home: Home, lab: Lab):
 
 
 def test_a_server_that_accepts_and_sends_nothing(home: Home, silent: int):
-    message = refusal(Host("127.0.0.1", port=silent), settings=QUICK._replace(attempts=2))
+    message = refusal(Host("127.0.0.1", port=silent), settings=replace(QUICK, attempts=2))
     text = "accepted the connection and sent nothing for 1s; is that an ssh server? (2 attempts)"
     assert message == f"127.0.0.1: 127.0.0.1:{silent} {text}"
 
@@ -105,7 +106,7 @@ def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent
 def test_a_notice_names_the_slow_hosts(home: Home, hosts: list[LabHost], silent: int):
     notices: list[str] = []
     slow = Host("127.0.0.1", port=silent)
-    refusal(Host(hosts[0].name), slow, settings=QUICK._replace(connect_timeout=6.5), notice=notices.append)
+    refusal(Host(hosts[0].name), slow, settings=replace(QUICK, connect_timeout=6.5), notice=notices.append)
     step = "127.0.0.1: connecting over SSH"
     assert notices == [f"waiting for {step}", f"still waiting, after 6.0s, for {step}"]
 

@@ -11,6 +11,7 @@ from launcher.backends.link import open_link
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common import events
+from launcher.common.record import replace
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
@@ -25,7 +26,7 @@ class Reach:
     def __init__(self, host: LabHost, lease: float, python: str) -> None:
         self.host = host
         self.notices: list[str] = []
-        record = host.record()._replace(python=python)
+        record = replace(host.record(), python=python)
         self.fleet = SshConnections([record], SshSettings(connect_timeout=3.0), self.notices.append)
         self.fleet.connect()
         self.loop = EventLoop()

@@ -20,6 +20,7 @@ from launcher.backends.bootstrap import COMMAND
 from launcher.backends.command_backend import CommandBackend
 from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
 from launcher.common.errors import Fault, TransportError
+from launcher.common.record import replace
 from launcher.config.settings import EVERYWHERE, FileSection, Group, Setting, switch
 from launcher.config.values import whole
 from launcher.job import Host
@@ -91,9 +92,9 @@ class Rooms(CommandBackend):
         """See `Backend.inventory`."""
         building = Building(request.settings.count)
         hosts = [Host(name, slots=1) for name in building.names]
-        found = Allocation.of(request, hosts)._replace(remarks=("the rooms are made when the job starts",))
+        found = replace(Allocation.of(request, hosts), remarks=("the rooms are made when the job starts",))
         if request.settings.shared:
-            found = found._replace(same_files=frozenset(building.names))
+            found = replace(found, same_files=frozenset(building.names))
         if request.dry_run:
             yield found
             return
@@ -104,7 +105,7 @@ class Rooms(CommandBackend):
                 request.notice("the rooms are made")
                 if os.environ.get("LANDLORD") == "is slow":
                     time.sleep(60)
-                yield found._replace(settings=building)
+                yield replace(found, settings=building)
             finally:
                 request.ignore_signals()
                 building.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 
 
 class Named(typing.NamedTuple):
@@ -40,7 +40,6 @@ USES: dict[str, Callable[[Any], object]] = {
     "attributes": lambda kind: (kind("n").host, kind("n").port, kind("n").place),
     "unpacked": lambda kind: [*kind("n")],
     "repr": lambda kind: repr(kind("n")).partition("(")[2],
-    "replaced": lambda kind: tuple(kind("n")._replace(port=3, tasks=("b",))),
     "as dict": lambda kind: kind("n")._asdict(),
     "made": lambda kind: tuple(kind._make(iter(["n", 1, ()]))),
     "fields": lambda kind: (kind._fields, kind._field_defaults),
@@ -80,4 +79,8 @@ def test_a_record_cannot_be_changed() -> None:
         with pytest.raises(AttributeError):
             setattr(Recorded("n"), name, 1)
     with pytest.raises(TypeError, match="user"):
-        Recorded("n")._replace(user="me")  # type: ignore[call-arg]
+        replace(Recorded("n"), user="me")
+
+
+def test_a_copy_has_other_values() -> None:
+    assert replace(Recorded("n"), port=3, tasks=("b",)) == Recorded("n", 3, ("b",))

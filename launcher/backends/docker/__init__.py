@@ -24,6 +24,7 @@ from launcher.backends.docker.rows import DOCKER_CONTAINERS, GROUP, SECTION
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, Asked, LaunchRequest
 from launcher.common.errors import Fault
+from launcher.common.record import replace
 from launcher.common.text import join_names
 from launcher.config.settings import Need, Settings
 from launcher.event_loop import EventLoop
@@ -61,12 +62,12 @@ class DockerBackend(Backend):
         found = Allocation((), spec, options, other_user=options.user is not None, standby=False)
         if not request.named:
             hosts = own_hosts(spec, request.hosts[0].gpus or ())[0]
-            return nullcontext(found._replace(hosts=hosts, same_files=frozenset(host.name for host in hosts)))
+            return nullcontext(replace(found, hosts=hosts, same_files=frozenset(host.name for host in hosts)))
         here = frozenset(host.name for host in request.hosts if is_here(host))
         images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
         note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
         hosts = tuple(map(seen_inside, request.hosts))
-        return nullcontext(found._replace(hosts=hosts, here=here, same_files=here, remarks=(note,)))
+        return nullcontext(replace(found, hosts=hosts, here=here, same_files=here, remarks=(note,)))
 
     def hosts(
         self, request: LaunchRequest, allocation: Allocation, placement: Placement, loop: EventLoop

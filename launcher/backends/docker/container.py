@@ -10,7 +10,7 @@ from typing import TypeVar
 from launcher.agent.identity import owner_text, this_process
 from launcher.backends.docker.options import DockerOptions, image_faults
 from launcher.common.errors import Fault, JobError, PlacementError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import join_names, plural
 from launcher.job import OUTPUT_DIR_VARIABLE, Host, JobSpec, PlacedTask, Placement, Role
 
@@ -98,7 +98,7 @@ def _host_name(role: Role, index: int) -> str:
 def seen_inside(host: Host) -> Host:
     """A machine as its container sees it: its GPUs are numbered from 0, and the Python is the image's."""
     gpus = host.gpus and tuple(map(str, range(len(host.gpus))))
-    return host._replace(gpus=gpus, python=None, venv=None)
+    return replace(host, gpus=gpus, python=None, venv=None)
 
 
 # ---------------------------------------------------------------------- containers
@@ -138,7 +138,7 @@ def containers(
         for name, values in docker.engine_options:
             options += [f"--{_OPTION_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
         memory = sum(_limits(placed.role.memory for placed in tasks)) or None
-        made.append(same._replace(host=host, image=image, options=tuple(options), memory=memory))
+        made.append(replace(same, host=host, image=image, options=tuple(options), memory=memory))
     return made
 
 
@@ -146,7 +146,7 @@ def with_folders(container: Container, folders: Iterable[str], read_only: bool) 
     """The container with folders of its tasks mounted at the same path; its own mounts come first."""
     usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
     by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
-    return container._replace(mounts=tuple(by_target.values()))
+    return replace(container, mounts=tuple(by_target.values()))
 
 
 def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Container:

@@ -17,7 +17,7 @@ from launcher.backends.cleaning import is_dead
 from launcher.backends.connections import ProgramRunner, RemoteProgram
 from launcher.backends.docker.container import JOB_LABEL, KEPT_LABEL, OWNER_LABEL, label_options
 from launcher.common.errors import TransportError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import sanitize_host_text, why_not_started
 from launcher.event_loop import await_readable
 from launcher.job import Host
@@ -220,7 +220,7 @@ class Engine:
         errors = found.get("ServerErrors") or []
         if result.code or errors:
             text = result.err if result.err.strip() else "\n".join(map(str, errors))
-            fault = result._replace(code=result.code or 1, err=text).fault
+            fault = replace(result, code=result.code or 1, err=text).fault
             meaning = explain(fault)
             raise TransportError(f"the Docker engine can't be used: {fault}" if meaning == fault else meaning)
         return "name=rootless" in (found.get("SecurityOptions") or ())

@@ -37,6 +37,7 @@ from launcher.backends.launch_request import Allocation, LaunchRequest
 from launcher.backends.link import CONNECT_ENTRY, KILL_ENTRY, START_ENTRY, ReconnectingLink, lease_there
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
+from launcher.common.record import replace
 from launcher.common.text import join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, PlacedTask, Placement
@@ -125,7 +126,7 @@ def docker_hosts(
         yield ContainerFleet(request, allocation, made, loop)
         return
     usual, settings = request.usual
-    under = allocation._replace(hosts=request.hosts, settings=settings)
+    under = replace(allocation, hosts=request.hosts, settings=settings)
     with AgentFleet(usual, request, under, placement, loop, agents=False) as fleet:
         yield ContainerFleet(request, allocation, made, loop, fleet)
 
@@ -187,7 +188,7 @@ class ContainerFleet:
         mine = f"{os.getuid()}:{os.getgid()}" if name == _THIS_MACHINE else ""
         user = docker.user or ("0:0" if rootless else mine)
         for host in own:
-            self._containers[host] = self._containers[host]._replace(user=user)
+            self._containers[host] = replace(self._containers[host], user=user)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `Fleet.run`: on the host, not in its container."""
@@ -259,10 +260,10 @@ class ContainerFleet:
             user, home = self._engines[host].login()
             container = self._containers[host]
             mounts = (
-                mount._replace(source=_absolute(home, mount.source), target=_absolute(home, mount.target))
+                replace(mount, source=_absolute(home, mount.source), target=_absolute(home, mount.target))
                 for mount in container.mounts
             )
-            container = container._replace(mounts=tuple(mounts), user=container.user or user)
+            container = replace(container, mounts=tuple(mounts), user=container.user or user)
             tasks = [self._in_folder(placed, home) for placed in placement.tasks if placed.host.name == host]
             if not self._docker.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
@@ -276,15 +277,15 @@ class ContainerFleet:
 
         found = _for_all(self._engines, start, self._notice, _START_STEP, self._loop)
         tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
-        return placement._replace(tasks=tuple(tasks))
+        return replace(placement, tasks=tuple(tasks))
 
     def _in_folder(self, placed: PlacedTask, home: str) -> PlacedTask:
         """A task whose host names its folder, in full."""
         folder = placed.role.workdir or placed.host.workdir or self._allocation.spec.workdir
         if folder is None:
             return placed
-        role = placed.role._replace(workdir=None)
-        return placed._replace(role=role, host=placed.host._replace(workdir=_absolute(home, folder)))
+        role = replace(placed.role, workdir=None)
+        return replace(placed, role=role, host=replace(placed.host, workdir=_absolute(home, folder)))
 
     def _run_command(self, container: Container, network: str) -> list[str]:
         python = bootstrap.loader(container.python)

@@ -9,7 +9,7 @@ from launcher.backends.container_rows import CONTAINER_GPUS, CPUS, MEMORY, PULL,
 from launcher.backends.docker.rows import DOCKER, ENGINE_OPTIONS, KEEP, MOUNTS, NO_MOUNT, READ_ONLY
 from launcher.backends.launch_request import Asked
 from launcher.common.errors import Fault
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.config.settings import FILES, Setting, Settings
 from launcher.job import JobSpec, Role
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -149,8 +149,9 @@ def in_images(spec: JobSpec, settings: Any, python: bool, workdir: bool) -> JobS
     for role in spec.roles:
         own = role.gpus is not None or role.name == "ps" or role.sidecar
         memory, cpus = _limit(settings.memory, role, "memory"), _limit(settings.cpus, role, "cpus")
-        roles.append(role._replace(gpus=role.gpus if own else settings.gpus, memory=memory, cpus=cpus))
-    return spec._replace(
+        roles.append(replace(role, gpus=role.gpus if own else settings.gpus, memory=memory, cpus=cpus))
+    return replace(
+        spec,
         roles=tuple(roles),
         python=spec.python if python else DEFAULT_PYTHON,
         workdir=spec.workdir if workdir else None,

@@ -38,6 +38,7 @@ from launcher.backends.kubernetes import options as kubernetes
 from launcher.backends.kubernetes.rows import CLEAN_KUBERNETES, CONTEXT, GROUP, NAMESPACE, PODS, SECTION
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.errors import JobError
+from launcher.common.record import replace
 from launcher.config.settings import Need, Settings
 from launcher.config.table import PYTHON
 from launcher.job import Host, JobSpec, Program, ProgramKind, Role
@@ -74,7 +75,7 @@ class KubernetesBackend(Backend):
         python = asked.settings[PYTHON]
         role = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
         spec = JobSpec((role,), python=python)
-        asked = asked._replace(spec=spec)
+        asked = replace(asked, spec=spec)
         options = self.parse(asked)
         if faults := list(self.faults(asked, options)):
             raise JobError(faults)
@@ -85,9 +86,9 @@ class KubernetesBackend(Backend):
 
         usual, connect_settings = (self, options), ConnectSettings()
         request = LaunchRequest(name, spec, (), False, options, connect_settings, usual, notice, lambda: None)
-        with self.inventory(request._replace(python_given=bool(python))) as found:
-            hosts = tuple(host._replace(workdir=HOME) for host in found.hosts)  # where --sync copies to
-            yield found._replace(hosts=hosts)
+        with self.inventory(replace(request, python_given=bool(python))) as found:
+            hosts = tuple(replace(host, workdir=HOME) for host in found.hosts)  # where --sync copies to
+            yield replace(found, hosts=hosts)
 
     @contextmanager
     def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:

@@ -43,6 +43,7 @@ from launcher.backends.kubernetes.names import LAUNCHER_LABEL, job_name, selecto
 from launcher.backends.kubernetes.status import job_status, pod_status
 from launcher.backends.launch_request import LaunchRequest
 from launcher.common.errors import TransportError
+from launcher.common.record import replace
 from launcher.output.run_files import write_json
 from launcher.runs.folder import with_batch_job
 from launcher.runs.run import BatchJob, Run, all_runs, json_of
@@ -67,8 +68,8 @@ class KubernetesQueue(BatchQueue):
         kubectl = Kubectl(request.settings.context, request.settings.namespace)
         namespace = kubectl.used_namespace()
         context = kubectl.context or _current_context(kubectl)
-        settings = request.settings._replace(namespace=namespace, context=context)
-        pods = LauncherPod(request._replace(settings=settings))
+        settings = replace(request.settings, namespace=namespace, context=context)
+        pods = LauncherPod(replace(request, settings=settings))
         # Written before the Job is made, so that `withdraw` finds the Job.
         name = job_name(run.name, POD_HOST.name, 1)
         run = with_batch_job(run, BatchJob("kubernetes", f"{namespace}/{name}", "", context or ""))
@@ -78,9 +79,9 @@ class KubernetesQueue(BatchQueue):
             there = Pod(Kubectl(context, namespace), pod, pods.python)
             check_account(there, namespace)
             places = send(there, run, request, parcel)
-            run = with_batch_job(run, run.batch._replace(node=pod))  # type: ignore[union-attr]
+            run = with_batch_job(run, replace(run.batch, node=pod))  # type: ignore[type-var]
             write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
-            content = pickle.dumps((run.name, parcel.pack(places, settings._replace(context=None))))
+            content = pickle.dumps((run.name, parcel.pack(places, replace(settings, context=None))))
             code = start(pods, content, f"{pod} {uid}")
             if code is None:
                 fetch(there, run, ("plan.json",), quiet=True)

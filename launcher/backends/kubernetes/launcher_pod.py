@@ -31,6 +31,7 @@ from launcher.backends.kubernetes.status import TASK_CONTAINER
 from launcher.backends.launch_request import LaunchRequest
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import TransportError
+from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.event_loop import await_readable
 from launcher.files.collect import collect
@@ -105,8 +106,8 @@ class LauncherPod(Pods):
         image = settings.image or next(role.image for role in spec.roles if role.image)
         role = Role("launcher", 1, Program(ProgramKind.EXECUTABLE, PROGRAM_PATH), image=image)
         options = launcher_options(settings, sum(role.count for role in spec.roles))
-        spec = spec._replace(roles=(role,), python=spec.python if request.python_given else None)
-        super().__init__(request._replace(settings=options), spec)
+        spec = replace(spec, roles=(role,), python=spec.python if request.python_given else None)
+        super().__init__(replace(request, settings=options), spec)
         self.grace += _LAUNCHER_GRACE_SECONDS
         self.selects = f"--selector={selector(request.run_name, LAUNCHER_LABEL)}"
 
@@ -214,7 +215,7 @@ def send(there: Pod, run: Run, request: LaunchRequest, parcel: Parcel) -> dict[s
         for number, tree in enumerate(read_trees(requests, os.getcwd(), run.paths.root)[0]):
             place = f"{_FILES_PATH}/{number}/{tree.request.name}"
             places[tree.request.text] = place
-            trees.append(tree._replace(request=tree.request._replace(remote=place)))
+            trees.append(replace(tree, request=replace(tree.request, remote=place)))
     sync(FileTransfer(there, 1, request.notice), [POD_HOST.name], trees, run.name)
     return places
 

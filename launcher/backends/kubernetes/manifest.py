@@ -10,6 +10,7 @@ from launcher.backends.kubernetes.names import OWNER_ANNOTATION, job_name, label
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.kubernetes.status import TASK_CONTAINER
 from launcher.backends.kubernetes.template import merged
+from launcher.common.record import replace
 from launcher.job import Host, Role
 
 #: Seconds until a Job that has ended is removed by the cluster, if launch did not remove it.
@@ -103,7 +104,7 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
     spec = {name: value for name, value in spec.items() if name not in _TASK_FIELDS}
     containers = [{**container, "resources": resources}]
     spec = {"automountServiceAccountToken": True, **spec, "containers": containers}
-    return options._replace(pod={**options.pod, "spec": spec}, pods={})
+    return replace(options, pod={**options.pod, "spec": spec}, pods={})
 
 
 def pod_spec(options: KubernetesOptions, role: Role, user: str, grace: float) -> dict[str, Any]:

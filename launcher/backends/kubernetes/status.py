@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from launcher.common.errors import TransportError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import sanitize_host_text, signal_name
 
 #: The beginning of the reason of a pod that ended because its memory ran out; the exit code after SIGKILL.
@@ -126,7 +126,7 @@ def gone_status(pod: _Json) -> PodStatus:
     deleted = _get(pod, "metadata", "deletionTimestamp") is not None
     by_node = not last.node or (deleted and not _is_silent(pod) and _COLLECTED_REASON not in reasons)
     over = last.over or "its pod was deleted"
-    return last._replace(running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)
+    return replace(last, running=False, waiting="", over=over, taken=True, ended=last.ended or by_node)
 
 
 def job_status(job: _Json, events: Iterable[_Json]) -> PodStatus:

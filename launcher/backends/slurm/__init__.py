@@ -37,7 +37,7 @@ from launcher.backends.slurm.rows import (
     TIME,
 )
 from launcher.common.errors import Fault, HostsError, JobError, TransportError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.config.settings import Need, Settings
 from launcher.config.table import DETACH, PYTHON, VENV
 from launcher.job import RUN_FOLDER_VARIABLE, Host, JobSpec
@@ -267,7 +267,7 @@ class SlurmBackend(Backend):
             if not request.dry_run:
                 stack.enter_context(notice_of_limit(job, notice))
             limit = f"the time limit of Slurm's job {job.id} (--time)"
-            yield found._replace(limit=limit, end="SIGTERM, as scancel sends it")
+            yield replace(found, limit=limit, end="SIGTERM, as scancel sends it")
 
     def queue(self) -> SlurmQueue:
         """See `Backend.queue`."""

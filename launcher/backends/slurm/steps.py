@@ -45,7 +45,7 @@ from launcher.common.errors import (
 )
 from launcher.common.events import HostFacts
 from launcher.common.protocol import swap
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.text import duration, join_names, plural
 from launcher.findings import WARNING, Finding
 from launcher.job import Host, JobSpec, ProgramKind
@@ -583,7 +583,7 @@ def present(job: SlurmJob, notice: Callable[[str], None], python_given: bool) ->
     hosts = found.hosts(0, False)
     if not python_given:
         pairs = zip(hosts, found.nodes, strict=True)
-        hosts = tuple(host._replace(python=node.python) for host, node in pairs)
+        hosts = tuple(replace(host, python=node.python) for host, node in pairs)
     return Allocation(
         hosts,
         JobSpec(()),
@@ -622,7 +622,7 @@ def inventory(request: LaunchRequest, job: SlurmJob) -> Iterator[Allocation]:
         made = found.hosts(count, bool(request.spec.policy.restarts))
         others = {node.name: node.python for node in found.nodes if node.python != sys.executable}
         if not request.python_given:
-            made = tuple(host._replace(python=others.get(host.name)) for host in made)
+            made = tuple(replace(host, python=others.get(host.name)) for host in made)
         names = [node.name for node in found.nodes if not node.same]
         text = f"Slurm's job {job.id}: {plural(len(made), 'node')}, tasks spread evenly"
         if names:

@@ -30,7 +30,7 @@ from launcher.backends.connections import Connected
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.job import Host
 
 
@@ -72,7 +72,8 @@ class SshBackend(Backend):
         """See `Backend.connections`."""
         from launcher.backends.ssh.connections import SshConnections
 
-        settings = settings._replace(
+        settings = replace(
+            settings,
             connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
         )
         with SshConnections(hosts, settings, notice) as connections:

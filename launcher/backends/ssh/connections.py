@@ -28,6 +28,7 @@ from launcher.backends.ssh.options import (
 )
 from launcher.backends.ssh.sockets import ProxyCommand, tcp_socket
 from launcher.common.errors import ConnectionLostError, TransportError
+from launcher.common.record import replace
 from launcher.job import Host
 from launcher.threads import start
 
@@ -200,7 +201,7 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         began = time.monotonic()
         opened = gateway or self._open_way(options, seconds)
         opening = time.monotonic() - began
-        connection = self._paramiko().connect(options._replace(gateways=before), opened, seconds)
+        connection = self._paramiko().connect(replace(options, gateways=before), opened, seconds)
         connection.login_seconds += gateway.login_seconds if gateway else opening
         return connection
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from launcher.backends.fleet import this_machine
 from launcher.common.errors import HostfileError
+from launcher.common.record import replace
 from launcher.config.hostfile import expand, parse_hostfile, parse_list, read_hosts
 from launcher.job import Host
 from tests.conftest import examples
@@ -96,7 +97,7 @@ def test_ranges_that_are_wrong(texts: str, expected: str):
     ],
 )  # fmt: skip
 def test_lists(text: str, expected: list[Host]):
-    assert list(parse_list(text)) == [host._replace(source="--hosts") for host in expected]
+    assert list(parse_list(text)) == [replace(host, source="--hosts") for host in expected]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_so_many_slots_are_possible():
     ],
 )
 def test_plain_lines(line: str, host: Host):
-    assert parse_hostfile(f"# comment\n\n   # another\n{line}\n", "f") == (host._replace(source="f:4"),)
+    assert parse_hostfile(f"# comment\n\n   # another\n{line}\n", "f") == (replace(host, source="f:4"),)
 
 
 def test_plain_files():
@@ -267,18 +268,19 @@ hosts:
 
 def test_yaml():
     base = Host("", user="bob", python="py3", labels=("d",), env=(("A", "1"), ("B", "2")))
-    m = base._replace(
+    m = replace(
+        base,
         port=2222, slots=2, max_slots=4, gpus=("0", "1"), roles=("ps", "worker"), python="/opt/py",
         workdir="/a b", env=(("A", "1"), ("B", "no"), ("C", "010")), labels=("zone=a", "rack=07"), source="f.yml:5",
     )  # fmt: skip
     assert parse_hostfile(FULL, "f.yml") == (
-        base._replace(name="no", source="f.yml:3"),
-        base._replace(name="n1", user="eve", slots=3, source="f.yml:4"),
-        base._replace(name="n2", user="eve", slots=3, source="f.yml:4"),
-        m._replace(name="m01", address="10.0.0.1"),
-        m._replace(name="m02", address="10.0.0.2"),
-        base._replace(name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
-        base._replace(name="fe80::2", user="u", slots=4, source="f.yml:17"),
+        replace(base, name="no", source="f.yml:3"),
+        replace(base, name="n1", user="eve", slots=3, source="f.yml:4"),
+        replace(base, name="n2", user="eve", slots=3, source="f.yml:4"),
+        replace(m, name="m01", address="10.0.0.1"),
+        replace(m, name="m02", address="10.0.0.2"),
+        replace(base, name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
+        replace(base, name="fe80::2", user="u", slots=4, source="f.yml:17"),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from launcher.backends.docker.options import DockerOptions
 from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.launch_request import Asked
 from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders, literal, misspelt_placeholders
+from launcher.common.record import replace
 from launcher.config.jobfile import parse_job
 from launcher.config.options import NO_TARGET, Target
 from launcher.config.settings import FileContent, merge
@@ -105,12 +106,12 @@ def test_everything():
 
 
 def test_in_containers_it_has_its_limits_and_perhaps_its_images():
-    limited = WORKER._replace(cpus=0.5, memory=1 << 30)
-    found = parse_job(FULL, "j", {}, sections(), "/proj", HERE._replace(engine="docker"))
+    limited = replace(WORKER, cpus=0.5, memory=1 << 30)
+    found = parse_job(FULL, "j", {}, sections(), "/proj", replace(HERE, engine="docker"))
     assert found.roles == (limited, PS), "--docker IMAGE replaces those of the TFJob"
     assert "image" not in found.notes[0] and "memory" not in found.notes[0]
-    found = parse_job(FULL, "j", {}, sections(), "/proj", HERE._replace(engine="docker", images=True))
-    assert found.roles == (limited._replace(image="tf:1"), PS._replace(image="tf:2"))
+    found = parse_job(FULL, "j", {}, sections(), "/proj", replace(HERE, engine="docker", images=True))
+    assert found.roles == (replace(limited, image="tf:1"), replace(PS, image="tf:2"))
     assert options_of(found, "docker") == DockerOptions(no_mount=True), "its folders are those of its images"
 
 

@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.common.record import replace
 from launcher.output.hints import HINTS, FailureFacts, Hint, hints
 from launcher.output.tensorflow1_names import NAMES
 
 HERE = FailureFacts(python="/usr/bin/python3")
-HOST = HERE._replace(elsewhere=True, over_ssh=True, prepare="launch prepare --hosts node1")
-NODE = HOST._replace(over_ssh=False)
+HOST = replace(HERE, elsewhere=True, over_ssh=True, prepare="launch prepare --hosts node1")
+NODE = replace(HOST, over_ssh=False)
 POD = FailureFacts(in_container=True, files="--sync DIR copies a folder into each pod")
-KERAS_2 = HERE._replace(passed=frozenset({"TF_USE_LEGACY_KERAS"}))
+KERAS_2 = replace(HERE, passed=frozenset({"TF_USE_LEGACY_KERAS"}))
 
 NO_MODULE = "ModuleNotFoundError: No module named 'mypackage.part'"
 NO_LIBRARY = "OSError: libcudart.so.12: cannot open shared object file: No such file or directory"
@@ -133,26 +134,26 @@ CASES = {
         [("AttributeError: 'Mean' object has no attribute 'reset'", HERE)],
     ),
     "LD_LIBRARY_PATH is not passed": Cases(
-        [(NO_LIBRARY, HOST._replace(not_passed=frozenset({"LD_LIBRARY_PATH"})), "-x LD_LIBRARY_PATH")],
+        [(NO_LIBRARY, replace(HOST, not_passed=frozenset({"LD_LIBRARY_PATH"})), "-x LD_LIBRARY_PATH")],
         [(NO_LIBRARY, HOST), (NO_LIBRARY, HERE), ("OSError: x.so: invalid ELF header", HOST)],
     ),
     "PYTHONPATH is not passed": Cases(
-        [(NO_MODULE, HOST._replace(not_passed=frozenset({"PYTHONPATH"})), "-x PYTHONPATH")],
+        [(NO_MODULE, replace(HOST, not_passed=frozenset({"PYTHONPATH"})), "-x PYTHONPATH")],
         [(NO_MODULE, HERE), (NO_MODULE, HOST)],
     ),
     "module of this folder": Cases(
         [
-            (NO_MODULE, HOST._replace(modules_here=frozenset({"mypackage"})), "--sync DIR"),
-            (NO_MODULE, POD._replace(modules_here=frozenset({"mypackage"})), "--sync DIR"),
+            (NO_MODULE, replace(HOST, modules_here=frozenset({"mypackage"})), "--sync DIR"),
+            (NO_MODULE, replace(POD, modules_here=frozenset({"mypackage"})), "--sync DIR"),
         ],
         [
-            (NO_MODULE, HERE._replace(modules_here=frozenset({"mypackage"}))),
-            (NO_MODULE, HOST._replace(modules_here=frozenset({"part"}))),
-            (NO_MODULE, HOST._replace(modules_here=frozenset({"mypackage"}), synced=True)),
+            (NO_MODULE, replace(HERE, modules_here=frozenset({"mypackage"}))),
+            (NO_MODULE, replace(HOST, modules_here=frozenset({"part"}))),
+            (NO_MODULE, replace(HOST, modules_here=frozenset({"mypackage"}), synced=True)),
         ],
     ),
     "module beside an active environment": Cases(
-        [(NO_MODULE, HERE._replace(beside_active_environment=True), '--python "$VIRTUAL_ENV/bin/python"')],
+        [(NO_MODULE, replace(HERE, beside_active_environment=True), '--python "$VIRTUAL_ENV/bin/python"')],
         [(NO_MODULE, HERE)],
     ),
     "module in an image": Cases(
@@ -160,8 +161,8 @@ CASES = {
         [(NO_MODULE, HERE), ("ValueError: No module named 'x'", POD)],
     ),
     "module of a prepared environment": Cases(
-        [(NO_MODULE, HOST._replace(venv="tf"), "`launch prepare --hosts node1 --name tf PACKAGE...`")],
-        [(NO_MODULE, HOST), (NO_MODULE, HERE._replace(venv="tf"))],
+        [(NO_MODULE, replace(HOST, venv="tf"), "`launch prepare --hosts node1 --name tf PACKAGE...`")],
+        [(NO_MODULE, HOST), (NO_MODULE, replace(HERE, venv="tf"))],
     ),
     "module on a host": Cases(
         [
@@ -197,7 +198,7 @@ CASES = {
         [(NO_COMMAND.format("nvcc"), POD, "the image has no nvcc")], [(NO_COMMAND.format("nvcc"), HERE)]
     ),
     "file that --sync left out": Cases(
-        [(NO_PROGRAM, HOST._replace(synced=True), ".gitignore")], [(NO_PROGRAM, HOST), (NO_PROGRAM, HERE)]
+        [(NO_PROGRAM, replace(HOST, synced=True), ".gitignore")], [(NO_PROGRAM, HOST), (NO_PROGRAM, HERE)]
     ),
     "program on a host": Cases(
         [

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.common.cluster import TaskId
+from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, Report, TaskState
 from launcher.job import RunPaths
 from launcher.output.failure import failure_report, last_traceback
@@ -71,7 +72,7 @@ def test_stacks_show_where_a_task_hung(logged: Logged):
     stacks = b'Current thread 0x7f (most recent call first):\n  File "a.py", line 3 in f\n'
     line = "\n  hint: stacks are at the end of the output of worker/1\n"
     assert logged.text(ended, stacks).endswith(line)
-    lost = report(task_report("worker/1"), failure=failure._replace(reason=Reason.HOST_LOST), exit_code=125)
+    lost = report(task_report("worker/1"), failure=replace(failure, reason=Reason.HOST_LOST), exit_code=125)
     assert logged.text(lost, stacks).endswith("\n  hint: do this\n")
 
 
@@ -87,7 +88,7 @@ NOTICES = (
 
 
 def test_notices_of_tensorflow_are_not_shown(logged: Logged):
-    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=7)
+    ended = report(failed("worker/1"), failure=replace(FAILURE, hint=""), exit_code=7)
     text = logged.text(ended, b"begun\n" + NOTICES + b"no such file\n")
     assert "  its last lines:\n    begun\n    no such file\n  log: " in text
     assert "  it printed nothing but TensorFlow's notices at its start\n" in logged.text(ended, NOTICES)
@@ -104,7 +105,7 @@ def test_nothing_printed_and_long_lines(logged: Logged):
 
 
 def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged):
-    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=7)
+    ended = report(failed("worker/1"), failure=replace(FAILURE, hint=""), exit_code=7)
     frames = b'  File "a.py", line 1, in f\n    f()\n' * 12
     output = b"Traceback (most recent call last):\n" + frames + b"ValueError: x\n"
     text = logged.text(ended, output)
@@ -116,7 +117,7 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged)
 
 
 def test_a_hint_for_a_known_mistake_is_the_last_line(logged: Logged):
-    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
+    ended = report(failed("worker/1"), failure=replace(FAILURE, hint=""), exit_code=1)
     text = logged.text(ended, b"EOFError: EOF when reading a line\nbye\n")
     assert text.count("  hint: ") == 1
     assert "/dev/null" in text.splitlines()[-1]
@@ -124,7 +125,7 @@ def test_a_hint_for_a_known_mistake_is_the_last_line(logged: Logged):
 
 def test_the_values_of_a_tensor_in_an_exception_are_cut(logged: Logged):
     """As Keras 3 prints them; the traceback is then whole, and the hint is last."""
-    ended = report(failed("worker/1"), failed("worker/2"), failure=FAILURE._replace(hint=""), exit_code=1)
+    ended = report(failed("worker/1"), failed("worker/2"), failure=replace(FAILURE, hint=""), exit_code=1)
     head = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
     exception = "ValueError: Attempt to convert a value (PerReplica:{\n  0: <tf.Tensor: shape=(2, 9), numpy="
     rows = ["array([[0.19, nan, ..., -1.5e-05, 3.0 ,", *["        0.7 ],", "       ...,"] * 20]
@@ -143,7 +144,7 @@ def test_the_values_of_a_tensor_in_an_exception_are_cut(logged: Logged):
 
 def test_a_mistake_in_the_program_is_not_blamed_on_tasks_that_ended_before(logged: Logged):
     peers = "worker/0 had exited with code 0, 0.1s earlier"
-    ended = report(failed("worker/1"), failure=FAILURE._replace(hint=peers), exit_code=1)
+    ended = report(failed("worker/1"), failure=replace(FAILURE, hint=peers), exit_code=1)
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
     assert peers not in logged.text(ended, f"{traceback}FileNotFoundError: x.csv\n".encode())
     unavailable = "tensorflow.python.framework.errors_impl.UnavailableError: Socket closed"
@@ -157,7 +158,7 @@ def planned(logged: Logged, host: str = "node1", **fields: object) -> Report:
     """A report of worker/1, and its plan."""
     task = {"task": W1, "host": host, "argv": ["/opt/python3", "train.py"], "env": {}, "venv": None, **fields}
     Path(logged.paths.plan).write_text(json.dumps({"tasks": [task]}))
-    return report(failed("worker/1", host=host), failure=FAILURE._replace(hint="", host=host), exit_code=1)
+    return report(failed("worker/1", host=host), failure=replace(FAILURE, hint="", host=host), exit_code=1)
 
 
 def hint(logged: Logged, ended: Report, place: TaskPlace | None = None, data: bytes = MISSING) -> str:
@@ -183,7 +184,7 @@ def test_hints_know_where_a_task_ran(logged: Logged, monkeypatch: pytest.MonkeyP
     )
     os.unlink(logged.paths.plan)
     assert "ran with the Python that its command names," in hint(
-        logged, report(failed("worker/1"), failure=FAILURE._replace(hint=""))
+        logged, report(failed("worker/1"), failure=replace(FAILURE, hint=""))
     )
     monkeypatch.delenv("PYTHONPATH")
     assert "prepare --hosts" in hint(logged, planned(logged), hosts)
@@ -198,12 +199,12 @@ def test_a_module_beside_the_program_is_sent_by_sync(
     hosts = TaskPlace(other_machines=True, over_ssh=True)
     ended = planned(logged, argv=["/opt/python3", str(tmp_path / "program" / "train.py")])
     assert "mine is a file or folder here: --sync DIR" in hint(logged, ended, hosts)
-    assert "mine is a file" not in hint(logged, ended, hosts._replace(synced=True))
+    assert "mine is a file" not in hint(logged, ended, replace(hosts, synced=True))
 
 
 def test_a_program_that_is_missing_gets_a_hint_by_the_reason(logged: Logged):
     text = "worker/1 could not be started on node1: program not found: 'conda' is nowhere along PATH"
-    ended = planned(logged)._replace(failure=FAILURE._replace(hint="", host="node1", text=text))
+    ended = replace(planned(logged), failure=replace(FAILURE, hint="", host="node1", text=text))
     place = TaskPlace(other_machines=True, over_ssh=True)
     assert "only login shells have conda" in hint(logged, ended, place, b"")
     assert "the image has no conda" in hint(logged, ended, TaskPlace(in_containers=True), b"")

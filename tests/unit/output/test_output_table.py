@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from launcher.common.cluster import TaskId
+from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
 from launcher.output.table import result_table, verdict
 from tests.unit.output.output_samples import failed, report, task_report
@@ -58,7 +59,7 @@ def test_a_failure():
 def test_many_that_failed_have_rows_the_first_first():
     tasks = [task_report(f"worker/{n}", **STOPPED) for n in range(490)]
     tasks += [failed(f"worker/{n}") for n in range(490, 540)]
-    failure = FAILURE._replace(task=TaskId("worker/539"))
+    failure = replace(FAILURE, task=TaskId("worker/539"))
     ended = report(*tasks, task_report("ps/0", **STOPPED), failure=failure, exit_code=7)
     lines = result_table(ended).splitlines()
     assert lines[1].endswith("539  failed  7      12s     12 MB  <- first")
@@ -91,7 +92,7 @@ def test_control_characters_in_the_name_of_the_folder():
 
 def test_a_report_in_a_notebook():
     """Bounded, whatever the job."""
-    failure = FAILURE._replace(text="worker/7 failed on <b>: " + "x" * 9000)
+    failure = replace(FAILURE, text="worker/7 failed on <b>: " + "x" * 9000)
     many = report(*(failed(f"worker/{n}", host="<b>") for n in range(500)), failure=failure, exit_code=7)
     assert len(repr(many)) < 500 and "\n" not in repr(many)
     assert repr(many).startswith(

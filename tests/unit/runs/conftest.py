@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.identity import ProcessIdentity, start_ticks, this_process
+from launcher.common.record import replace
 from launcher.job import RunPaths
 from launcher.runs.folder import create
 
@@ -42,7 +43,7 @@ def owner_of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
     """The process, named for ever."""
     ticks = start_ticks(process.pid)
     assert ticks is not None
-    return this_process()._replace(pid=process.pid, start_ticks=ticks)
+    return replace(this_process(), pid=process.pid, start_ticks=ticks)
 
 
 def made(
@@ -50,7 +51,7 @@ def made(
 ) -> RunPaths:
     """A run of another process (by default of one that is gone), ended or not."""
     paths = create(None, job)
-    dead = this_process()._replace(start_ticks=1)
+    dead = replace(this_process(), start_ticks=1)
     record = {"schema": 1, "job": job, "started_at": at, **(owner or dead)._asdict()}
     Path(paths.owner).write_text(json.dumps(record))
     if exit_code is not None:

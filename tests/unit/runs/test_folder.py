@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.identity import this_process
+from launcher.common.record import replace
 from launcher.runs import folder
 from launcher.runs.folder import MAX_REMOVED, create, prune
 from tests.unit.runs.conftest import made
@@ -44,7 +45,7 @@ def test_the_newest_are_kept_and_all_that_may_still_run(state: Path):
     (state / "notes").mkdir(parents=True)
     (state / name(0)).mkdir()  # just being made
     made(name(1), this_process())
-    made(name(2), this_process()._replace(boot_id="of node7", machine="node7"))
+    made(name(2), replace(this_process(), boot_id="of node7", machine="node7"))
     for number in range(3, 8):
         made(name(number), exit_code=0)
     assert sorted(os.listdir(state)) == [*(name(n) for n in (0, 1, 2, 5, 6, 7)), "notes"]
@@ -67,7 +68,7 @@ def test_folders_elsewhere_are_not_removed(state: Path, tmp_path: Path):
 
 
 def test_a_run_that_may_go_on_elsewhere_stays_while_it_writes(state: Path):
-    elsewhere = this_process()._replace(boot_id="of node7")
+    elsewhere = replace(this_process(), boot_id="of node7")
     for number in range(4):
         made(name(number), elsewhere)
         for file in ("launcher.json", "logs/worker-0.log", "events.jsonl"):
@@ -83,7 +84,7 @@ def test_a_run_that_may_go_on_elsewhere_stays_while_it_writes(state: Path):
 
 def test_a_run_elsewhere_without_a_folder_for_its_logs_goes(state: Path):
     for number in range(2):
-        made(name(number), this_process()._replace(boot_id="of node7"))
+        made(name(number), replace(this_process(), boot_id="of node7"))
     (state / name(0) / "logs").rmdir()
     for path in (state / name(0) / "launcher.json", state / name(0)):
         os.utime(path, (0, 0))

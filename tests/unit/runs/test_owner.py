@@ -22,6 +22,7 @@ from launcher.agent.identity import (
     this_process,
 )
 from launcher.agent.processes import children_of
+from launcher.common.record import replace
 from launcher.runs.owner import open_pidfd
 from tests.conftest import command_line
 from tests.local.seeing import soon
@@ -60,28 +61,28 @@ def _is_first() -> bool:
 
 def gone() -> ProcessIdentity:
     """A process of this machine that has ended."""
-    return this_process()._replace(pid=_GONE)
+    return replace(this_process(), pid=_GONE)
 
 
 def test_the_same_pid_at_another_time_is_another_process(sleeper: Sleeper):
     process = sleeper()
     owner = owner_of(process)
     others = {
-        owner._replace(start_ticks=owner.start_ticks - 1): Fate.DEAD,
-        owner._replace(boot_id="another boot"): Fate.UNKNOWN,
-        owner._replace(boot_id="another boot", machine="another machine"): Fate.UNKNOWN,
+        replace(owner, start_ticks=owner.start_ticks - 1): Fate.DEAD,
+        replace(owner, boot_id="another boot"): Fate.UNKNOWN,
+        replace(owner, boot_id="another boot", machine="another machine"): Fate.UNKNOWN,
     }
     if not _is_first() or os.geteuid() == 0:
         # In the first namespace root sees that no process is in this one. For an ordinary user that depends
         # on whether processes of other users are in any other namespace.
         fate = Fate.DEAD if _is_first() else Fate.UNKNOWN
-        others[owner._replace(pid_namespace="pid:[1]")] = fate
+        others[replace(owner, pid_namespace="pid:[1]")] = fate
     for other, fate in others.items():
         assert not is_alive(other)
         assert open_pidfd(other) is None
         assert fate_of(other) is fate
     assert process.poll() is None
-    assert fate_of(owner._replace(machine="renamed")) is Fate.ALIVE
+    assert fate_of(replace(owner, machine="renamed")) is Fate.ALIVE
 
 
 def test_a_zombie_is_over(sleeper: Sleeper):
@@ -107,7 +108,7 @@ def test_a_zombie_is_over(sleeper: Sleeper):
 def test_a_process_that_is_not_there_is_dead_where_it_would_be(
     machine: Machine, written: dict[str, Any], fate: Fate
 ):
-    assert fate_of(gone()._replace(**written)) is fate
+    assert fate_of(replace(gone(), **written)) is fate
 
 
 def test_a_reboot_is_proven_by_the_boots_of_this_machine(machine: Machine, tmp_path: Path):
@@ -118,7 +119,7 @@ def test_a_reboot_is_proven_by_the_boots_of_this_machine(machine: Machine, tmp_p
     machine.is_like(boot="the boot after that")
     assert fate_of(before) is Fate.DEAD
     for field in ("boot_id", "machine", "machine_id", "pid_namespace"):
-        assert fate_of(before._replace(**cast(Any, {field: "another"}))) is Fate.UNKNOWN
+        assert fate_of(replace(before, **cast(Any, {field: "another"}))) is Fate.UNKNOWN
     machine.is_like(folder=tmp_path / "of a clone")
     assert fate_of(before) is Fate.UNKNOWN
 
@@ -175,7 +176,7 @@ def test_a_process_as_a_text():
     text = owner_text(me)
     assert read_owner(text) == (me, os.getuid())
     old = text.rpartition(":")[0]
-    assert read_owner(old) == (me._replace(machine_id=""), os.getuid())
+    assert read_owner(old) == (replace(me, machine_id=""), os.getuid())
     for other in ("", "no owner", text.replace("pid:[", "pid["), old.rpartition(":")[0], f"x{text}"):
         assert read_owner(other) is None
 
@@ -187,7 +188,7 @@ def test_a_process_of_a_container_that_has_ended_is_dead():
         # From then on it dies with its parent.
         child = soon(lambda: [pid for pid in children_of(container.pid) if command_line(pid) == "sleep 60"])
         namespace = os.readlink(f"/proc/{child[0]}/ns/pid")
-        there = this_process()._replace(pid=1, pid_namespace=namespace, machine_id="its own")
+        there = replace(this_process(), pid=1, pid_namespace=namespace, machine_id="its own")
         assert fate_of(there) is Fate.UNKNOWN
         container.kill()
         container.wait()

@@ -13,6 +13,7 @@ import pytest
 
 from launcher.agent.identity import this_process
 from launcher.common.errors import InputError, LaunchError
+from launcher.common.record import replace
 from launcher.common.trusted_io import open_regular
 from launcher.runs.folder import create, unfinished
 from launcher.runs.run import AGENTS_FIELD, RunState, all_runs, find, load, remaining
@@ -49,7 +50,7 @@ def test_a_run_by_path(two: None, state: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_states(state: Path, sleeper: Sleeper):
     process = sleeper()
-    running, elsewhere = owner_of(process), this_process()._replace(boot_id="of node7", machine="node7")
+    running, elsewhere = owner_of(process), replace(this_process(), boot_id="of node7", machine="node7")
     made("running", running)
     made("finishing", running, exit_code=0)
     made("elsewhere", elsewhere)
@@ -143,7 +144,7 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
     run = load(made(OLD, owner_of(sleeper())).root)
     assert run is not None
     assert run.written_by == os.geteuid()
-    run = run._replace(written_by=1000)
+    run = replace(run, written_by=1000)
     monkeypatch.setattr("launcher.common.trusted_io.os.geteuid", lambda: 1000)
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: 1000)
     assert [run.is_ours] == [True]
@@ -154,7 +155,7 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _OTHER_USER)
     with pytest.raises(LaunchError, match="belongs to user 1000 and names process"):
         run.check_trusted()
-    assert run._replace(written_by=0).is_ours
+    assert replace(run, written_by=0).is_ours
 
 
 def test_control_characters_in_the_name_of_a_job(odd: Path):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from launcher.common.errors import PlacementError
+from launcher.common.record import replace
 from launcher.job import Host, JobSpec, Placement, Policy, Program, Role
-from launcher.scheduler.placement import place, replace
+from launcher.scheduler.placement import place, replace_hosts
 
 PROGRAM = Program.of(["train.py"])
 LAB = (
@@ -280,7 +281,7 @@ def test_tasks_of_lost_hosts(roles: list[Role], inventory: str, lost: str, expec
     known = hosts(" ".join(word for word in inventory.split() if word[0] != "+"))
     first = place(JobSpec(tuple(roles), policy=Policy(restarts=3)), (*known, *spares))
     assert not {placed.host.name for placed in first.tasks} & {spare.name for spare in spares}
-    found = replace(first, lost.split())
+    found = replace_hosts(first, lost.split())
     if found is None:
         assert expected.endswith("-")
         return
@@ -296,12 +297,12 @@ def test_gpus_are_assigned_anew():
     two = Host("g2", gpus=("0", "1"), slots=2)
     policy = Policy(restarts=1)
     first = place(
-        JobSpec((role("worker", 2, gpus=1),), policy=policy), (two._replace(name="g1", slots=1), two)
+        JobSpec((role("worker", 2, gpus=1),), policy=policy), (replace(two, name="g1", slots=1), two)
     )
-    found = replace(first, ["g1"])
+    found = replace_hosts(first, ["g1"])
     assert found is not None
     assert [(placed.host.name, placed.gpus) for placed in found.tasks] == [("g2", ("0",)), ("g2", ("1",))]
-    assert replace(first._replace(tasks=first.tasks[:1]), ["g1"]) is None
+    assert replace_hosts(replace(first, tasks=first.tasks[:1]), ["g1"]) is None
 
 
 def test_hosts_on_standby():

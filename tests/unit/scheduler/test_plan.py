@@ -13,6 +13,7 @@ import pytest
 from launcher.common import cluster as cluster_spec
 from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders
 from launcher.common.errors import PlacementError
+from launcher.common.record import replace
 from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import (
@@ -31,7 +32,7 @@ def plan(spec: JobSpec, *hosts: Host) -> Plan:
     placement = place(spec, hosts)
     made = make_plan(spec, placement, {placed.task: 5000 + n for n, placed in enumerate(placement.tasks)})
     cluster = ClusterSpec(made.cluster, made.sidecars)
-    return made._replace(tasks=tuple(completed(task, cluster) for task in made.tasks))
+    return replace(made, tasks=tuple(completed(task, cluster) for task in made.tasks))
 
 
 def roles(**counts: int) -> tuple[Role, ...]:

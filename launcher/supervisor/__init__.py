@@ -5,8 +5,8 @@ are handled where they are set. All change one `state.JobState`; `hosts` and `ta
 """
 
 from launcher.supervisor.machine import Machine
+from launcher.supervisor.records import InvalidTransitionError
 from launcher.supervisor.stalls import SILENCE_TIMER as SILENCE_TIMER
 from launcher.supervisor.state import JobState, Phase
-from launcher.supervisor.transitions import InvalidTransitionError
 
 __all__ = ["SILENCE_TIMER", "InvalidTransitionError", "JobState", "Machine", "Phase"]

@@ -13,11 +13,10 @@ from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import Failure, Reason, TaskState
 from launcher.common.text import join_names
-from launcher.supervisor import moving, restarting
+from launcher.supervisor import restarting
 from launcher.supervisor.ending import continue_or_stop, finish_if_closed, stop
-from launcher.supervisor.hosts import HostRecord, HostState
+from launcher.supervisor.records import HostRecord, HostState, TaskRecord
 from launcher.supervisor.state import HOST_FAULT_EXIT_CODE, START_REASONS, JobState, Phase
-from launcher.supervisor.tasks import TaskRecord
 
 #: Seconds for the other agents to answer when a host has failed; for the check of the network.
 OTHERS_TIMEOUT_SECONDS = 10.0
@@ -35,7 +34,7 @@ def agent_ready(state: JobState, event: events.AgentReady) -> None:
     """The agent of a host runs."""
     host = state.hosts[event.host]
     if host.state is HostState.RETURNING:
-        moving.came_back(state, host, event)
+        restarting.came_back(state, host, event)
         if state.moving is not None:
             restarting.start_if_due(state, state.moving)
         return
@@ -123,7 +122,7 @@ def agent_lost(state: JobState, event: events.AgentLost) -> None:
     host, restart = state.hosts[event.host], state.moving
     again = host.state is HostState.RETURNING
     if again and (state.tasks_end or state.phase is not Phase.RUNNING):
-        moving.stays_lost(state, host, event)
+        restarting.stays_lost(state, host, event)
         return
     lost = "can't be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
     lost = "can't be made again" if again else lost
@@ -132,7 +131,7 @@ def agent_lost(state: JobState, event: events.AgentLost) -> None:
     text = f"host {event.host if again else state.name_with_node(event.host)} {lost}: {why}"
     if not again:  # else its new agent was never reached: there is no link to close
         state.emit(events.CloseLink(event.host))
-    moving.expect_back(state, event.host)
+    restarting.expect_back(state, event.host)
     forgotten = state.forget_restarts(record.task for record in host.tasks)
     for record in host.tasks:
         if record.task in state.tasks.open:

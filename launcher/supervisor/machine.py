@@ -19,22 +19,21 @@ from typing import Any
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
+from launcher.common.errors import ProtocolError
 from launcher.common.events import Command
 from launcher.common.record import replace
 from launcher.common.report import Report, TaskState
+from launcher.common.text import join_names
 from launcher.job import Plan
 from launcher.supervisor import (
     ending,
     host_events,
-    moving,
-    order,
     requests,
     restarting,
     stalls,
     task_events,
-    waiting,
 )
-from launcher.supervisor.hosts import HostState
+from launcher.supervisor.records import HostState, TaskRecord
 from launcher.supervisor.state import (
     NOTICE_TIMER,
     READY_TIMEOUT_SECONDS,
@@ -104,7 +103,7 @@ class Machine:
         Raises:
             ProtocolError: it contradicts what the host has said before.
         """
-        order.verify(self.state, event)
+        _verify(self.state, event)
 
     def handle(self, event: events.Event) -> list[Command]:
         """The commands that follow from this event.
@@ -157,19 +156,19 @@ def _time_up(state: JobState, event: events.TimeUp) -> None:
     elif event.timer.startswith("restart"):
         late = restarting.time_up(state, event)
         host_events.lose_hosts(state, late, "its agent did not stop the tasks", event.at)
-    elif event.timer.startswith(moving.RETURN_TIMER_PREFIX):
-        moving.reach(state, event.timer)
+    elif event.timer.startswith(restarting.RETURN_TIMER_PREFIX):
+        restarting.reach(state, event.timer)
     else:
-        host_events.lose_hosts(state, *waiting.late_hosts(state, event.timer), event.at)
+        host_events.lose_hosts(state, *ending.late_hosts(state, event.timer), event.at)
 
 
 _TIMERS: dict[str, Callable[[JobState, events.TimeUp], None]] = {
-    NOTICE_TIMER.timer: waiting.notice,
+    NOTICE_TIMER.timer: ending.notice,
     "job": requests.took_too_long,
     "drain": ending.drain_time_up,
     "check": host_events.check_late,
     stalls.SILENCE_TIMER: stalls.tick,
-    moving.PLACE_TIMER.timer: moving.place_tick,
+    restarting.PLACE_TIMER.timer: restarting.place_tick,
 }
 _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.AgentReady: host_events.agent_ready,
@@ -190,3 +189,49 @@ _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.OutputDelayed: stalls.output_delayed,
     events.TimeUp: _time_up,
 }
+
+
+_PROCESS_STATES = (TaskState.RUNNING, TaskState.STOPPING)
+#: Notices of a host from the start of one task to that of the next.
+_MAX_NOTICES = 100
+
+
+def _verify(state: JobState, event: events.AgentEvent) -> None:
+    """Check that a host may send this event now.
+
+    Raises:
+        ProtocolError: it contradicts what the host has said before.
+    """
+    host = state.hosts.get(event.host)
+    if host is None or state.phase is Phase.OVER or not (host.is_active or host.state is HostState.RETURNING):
+        return
+    if isinstance(event, events.AgentReady) == host.ready:
+        raise ProtocolError(f"{type(event).__name__} at the wrong moment")
+    task = getattr(event, "task", None)
+    if task is not None and not _is_possible(event, state.tasks[task]):
+        record = state.tasks[task]
+        found = f"attempt {record.attempt} is {record.state.value}"
+        raise ProtocolError(f"{type(event).__name__} of {task} at the wrong moment: {found}")
+    if isinstance(event, events.PortsHeld) and state.phase is Phase.STARTUP:
+        missing = [record.task for record in host.tasks if record.task not in event.ports]
+        if missing:
+            raise ProtocolError(f"PortsHeld without {join_names(missing)}")
+    if isinstance(event, events.HostNotice) and host.notices >= _MAX_NOTICES:
+        raise ProtocolError(f"more than {_MAX_NOTICES} notices")
+
+
+def _is_possible(event: events.AgentEvent, record: TaskRecord) -> bool:
+    """Whether a task can be in a state in which this event happens to it."""
+    if record.host != event.host or getattr(event, "attempt", record.attempt) != record.attempt:
+        return False
+    if isinstance(event, (events.TaskStarted, events.TaskNotStarted)):
+        return record.pid is None and record.state in (TaskState.STARTING, TaskState.STOPPING)
+    if record.pid is None:
+        return False
+    if isinstance(event, events.TaskExited):
+        return record.state in _PROCESS_STATES
+    if isinstance(event, events.TaskGone):
+        return record.state is TaskState.ENDED or (
+            record.state is TaskState.STOPPING and event.unkillable != ()
+        )
+    return record.state in (*_PROCESS_STATES, TaskState.ENDED)

@@ -7,11 +7,16 @@ from launcher.common.report import Failure, Reason
 from launcher.common.text import duration, join_names, plural
 from launcher.stop_requests import LIMIT_NOTICES, StopRequest
 from launcher.supervisor import stalls
-from launcher.supervisor.ending import finish_if_closed, send_stops, stop
-from launcher.supervisor.hosts import ACTIVE_STATES, HostState
-from launcher.supervisor.state import TIMED_OUT_EXIT_CODE, JobState, Phase, limit_text
-from launcher.supervisor.steps import IMMEDIATE_STOP_SEQUENCE, longest
-from launcher.supervisor.waiting import waiting_for
+from launcher.supervisor.ending import finish_if_closed, send_stops, stop, waiting_for
+from launcher.supervisor.records import ACTIVE_STATES, HostState
+from launcher.supervisor.state import (
+    IMMEDIATE_STOP_SEQUENCE,
+    TIMED_OUT_EXIT_CODE,
+    JobState,
+    Phase,
+    limit_text,
+    longest,
+)
 
 #: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
 _ANSWER_TIMEOUT_SECONDS = 1.0

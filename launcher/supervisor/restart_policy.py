@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, Reason
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
-from launcher.supervisor.tasks import Restart, TaskRecord
+from launcher.supervisor.records import Restart, TaskRecord
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED_EXIT_CODE = 42

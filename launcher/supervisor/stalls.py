@@ -22,9 +22,16 @@ from launcher.common.text import duration
 from launcher.job import CHIEF_ROLES
 from launcher.supervisor import restarting
 from launcher.supervisor.ending import continue_or_stop, report_failure, stop_tasks
-from launcher.supervisor.state import TIMED_OUT_EXIT_CODE, JobState, Phase, limit_text
-from launcher.supervisor.steps import IMMEDIATE_STOP_SEQUENCE, SIGABRT, STACKS_SECONDS
-from launcher.supervisor.tasks import TaskRecord
+from launcher.supervisor.records import TaskRecord
+from launcher.supervisor.state import (
+    IMMEDIATE_STOP_SEQUENCE,
+    SIGABRT,
+    STACKS_SECONDS,
+    TIMED_OUT_EXIT_CODE,
+    JobState,
+    Phase,
+    limit_text,
+)
 
 #: The timer of the looks.
 SILENCE_TIMER = "silence"

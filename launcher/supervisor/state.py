@@ -10,14 +10,12 @@ from collections.abc import Iterable
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import Command
+from launcher.common.events import Command, StopSequence
 from launcher.common.report import Failure, Reason
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.stop_requests import StopRequests
-from launcher.supervisor.hosts import HostRecord, HostState, HostTable
+from launcher.supervisor.records import HostRecord, HostState, HostTable, Restart, TaskRecord, TaskTable
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.steps import orderly
-from launcher.supervisor.tasks import Restart, TaskRecord, TaskTable
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.
 TIMED_OUT_EXIT_CODE = 124
@@ -32,6 +30,17 @@ NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER_SECONDS)
 #: Seconds for agents to start and hold their ports; to start a task.
 READY_TIMEOUT_SECONDS = 60.0
 START_TIMEOUT_SECONDS = 60.0
+
+# Numbers of signal(7) on Linux: the same on every host, whatever its Python.
+SIGABRT = 6
+SIGKILL = 9
+SIGTERM = 15
+#: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts
+#: as unkillable; that an agent may be late until it counts as lost.
+STACKS_SECONDS = 2.0
+_KILL_SECONDS = 5.0
+_MARGIN_SECONDS = 10.0
+IMMEDIATE_STOP_SEQUENCE: StopSequence = ((SIGKILL, _KILL_SECONDS),)
 
 
 class Phase(enum.Enum):
@@ -48,6 +57,25 @@ class Phase(enum.Enum):
 def limit_text(seconds: float, written: str = "") -> str:
     """A time limit as the user wrote it, ``2h``; without a unit in seconds, ``0.5 s``."""
     return written if written[-1:].isalpha() else f"{seconds:.10g}s"
+
+
+def orderly(grace: float) -> StopSequence:
+    """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
+    return (
+        ((SIGTERM, grace), (SIGABRT, min(STACKS_SECONDS, grace)), *IMMEDIATE_STOP_SEQUENCE)
+        if grace > 0
+        else IMMEDIATE_STOP_SEQUENCE
+    )
+
+
+def quick(grace: float, most: float) -> StopSequence:
+    """SIGTERM; SIGKILL after ``grace`` seconds, ``most`` at the most."""
+    return ((SIGTERM, min(grace, most)), *IMMEDIATE_STOP_SEQUENCE) if grace > 0 else IMMEDIATE_STOP_SEQUENCE
+
+
+def longest(sequence: StopSequence) -> float:
+    """Seconds for an agent to end tasks by this sequence; an agent that takes longer is lost."""
+    return sum(seconds for _, seconds in sequence) + _MARGIN_SECONDS
 
 
 class StallState:

@@ -10,9 +10,8 @@ from launcher.common.text import KNOWN_SIGNALS, duration, join_names, plural, si
 from launcher.supervisor import restarting, stalls
 from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
 from launcher.supervisor.host_events import stopped_without_command
-from launcher.supervisor.state import START_REASONS, JobState, Phase
-from launcher.supervisor.steps import SIGABRT, SIGKILL, SIGTERM
-from launcher.supervisor.tasks import TaskRecord
+from launcher.supervisor.records import TaskRecord
+from launcher.supervisor.state import SIGABRT, SIGKILL, SIGTERM, START_REASONS, JobState, Phase
 
 #: Seconds, at most, from the end of a peer to the failure of TensorFlow's collectives for lack of it.
 _RECENT_SECONDS = 60.0

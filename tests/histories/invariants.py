@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from launcher.common.report import TaskState
-from launcher.supervisor.hosts import ACTIVE_STATES, HostState, HostTable
+from launcher.supervisor.records import ACTIVE_STATES, HostState, HostTable, TaskTable
 from launcher.supervisor.state import JobState, Phase
-from launcher.supervisor.tasks import TaskTable
 
 
 def validate(job: JobState) -> None:

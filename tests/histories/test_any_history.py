@@ -12,7 +12,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.report import Attempt, Reason, Report, TaskState
 from launcher.job import Host, JobSpec, OnFailure
 from launcher.scheduler.placement import place
-from launcher.supervisor.tasks import deciding_tasks
+from launcher.supervisor.records import deciding_tasks
 from tests.conftest import examples
 from tests.histories.script import SimulatedJob, hosts, job
 from tests.histories.world import World

@@ -1,27 +1,64 @@
-"""The record of one task, the changes of its state that are possible, its restart, and all tasks of a job."""
+"""The records of tasks and hosts, the changes of their states that are possible, and the tables of all."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
 from launcher.common.text import join_names
-from launcher.job import PlacedTask, Placement, deciding_roles
-from launcher.supervisor.transitions import StateRecord
+from launcher.job import Host, PlacedTask, Placement, deciding_roles
 
-_S = TaskState
+#: Changes of a state that are kept.
+_MAX_HISTORY = 100
+
+
+class InvalidTransitionError(Exception):
+    """An impossible change of a state: a fault of the launcher. The text has the history of the record."""
+
+
+class StateRecord:
+    """A record with a state, which is a member of an enumeration.
+
+    Args:
+        name: of what it is the record, for messages.
+        state: the first one.
+        transitions: every possible change of the state; any other is a fault of the launcher.
+    """
+
+    def __init__(self, name: str, state: Any, transitions: Mapping[Any, Sequence[Any]]) -> None:
+        self._name, self._transitions = name, transitions
+        self.state: Any = state
+        self._history: deque[tuple[Any, Any, object]] = deque(maxlen=_MAX_HISTORY)
+
+    def transition_to(self, state: Any, cause: object) -> None:
+        """Change to ``state``.
+
+        Raises:
+            InvalidTransitionError: there is no such change.
+        """
+        self._history.append((self.state, state, cause))
+        if state not in self._transitions.get(self.state, ()):
+            changes = [f"{old.value} -> {new.value}: {why}" for old, new, why in self._history]
+            raise InvalidTransitionError(f"{self._name}: {'; '.join(changes)}")
+        self.state = state
+
+
 #: Every change of the state of a task; any other is a fault of the launcher.
-TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
-    _S.PENDING: (_S.STARTING, _S.CANCELLED, _S.LOST),
-    _S.STARTING: (_S.RUNNING, _S.FAILED, _S.STOPPING, _S.LOST),
-    _S.RUNNING: (_S.STOPPING, _S.ENDED, _S.LOST),
+_TASK_TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
+    TaskState.PENDING: (TaskState.STARTING, TaskState.CANCELLED, TaskState.LOST),
+    TaskState.STARTING: (TaskState.RUNNING, TaskState.FAILED, TaskState.STOPPING, TaskState.LOST),
+    TaskState.RUNNING: (TaskState.STOPPING, TaskState.ENDED, TaskState.LOST),
     # FAILED: the start failed, and the launcher learned of it after the stop. STOPPED: unkillable.
-    _S.STOPPING: (_S.ENDED, _S.FAILED, _S.STOPPED, _S.LOST),
-    _S.ENDED: (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST),
-    **dict.fromkeys((_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST), (_S.STARTING,)),  # the next attempt
+    TaskState.STOPPING: (TaskState.ENDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST),
+    TaskState.ENDED: (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST),
+    **dict.fromkeys(
+        (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST), (TaskState.STARTING,)
+    ),  # the next attempt
 }
 #: Bytes of the last output, and earlier attempts, that are kept.
 _TAIL_BYTES = 4000
@@ -84,7 +121,7 @@ class TaskRecord(StateRecord):
     state: TaskState
 
     def __init__(self, placed: PlacedTask, number: int, moved: dict[TaskId, TaskRecord]) -> None:
-        super().__init__(placed.task, TaskState.PENDING, TRANSITIONS)
+        super().__init__(placed.task, TaskState.PENDING, _TASK_TRANSITIONS)
         self._moved = moved
         self.task, self.number = placed.task, number
         #: The host of this attempt, and that of the next one.
@@ -286,3 +323,138 @@ class TaskTable(dict[TaskId, TaskRecord]):
             tasks.discard(task)
         if task not in self.restarting:
             self.deciding.discard(task)
+
+
+class HostState(enum.Enum):
+    """The state of a host: what the launcher waits for there.
+
+    ::
+
+        HOLDING -> READY -> TRYING -> READY     before the first start, and before each one on other hosts
+        STARTING -> READY                       without a task
+        any of them -> LOST -> RETURNING -> READY
+        any of them -> CLOSED                   on command
+    """
+
+    STARTING = "starting"  #: its agent starts
+    HOLDING = "holding"  #: its agent, which may still start, is to hold a port for each of its tasks
+    READY = "ready"
+    TRYING = "trying"  #: it tries to connect to other hosts
+    ENDING = "ending"  #: its agent was ended from outside, and stops its tasks
+    LOST = "lost"
+    RETURNING = "returning"  #: it was lost, and a new agent starts there
+    CLOSED = "closed"
+
+
+#: States in which there is an agent, as far as the launcher knows.
+ACTIVE_STATES = (HostState.STARTING, HostState.HOLDING, HostState.READY, HostState.TRYING, HostState.ENDING)
+#: Every change of the state of a host; any other is a fault of the launcher.
+_HOST_TRANSITIONS: dict[HostState, tuple[HostState, ...]] = {
+    HostState.STARTING: (HostState.HOLDING, HostState.READY, HostState.LOST, HostState.CLOSED),
+    HostState.HOLDING: (HostState.READY, HostState.STARTING, HostState.LOST, HostState.CLOSED),
+    HostState.READY: (
+        HostState.HOLDING,
+        HostState.TRYING,
+        HostState.ENDING,
+        HostState.LOST,
+        HostState.CLOSED,
+    ),
+    HostState.TRYING: (HostState.READY, HostState.LOST, HostState.CLOSED),
+    HostState.ENDING: (HostState.LOST, HostState.CLOSED),
+    HostState.LOST: (HostState.RETURNING,),
+    HostState.RETURNING: (HostState.READY, HostState.LOST),
+}
+
+
+class HostRecord(StateRecord):
+    """The record of one host.
+
+    Args:
+        host: as the user wrote it.
+        number: its place in the table.
+        counts: the number of hosts in each state.
+    """
+
+    state: HostState
+
+    def __init__(self, host: Host, number: int, counts: Counter[HostState]) -> None:
+        super().__init__(host.name, HostState.STARTING, _HOST_TRANSITIONS)
+        self.host, self.name, self.number = host, host.name, number
+        self._counts = counts
+        counts[self.state] += 1
+        #: Its tasks; from the moment at which it holds ports for them.
+        self.tasks: list[TaskRecord] = []
+        #: Whether its agent has said that it runs; whether it has not answered yet a request to end tasks.
+        self.ready = self.unanswered = False
+        #: Notices since it started a task.
+        self.notices = 0
+        #: Why its tasks can't use their environment; empty: they can, as far as the launcher knows.
+        self.no_environment = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has an agent, as far as the launcher knows: events of other hosts are ignored."""
+        return self.state in ACTIVE_STATES
+
+    @property
+    def own(self) -> list[TaskRecord]:
+        """Its tasks without sidecars."""
+        return [task for task in self.tasks if not task.sidecar]
+
+    def transition_to(self, state: HostState, cause: object) -> None:
+        """Change to ``state``.
+
+        Raises:
+            InvalidTransitionError: there is no such change.
+        """
+        self._counts[self.state] -= 1
+        super().transition_to(state, cause)
+        self._counts[state] += 1
+        if not self.is_active:
+            self.ready = self.unanswered = False
+
+    def hold_ports(self) -> events.HoldPorts:
+        """The command to hold ports for its tasks."""
+        return events.HoldPorts(self.name, tuple(record.task for record in self.tasks), self.host.venv)
+
+    def withdraw(self) -> None:
+        """Do not wait for its answer any more."""
+        self.transition_to(HostState.READY if self.ready else HostState.STARTING, "its answer is not needed")
+
+
+class HostTable(dict[str, HostRecord]):
+    """All hosts by their names, in the order of the table; also lost ones.
+
+    Args:
+        placement: of the job.
+        tasks: of the job.
+    """
+
+    def __init__(self, placement: Placement, tasks: Iterable[TaskRecord]) -> None:
+        self._counts: Counter[HostState] = Counter()
+        hosts = enumerate(placement.agent_hosts())
+        super().__init__((host.name, HostRecord(host, number, self._counts)) for number, host in hosts)
+        self.place(tasks)
+        for host in self.values():
+            if host.tasks:
+                host.transition_to(HostState.HOLDING, "the launch")
+
+    def place(self, tasks: Iterable[TaskRecord]) -> None:
+        """Record where these tasks, all of the job, run from their next start on."""
+        for host in self.values():
+            host.tasks = []
+        for task in tasks:
+            self[task.next_host].tasks.append(task)
+
+    def have(self, *states: HostState) -> bool:
+        """Whether a host is in one of these states."""
+        return any(self._counts[state] for state in states)
+
+    def names(self, *states: HostState) -> list[str]:
+        """The hosts in these states."""
+        return [name for name, host in self.items() if host.state in states]
+
+    def of(self, tasks: Iterable[TaskRecord]) -> list[str]:
+        """The hosts of these tasks, each once."""
+        found = {self[task.next_host] for task in tasks}
+        return [host.name for host in sorted(found, key=lambda host: host.number)]

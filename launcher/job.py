@@ -41,7 +41,7 @@ class Host(Record):
     roles: tuple[str, ...] = ()
     #: The Python that runs ``.py`` programs here.
     python: str | None = None
-    #: The environment of the tasks: its folder, or its name, see `launcher.agent.environments`.
+    #: The environment of the tasks: its folder, or its name, see `launcher.agent.lookup`.
     venv: str | None = None
     #: The folder that tasks run in.
     workdir: str | None = None

@@ -16,9 +16,8 @@ from launcher.backends.link import ReconnectingLink, open_link
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.event_loop import EventLoop
-from launcher.files.copying import FileTransfer
 from launcher.files.requests import parse_syncs
-from launcher.files.sync import finish, sync
+from launcher.files.transfer import FileTransfer, finish, sync
 from launcher.files.walk import read_trees
 from launcher.job import Host
 

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from launcher.agent import environments, host, listening, ports, processes
+from launcher.agent import host, listening, lookup, ports, processes
 from launcher.agent.connection import LauncherConnection
 from launcher.agent.fork_servers import ForkServers
 from launcher.agent.output import Outputs
@@ -242,14 +242,14 @@ class Agent:
             self._hold_ports(command)
             return
         try:
-            folder = environments.find(command.venv)
+            folder = lookup.find_environment(command.venv)
         except LaunchError as fault:
             self._refuse_ports(str(fault), fault.exit_code)
             return
 
         def report(answer: bytes) -> None:
             if answer:
-                environments.mark_used(folder)
+                lookup.mark_environment_used(folder)
                 self._hold_ports(command)
             else:
                 why = f"the Python of the environment {command.venv!r} does not run"
@@ -257,7 +257,7 @@ class Agent:
 
         try:
             self._children.ask(
-                lambda: environments.try_python(folder), environments.START_TIMEOUT_SECONDS, report
+                lambda: lookup.try_python(folder), lookup.PYTHON_START_TIMEOUT_SECONDS, report
             )
         except OSError as error:
             why = f"the Python of the environment {command.venv!r} can't be tried: {why_not_started(error)}"

@@ -28,8 +28,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
-from launcher.agent.environments import entered
 from launcher.agent.host import NVIDIA_SMI, host_facts
+from launcher.agent.lookup import environment_variables
 from launcher.agent.ports import PortReservations, dual_stack_socket
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProgramError
@@ -216,7 +216,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     asked, venv = request["python"], request["venv"]
     path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
     try:
-        env = env if venv is None else {**env, **entered(env, venv)}
+        env = env if venv is None else {**env, **environment_variables(env, venv)}
         state, output = _run([path, "-B", "-c", _PYTHON_QUESTION], request["seconds"], env)
     except ProgramError:
         state, output = "missing", f"the environment {venv!r} does not exist"

@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import processes
-from launcher.agent.environments import entered
-from launcher.agent.lookup import find_executable, find_script
+from launcher.agent.lookup import environment_variables, find_executable, find_script
 from launcher.common.errors import LaunchError, NotRunnableError
 from launcher.common.record import Record
 from launcher.common.text import why_not_started
@@ -135,7 +134,7 @@ class Spawner:
             argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
             extra: environment added to the agent's own.
             workdir: where it runs, relative to where the agent was started; ``None``: there.
-            venv: the environment that it runs in, see `entered`.
+            venv: the environment that it runs in, see `environment_variables`.
             script: a file that must be there.
 
         Raises:
@@ -146,7 +145,7 @@ class Spawner:
         if any(environment.get(name) for name in _PROXY_VARIABLES):
             environment.setdefault("grpc_proxy", "")
         if venv is not None:
-            environment.update(entered(environment, venv))
+            environment.update(environment_variables(environment, venv))
         _enter(self._home, workdir)
         if "PWD" not in extra:
             environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)

@@ -55,9 +55,7 @@ AGENT_MODULES = (
     "launcher.common.cluster",
     "launcher.common.text",
     "launcher.common.trusted_io",
-    "launcher.common.trusted_io",
     "launcher.common.protocol",
-    "launcher.common.cluster",
     "launcher.agent",
 )
 #: How many frames a program has, see above.

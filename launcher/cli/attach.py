@@ -17,8 +17,7 @@ from launcher.config.values import whole
 from launcher.output.failure import failure_report
 from launcher.output.logs import GrowingLog
 from launcher.output.table import result_table
-from launcher.runs.owner import send_sigterm
-from launcher.runs.run import Run, RunState, find
+from launcher.runs.run import Run, RunState, find, send_sigterm
 
 SUMMARY = "show the output of a run in the background, and how it ends"
 

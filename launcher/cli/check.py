@@ -16,7 +16,6 @@ from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
 from launcher.backends.json_client import JsonClient
 from launcher.cli.connecting import allocating_groups, allocation, commands, connecting_groups
-from launcher.cli.tables import print_table
 from launcher.common.errors import TransportError
 from launcher.common.record import Record, replace
 from launcher.common.text import byte_size, escape_controls, join_names, plural
@@ -27,7 +26,8 @@ from launcher.config.values import environment, positive_duration, program_path
 from launcher.findings import PROBLEM, WARNING, Finding, HostCheck, HostInspection, ReachResult, findings
 from launcher.job import Host
 from launcher.launch.notices import print_notice
-from launcher.output.jsonl import record_as_dict
+from launcher.output.renderers import record_as_dict
+from launcher.output.table import print_table
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 SUMMARY = "check hosts and the network between them for faults"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.agent.environments import entered
+from launcher.agent.lookup import environment_variables
 from launcher.backends.docker.container import own_hosts
 from launcher.backends.docker.options import DockerOptions, in_images
 from launcher.backends.kubernetes.options import KubernetesOptions, user_faults, user_of
@@ -100,7 +100,8 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, 
     if spec.venv:
         python = VENV_PYTHON
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
-        spec = replace(spec, env=spec.env + tuple(entered({"PATH": path}, spec.venv).items()))
+        variables = environment_variables({"PATH": path}, spec.venv)
+        spec = replace(spec, env=spec.env + tuple(variables.items()))
     # The GPUs of a node are known when the job runs.
     roles = tuple(replace(role, gpus=None) for role in spec.roles)
     spec = replace(spec, roles=roles, python=python, venv=None)

@@ -7,12 +7,12 @@ import os
 
 from launcher.backends.fleet import this_machine
 from launcher.cli.connecting import allocation
-from launcher.cli.tables import print_table
 from launcher.common.text import plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.job import Host
 from launcher.launch.notices import print_notice
+from launcher.output.table import print_table
 
 SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
 

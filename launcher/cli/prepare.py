@@ -11,15 +11,15 @@ import tempfile
 from launcher.backends.fleet import this_machine
 from launcher.backends.here import is_here
 from launcher.cli.connecting import commands, connecting_groups, reaching
-from launcher.cli.tables import print_table
 from launcher.common.errors import Fault, InputError
 from launcher.common.text import join_names, plural
 from launcher.config import values
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
-from launcher.environments.requirements import Requirements, wanted
+from launcher.environments.prepare import Preparer, Requirements, Resolver, wanted
 from launcher.launch.notices import print_notice
+from launcher.output.table import print_table
 
 SUMMARY = "make the same Python environment on every host"
 
@@ -90,9 +90,6 @@ def run(settings: Settings) -> int:
     if cleans and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
-
-    from launcher.environments.prepare import Preparer  # imports threads
-    from launcher.environments.resolving import Resolver
 
     for number in (signal.SIGTERM, signal.SIGINT):  # what was begun is removed
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -16,16 +16,15 @@ from typing import Any
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
 from launcher.cli.completion import unfinished_runs
 from launcher.cli.queued import going, relayed, states
-from launcher.cli.tables import print_table
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
 from launcher.config.settings import Group, Setting, Settings, switch
-from launcher.output.jsonl import record_as_dict
 from launcher.output.logs import last_lines
-from launcher.output.table import result_table
+from launcher.output.renderers import record_as_dict
+from launcher.output.table import print_table, result_table
 from launcher.output.tensorflow_notices import last_of_program
 from launcher.runs.client import EventStream, RunSnapshot, snapshot
-from launcher.runs.orphans import kill_leftovers
+from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
 
 SUMMARY = "list the runs of this machine, or the tasks of a run"

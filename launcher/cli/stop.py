@@ -16,9 +16,18 @@ from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import duration
 from launcher.job import STOP_NOW_MARK
-from launcher.runs.orphans import kill_leftovers
-from launcher.runs.owner import is_pending, open_pidfd, send_sigterm
-from launcher.runs.run import Run, RunState, exit_code_of, find, listing, remaining
+from launcher.runs.folder import kill_leftovers
+from launcher.runs.run import (
+    Run,
+    RunState,
+    exit_code_of,
+    find,
+    is_pending,
+    listing,
+    open_pidfd,
+    remaining,
+    send_sigterm,
+)
 
 SUMMARY = "stop a run: its tasks first, then its launcher"
 

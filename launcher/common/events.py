@@ -309,7 +309,7 @@ class StartTask(Record):
     workdir: Optional[str]
     #: The stop sequence for processes that the task leaves behind.
     steps: StopSequence
-    #: The environment that it runs in, see `launcher.agent.environments`.
+    #: The environment that it runs in, see `launcher.agent.lookup`.
     venv: Optional[str] = None
     #: The file that its Python runs: the agent checks first whether it exists.
     script: Optional[str] = None

@@ -288,7 +288,7 @@ NO_DEFAULTS = Setting(
 
 #: The options of a launcher in a cluster, see `launcher.launch.detach`.
 SUBMITTED: Setting[str | None] = Setting("submitted", any_text, metavar="FILE", default=None)
-# Descriptors of programs that start `launch`, as the Python API does: `launcher.output.jsonl`,
+# Descriptors of programs that start `launch`, as the Python API does: `launcher.output.renderers`,
 # `launcher.launch.orchestrator`, `launcher.config.jobfile`, `launcher.launch.interrupts`.
 EVENTS_FD: Setting[int | None] = Setting("events_fd", _descriptor, metavar="N", default=None)
 COMMANDS_FD: Setting[int | None] = Setting("commands_fd", _descriptor, metavar="N", default=None)

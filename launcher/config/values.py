@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from launcher.agent import environments
+from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
 from launcher.job import RESERVED_VARIABLES
 
 MAX_GPUS = 256
@@ -106,7 +106,7 @@ def program_path(text: str) -> str:
 
 
 _environment = matching(
-    environments.NAME_PATTERN,
+    ENVIRONMENT_NAME_PATTERN,
     "expected the name of an environment (letters, digits and _.-, not beginning with . or -, at most 64), "
     "or its folder with a /",
 )

@@ -2,10 +2,9 @@
 
 ::
 
-    requirements  the packages that the user wants -> checked lines
-    resolving     lines, Python and platform -> exact versions, by uv; downloads wheels, by pip
-    prepare       gives each host the versions that it asks for; sends wheels, by fabric
-    remote        runs on each host: looks, decides what it needs, installs, publishes, removes
+    prepare   checks the packages that the user wants; finds exact versions of them, by uv; gives each host
+              the versions that it asks for; downloads wheels, by pip, and sends them, by fabric
+    remote    runs on each host: looks, decides what it needs, installs, publishes, removes
 
 On a host, environments are below ``${XDG_DATA_HOME:-~/.local/share}/tf-launcher/environments/``::
 

@@ -1,23 +1,217 @@
-"""Prepares hosts side by side: each says what it needs, and gets versions and wheels."""
+"""``launch prepare`` on this machine: checks the packages, finds versions, and prepares hosts side by side.
+
+The packages are checked before anything is done with them. uv finds exact versions for any Python and
+platform, here and once; pip downloads their wheels, which uv cannot do. The versions are kept as a text for
+``pip install -r``, whose hash is the name of the environments with these packages.
+
+Hosts get no line that names a file of this machine. Passwords in the addresses of package indexes are in no
+file and on no command line.
+"""
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import os
+import re
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from string import Template
 from types import SimpleNamespace
 
+from launcher.agent.files import cache_folder
 from launcher.backends.connections import for_each
 from launcher.backends.fleet import Programs
 from launcher.backends.here import is_here
 from launcher.backends.json_client import JsonClient, read
+from launcher.backends.programs import run_here
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.options import reason_of
-from launcher.common.errors import LaunchError, TransportError
+from launcher.common.errors import Fault, InputError, LaunchError, TransportError
 from launcher.common.record import Record
 from launcher.common.text import join_names, plural
-from launcher.environments.resolving import Resolver
+from launcher.common.trusted_io import read_regular
+from launcher.config.schema import read_text, shown_path
 from launcher.job import Host
+
+#: Options about package indexes.
+_OPTION_PATTERN = (
+    r"(-i|--(extra-)?index-url|-f|--find-links)[ =]https?://[^\s$]+|--trusted-host[ =][\w.:\[\]-]+"
+)
+#: A package by its name, or with the address of its wheel; no path, option or password.
+_REQUIREMENT_PATTERN = r"(?!.*\s-)\w([^/\\\n]*(?<!\.whl)|[^/@\n]*@ *https?://[^@\s]+\.whl(#\S+)?( *;.*)?)"
+#: A user and a password in a wrong line: also in an address without a scheme, or with spaces.
+_SECRET_PATTERN = r"(?<=://).+@|(?<![^\s=:])[^\s=:]+:(?!//).*@"
+_EXPECTED = (
+    "expected NAME, NAME==VERSION or NAME @ https://...whl, as hosts have no files of this machine; "
+    "-i, --extra-index-url or -f with http(s)://... and variables that are set; or --trusted-host HOST"
+)
+#: The file of a project, and the distributions of TensorFlow.
+_PROJECT_FILE = "pyproject.toml"
+_TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
+
+
+class Requirements(Record):
+    """The packages that the user wants."""
+
+    #: The content of requirements files, with all options; of a project: that of its file.
+    text: str = ""
+    #: What uv reads: ``-`` for `text`.
+    source: str = "-"
+    #: Options about package indexes, a line each.
+    options: str = ""
+
+
+def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, str]) -> Requirements:
+    """The packages of files and of the command line.
+
+    Without both: those of ``requirements.txt``, else of ``pyproject.toml`` in the current folder, else
+    TensorFlow in the version that is installed here.
+
+    Args:
+        files: requirements files.
+        packages: of the command line.
+        environ: for ``${NAME}`` in the files.
+
+    Raises:
+        InputError: with all faults.
+    """
+    if not files and not packages:
+        project = (
+            read_text(_PROJECT_FILE, "project file", InputError) if os.path.isfile(_PROJECT_FILE) else ""
+        )
+        if os.path.isfile("requirements.txt"):
+            files = ["requirements.txt"]
+        elif re.search(r"(?m)^dependencies\s*=", project):
+            return Requirements(project, _PROJECT_FILE)
+        else:
+            from importlib import metadata  # 18 ms
+
+            here = [
+                found for name in _TENSORFLOW_DISTRIBUTIONS for found in metadata.distributions(name=name)
+            ]
+            packages = [f"{found.metadata['Name']}=={found.version}" for found in here[:1]]
+        if not files and not packages:
+            expected = "expected PACKAGE..., -r FILE, requirements.txt, or TensorFlow installed here"
+            raise InputError([Fault("", "no packages are named", expected)])
+    written = [("PACKAGE", package) for package in packages]
+    for path in files:
+        lines = read_text(path, "requirements file", InputError).splitlines()
+        written += [(f"{shown_path(path)}:{number}", line) for number, line in enumerate(lines, 1)]
+    faults, found = [], []
+    for place, line in written:
+        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        full = Template(text).safe_substitute(environ)
+        if full and not re.fullmatch(f"{_REQUIREMENT_PATTERN}|{_OPTION_PATTERN}", full):
+            faults.append(Fault(place, f'"{re.sub(_SECRET_PATTERN, "****@", text)}"', _EXPECTED))
+        found.append(full)
+    if faults:
+        raise InputError(faults)
+    options = [line for line in found if re.fullmatch(_OPTION_PATTERN, line)]
+    return Requirements("\n".join(found), "-", "\n".join(options))
+
+
+#: Seconds for a resolution or a download.
+_UV_TIMEOUT_SECONDS = 3600.0
+#: Texts of a host that become words of command lines: its Python, and the platform of its wheels.
+_TARGET_PATTERN = re.compile(r"3\.[0-9]{1,2} ([a-z0-9_]{1,20})-manylinux_2_([0-9]{1,3})")
+
+
+def hash_of(text: str) -> str:
+    """The name of an environment with these versions, which name their Python, or of a file with versions."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Resolver:
+    """Resolves the requirements of one ``launch prepare``, for all its hosts; any thread may use it.
+
+    Args:
+        wanted: the requirements.
+        upgrade: find the newest versions, even if earlier ones are known.
+        offline: hosts use no package index.
+        folder: an empty one for wheels.
+    """
+
+    def __init__(self, wanted: Requirements, upgrade: bool, offline: bool, folder: str) -> None:
+        self._wanted, self._upgrade, self._folder = wanted, upgrade, folder
+        #: Why uv or pip has failed; empty: it has not. By its arguments.
+        self._faults, self._lock = dict[tuple[str, ...], str](), threading.Lock()
+        self._options = "--no-index" if offline else wanted.options
+        self._cache = os.path.join(cache_folder(), "resolved", hash_of(repr(wanted)))
+        paths = [] if upgrade else glob.glob(f"{glob.escape(self._cache)}-*.txt")
+        #: The hashes of all environments with the versions that an earlier ``launch prepare`` has found.
+        self.known = [hash_of(read_regular(path).decode()) for path in paths]
+
+    def resolve(self, python: str, platform: str) -> dict[str, str]:
+        """What a host needs to install the packages.
+
+        Args:
+            python: ``3.11``
+            platform: ``x86_64-manylinux_2_36``
+
+        Returns:
+            ``packages``, with exact versions, and ``options``, as in a requirements file; and ``hash``.
+
+        Raises:
+            LaunchError: there are none, or uv can't find them.
+        """
+        path, target = (
+            f"{self._cache}-{python}-{platform}.txt",
+            _TARGET_PATTERN.fullmatch(f"{python} {platform}"),
+        )
+        if target is None:
+            raise LaunchError(f"there are no wheels for {platform}, only for Linux with glibc")
+        if self._upgrade or not os.path.exists(path):
+            argv = ["uv", "pip", "compile", "--quiet", "--no-annotate", "--upgrade", "-o", path]
+            argv += ["--custom-compile-command", f"launch prepare, for Python {python}"]
+            argv += ["--only-binary", ":all:", "--python-version", python, self._wanted.source]
+            argv += ["--python-platform", f"{target[1]}-manylinux_2_{28 if int(target[2]) >= 28 else 17}"]
+            self._run(self._wanted.text, *argv)
+        packages = read_regular(path).decode()
+        return {"hash": hash_of(packages), "packages": packages, "options": self._options}
+
+    def download(self, python: str, platform: str) -> str:
+        """Download the wheels of all packages, and return their folder.
+
+        Args:
+            python, platform: see `resolve`.
+
+        Raises:
+            LaunchError: they can't be downloaded.
+        """
+        versions = self.resolve(python, platform)["packages"]
+        folder = os.path.join(self._folder, f"{python}-{platform}")
+        machine, _, newest = platform.partition("-manylinux_2_")
+        # pip takes wheels for platforms that it is given: one for each version of glibc, the first is 2.5.
+        names = [f"manylinux_2_{minor}" for minor in range(int(newest), 4, -1)]
+        argv = ["pip", "download", "--quiet", "--no-input", "--no-deps", "--disable-pip-version-check"]
+        argv += ["-d", folder, "-r", "/dev/stdin"]
+        argv += ["--only-binary", ":all:", "--python-version", python, "--implementation", "cp"]
+        argv += [f"--platform={name}_{machine}" for name in (*names, "manylinux2014", "linux")]
+        self._run(f"{self._wanted.options}\n{versions}", *argv)
+        return folder
+
+    def _run(self, text: str, *argv: str) -> None:
+        """Run uv or pip, once for the same arguments; it ends with this process.
+
+        Args:
+            text: its input, which may have passwords, and is in no file.
+            argv: its arguments.
+
+        Raises:
+            LaunchError: it failed; with its reason.
+        """
+        with self._lock:  # other threads wait for the same result
+            if argv not in self._faults:
+                asked = {"argv": (sys.executable, "-I", "-m", *argv), "text": text}
+                program = run_here("this machine", "launcher.environments.remote:run_here", asked)
+                with closing(program):
+                    self._faults[argv] = JsonClient(program).receive(_UV_TIMEOUT_SECONDS)["fault"]
+        if self._faults[argv]:
+            raise LaunchError(f"on this machine: {self._faults[argv]}")
+
 
 #: Seconds that a host may say nothing, and may need to take a piece of a file.
 _SILENCE_SECONDS = 300.0

@@ -29,11 +29,11 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
-from launcher.agent.environments import prepared
+from launcher.agent.lookup import prepared_environments
 from launcher.common.text import byte_size, plural
 
 MANIFEST = "environment.json"
-ENVIRONMENTS_FOLDER = prepared()
+ENVIRONMENTS_FOLDER = prepared_environments()
 #: Seconds for a program.
 PROGRAM_TIMEOUT_SECONDS = 3600.0
 #: What the launcher has sent: JSON, a line each.

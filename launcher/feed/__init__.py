@@ -7,13 +7,13 @@ standard library only).
 ==================================  ==========================================================================
 `feed.feeder`                       `Feeder`: all feeds of a cluster (`add`, `lost`, `fail`, `train`,
                                     `inference`, `finish`, `close`)
-`feed.listener`                     `Listener`: accepts the tasks that have the job's key; `FeedPeer`: one of
-them `feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`
+`feed.listener`                     `Listener`: accepts the tasks that have the job's key; `FeedPeer`: one
+`feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`
 `feed.remote.connect`               `DriverRoutes`, `ConnectError`, `read_exactly`: a task's connection
 `feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`
 `feed.remote.codec`                 `by_value`: pickle the program's own modules as code
 ==================================  ==========================================================================
 
-`feed.state` decides, `feed.channel` does: threads of each connection tell the state what has happened, and do
+`feed.state` decides, `feed.feeder` does: threads of each connection tell the state what has happened, and do
 what it commands. `FeedState` and what it is made of (`Call`, `Partition`, `Task`, `FeedLink`) are pure.
 """

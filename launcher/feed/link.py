@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from launcher.common.record import Record
-from launcher.feed.partition import Chunk, Partition
+from launcher.feed.call import Chunk, Partition
 
 #: Bytes sent to a task of which it has not begun to hand out rows.
 WINDOW_BYTES = 4 << 20

@@ -11,9 +11,8 @@ from typing import Any
 from launcher.common.errors import FeedError, FeedTimeout
 from launcher.common.record import Record
 from launcher.common.text import join_names
-from launcher.feed.call import Call
+from launcher.feed.call import Call, Chunk, Partition
 from launcher.feed.link import WINDOW_BYTES, FedTask, FeedEnd, FeedLink
-from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.frames import RETURNED, FeedRefusedError, Kind, unpack_numbers
 from launcher.feed.sources import pieces_of
 

@@ -43,7 +43,7 @@ from launcher.common.trusted_io import PACKET_BYTES, SOCKET_BACKLOG, accept_own,
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop
 from launcher.launch.followers import EventFollowers
-from launcher.output.jsonl import record_as_dict
+from launcher.output.renderers import record_as_dict
 from launcher.runs.run import selected
 from launcher.supervisor import Machine, Phase
 

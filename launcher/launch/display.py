@@ -15,8 +15,7 @@ from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import ConsoleOptions as ConsoleOptions
-from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
-from launcher.output.renderers import Renderer, TaskPlace
+from launcher.output.renderers import EventPipe, Jsonl, Renderer, TaskPlace, skipped_notice
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer
 

@@ -70,7 +70,7 @@ class LaunchOptions(Record):
     #: Whether the failure report has the last lines of the task that failed.
     last_lines: bool = True
     dry_run: bool = False
-    #: An inherited pipe for events, see `launcher.output.jsonl.EventPipe`.
+    #: An inherited pipe for events, see `launcher.output.renderers.EventPipe`.
     events_fd: int | None = None
     #: An inherited pipe with commands, see `launcher.launch.orchestrator`.
     commands_fd: int | None = None

@@ -6,8 +6,7 @@ Agents on other machines check them when a task starts, with the same messages a
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from launcher.agent.environments import entered
-from launcher.agent.lookup import find_executable, find_script
+from launcher.agent.lookup import environment_variables, find_executable, find_script
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import join_names
@@ -99,7 +98,7 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
     path = env.get("PATH", os.environ.get("PATH", os.defpath))
     if venv:
         try:
-            path = entered({"PATH": path}, venv)["PATH"]
+            path = environment_variables({"PATH": path}, venv)["PATH"]
         except ProgramError as error:
             if alone:  # else the agents report it, those of all hosts together
                 where = options.sources.venv if venv == options.spec.venv else placed.host.source

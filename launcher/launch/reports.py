@@ -32,7 +32,7 @@ def write_report(report: Report, path: str, show: Callable[[str], None] = print_
     Returns:
         Whether it was written. If not, a line has said why.
     """
-    from launcher.output.jsonl import record_as_dict
+    from launcher.output.renderers import record_as_dict
     from launcher.output.run_files import write_json_for_user
 
     try:
@@ -76,7 +76,7 @@ class Unstarted:
         options = self._options
         if self.paths is None and options.report is None and not options.json:
             return
-        from launcher.output.jsonl import record_as_dict
+        from launcher.output.renderers import record_as_dict
         from launcher.output.run_files import write_json
 
         report = self._report(error)

@@ -250,8 +250,7 @@ def _launch(
         fleet = stack.enter_context(made or AgentFleet(options.backend, request, allocation, placement, loop))
         from launcher.launch.display import Display, tmux_session
         from launcher.launch.orchestrator import Orchestrator, Recovery
-        from launcher.output.jsonl import record_as_dict
-        from launcher.output.renderers import RunInfo
+        from launcher.output.renderers import RunInfo, record_as_dict
         from launcher.output.run_files import write_json
 
         if staged_files is not None:
@@ -427,7 +426,7 @@ def _sweep(run_name: str) -> str:
     runs = unfinished(run_name)
     if not runs:
         return ""
-    from launcher.runs.orphans import kill_leftovers
+    from launcher.runs.folder import kill_leftovers
 
     return kill_leftovers(runs).text
 

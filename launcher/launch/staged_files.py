@@ -15,10 +15,8 @@ from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 from launcher.common.text import byte_size, join_names, plural
 from launcher.event_loop import EventLoop
-from launcher.files.collect import collect
-from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, parse_collects, parse_syncs
-from launcher.files.sync import finish, sync
+from launcher.files.transfer import FileTransfer, collect, finish, sync
 from launcher.files.walk import SourceTree, left_out, read_trees
 from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement, Plan, RunPaths
 from launcher.launch.interrupts import Interrupts

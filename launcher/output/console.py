@@ -22,7 +22,7 @@ from launcher.output.table import result_table
 from launcher.output.writer import Writer
 
 if TYPE_CHECKING:  # with many regular expressions
-    from launcher.output.folding import Folding, TaskFolding
+    from launcher.output.tensorflow_notices import Folding, TaskFolding
 
 _MAX_KEPT_NOTICES = 1000
 #: Colours of the tasks' labels; red is for failures.
@@ -184,7 +184,7 @@ class Console:
             before, after = f"\x1b[{self._colours[task]}m", RESET
         first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
         if self._options.fold:
-            from launcher.output.folding import Folding, TaskFolding
+            from launcher.output.tensorflow_notices import Folding, TaskFolding
 
             self._folding = self._folding or Folding()
             self._folds[task] = TaskFolding(task, first, self._folding)

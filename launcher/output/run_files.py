@@ -19,9 +19,8 @@ from launcher.common.events import TaskMoved, TaskOutput, Tell
 from launcher.common.report import Report
 from launcher.common.text import join_names
 from launcher.job import RunPaths
-from launcher.output.jsonl import event_as_dict, record_as_dict
 from launcher.output.lines import attempt_mark
-from launcher.output.renderers import DisplayEvent, RunInfo
+from launcher.output.renderers import DisplayEvent, RunInfo, event_as_dict, record_as_dict
 from launcher.output.writer import Writer
 
 #: Largest number of open files; how many of the descriptors that are left others may need. To open one more

@@ -1,9 +1,16 @@
-"""The result table: a row for each task, and a line for the job."""
+"""Tables: the result of a job, with a row for each task and a line for the job; and those of commands.
+
+The console, ``launch ps`` and its like call it. All texts of hosts are escaped here.
+"""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
 from launcher.common.report import Reason, Report, TaskReport, TaskState
-from launcher.common.text import byte_size, duration, escape_controls, plural, signal_name
+from launcher.common.text import byte_size, duration, escape_controls, plural, shortened, signal_name
 from launcher.output.lines import RESET
 
 #: The last column is only in the table of a job with restarts.
@@ -142,3 +149,31 @@ def _remark(task: TaskReport, report: Report) -> str:
     if task.unkillable:
         remarks.append(f"pid {', '.join(map(str, task.unkillable))} could not be stopped")
     return ", ".join(remarks)
+
+
+#: Columns of numbers in the tables of commands, aligned to the right.
+_NUMBER_HEADERS = frozenset(
+    {"slots", "max slots", "attempt", "port", "pid", "processes", "CPU", "memory", "time"}
+)
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: bool = False) -> None:
+    """Print rows under their headers, without columns that are empty in every row.
+
+    Args:
+        headers: the name of each column.
+        rows: the cells of each row.
+        crop: cut lines at the width of the terminal.
+    """
+    cells = [[escape_controls(cell) for cell in row] for row in rows]
+    widths = {
+        n: max(len(header), *(len(row[n]) for row in cells))
+        for n, header in enumerate(headers)
+        if any(row[n] for row in cells)
+    }
+    columns = shutil.get_terminal_size().columns if crop and sys.stdout.isatty() else sys.maxsize
+    for line in (headers, *cells):
+        padded = (
+            line[n].rjust(w) if headers[n] in _NUMBER_HEADERS else line[n].ljust(w) for n, w in widths.items()
+        )
+        print(shortened("  ".join(padded).rstrip(), columns))

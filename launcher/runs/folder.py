@@ -1,4 +1,8 @@
-"""Makes the folder of a run, and removes the folders of old runs."""
+"""Makes the folder of a run, and removes what old runs have left: their folders, and their processes here.
+
+A run whose launcher, agent and watchdog were all killed leaves processes: the next launch on this machine,
+``launch ps`` and ``launch stop`` kill them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,26 @@ import glob
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from launcher.agent.identity import this_process
+from launcher.agent.processes import Process, tag, tag_of, user_of
+from launcher.agent.sweep import kill_all, tagged
 from launcher.common.errors import Fault, JobError, LaunchError
-from launcher.common.record import replace
+from launcher.common.record import Record, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
-from launcher.runs.run import AGENTS_FIELD, BatchJob, Run, RunState, load, read_record, runs_folder
+from launcher.runs.run import (
+    AGENTS_FIELD,
+    BatchJob,
+    Run,
+    RunState,
+    forget_agents,
+    load,
+    read_record,
+    runs_folder,
+)
 
 #: Number of runs that are kept below the state folder. When there are more by the second number, a launch
 #: removes the oldest ones that are over, at most the third number.
@@ -235,3 +250,74 @@ def _remove(folder: str) -> None:
     import shutil  # it imports compression; few launches need it
 
     shutil.rmtree(folder)
+
+
+#: Seconds for killed processes to end.
+_KILL_TIMEOUT_SECONDS = 5.0
+#: Seconds between two looks at the processes.
+_POLL_SECONDS = 0.02
+#: States of a suspended process.
+_SUSPENDED_STATES = "Tt"
+
+
+class Swept(Record):
+    """The result for some runs."""
+
+    #: A message for the user; empty: nothing was left.
+    text: str = ""
+    #: Some processes still exist.
+    left: bool = False
+
+
+def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
+    """Kill the agents and tasks that these runs left here, if their launchers died.
+
+    Records of other users are ignored.
+
+    Args:
+        runs: runs without a report.
+        seconds: for agents that still run to end their tasks and themselves; then they are killed too.
+            ``None``: agents that still run are not killed.
+    """
+    died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
+    swept = [_sweep(run, seconds) for run in died]
+    text = "; ".join(result.text for result in swept if result.text)
+    return Swept(text, any(result.left for result in swept))
+
+
+def _sweep(run: Run, seconds: float | None) -> Swept:
+    until = time.monotonic() + (seconds or 0.0)
+    agents = {tag(number, 0) for number in run.agents}
+    while ending := [
+        process
+        for process in _processes(run)
+        if process.state not in _SUSPENDED_STATES and tag_of(process.pid) in agents
+    ]:
+        if time.monotonic() >= until:
+            break
+        time.sleep(_POLL_SECONDS)
+    if ending and seconds is None:
+        return Swept(f"the launcher of job {run.name} died; its agent is stopping its tasks here", left=True)
+    found = _processes(run)
+    left = kill_all(lambda: _processes(run), _KILL_TIMEOUT_SECONDS)
+    if not left:
+        forget_agents(run)
+    if not found:
+        return Swept()
+    many = f"{len(found)} processes" if len(found) > 1 else "a process"
+    but = f", but SIGKILL did not stop pid {', '.join(map(str, left))}" if left else ""
+    return Swept(f"the launcher of job {run.name} died and left {many} here: killed{but}", bool(left))
+
+
+def _processes(run: Run) -> list[Process]:
+    """The agents and watchdogs of the run, and all that they started.
+
+    Those of this user, unless this user is root: processes of others could set an agent's tag.
+    """
+    by_number = tagged()
+    return [
+        process
+        for number in run.agents
+        for process in by_number.get(number, [])
+        if os.geteuid() in (0, user_of(process.pid))
+    ]

@@ -17,7 +17,7 @@ from launcher.api.run import (
 )
 from launcher.backends.docker.engine import FIXED_ADDRESSES_VARIABLE, Engine
 from launcher.common.arguments import Arguments, named_arguments, number
-from launcher.runs.orphans import kill_leftovers
+from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import load
 from launcher.testing.job import ClusterError, Job
 

@@ -64,7 +64,7 @@ def test_a_launch_imports_only_what_it_needs(launch: Launch, tmp_path: Path):
         "subprocess",
         "yaml",
     }
-    ours = {"launcher.config.schema", "launcher.output.failure", "launcher.output.folding"}
+    ours = {"launcher.config.schema", "launcher.output.failure", "launcher.output.tensorflow_notices"}
     assert not imported & (slow | ours)
 
 

@@ -21,7 +21,7 @@ import launcher.api  # noqa: F401 - imports what a launch needs
 import launcher.backends.ssh.connections  # noqa: F401
 import launcher.cli.run
 import launcher.output.failure
-import launcher.output.folding  # noqa: F401
+import launcher.output.tensorflow_notices  # noqa: F401
 from launcher.__main__ import main
 from launcher.agent import main as agent
 from tests.soak import pretender

@@ -20,9 +20,8 @@ from typing import Any
 
 import pytest
 
-from launcher.files.copying import FileTransfer
 from launcher.files.requests import parse_syncs
-from launcher.files.sync import finish, sync
+from launcher.files.transfer import FileTransfer, finish, sync
 from launcher.files.walk import read_trees
 from tests.conftest import Ended, Launch, Started
 from tests.docker.engine import Engine

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.common.errors import InputError
 from launcher.environments import remote
-from launcher.environments.requirements import wanted
+from launcher.environments.prepare import wanted
 
 
 @pytest.fixture(autouse=True)

@@ -34,10 +34,8 @@ from launcher.common.errors import TransportError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
 from launcher.event_loop import await_readable
-from launcher.files.collect import collect
-from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, SyncRequest, parse_syncs
-from launcher.files.sync import sync
+from launcher.files.transfer import FileTransfer, collect, sync
 from launcher.files.walk import SourceTree, read_trees
 from launcher.itself import PACKAGE_FOLDER, START_CODE
 from launcher.job import RUN_FOLDER_VARIABLE, Host, Program, ProgramKind, Role

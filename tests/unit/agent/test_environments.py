@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.environments import entered
+from launcher.agent.lookup import environment_variables
 from launcher.common.errors import ProgramError
 
 
@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_virtual_environment_by_its_folder(home: Path):
     folder = environment(home / "my env")
-    assert entered({"PATH": "/usr/bin"}, "~/my env") == {
+    assert environment_variables({"PATH": "/usr/bin"}, "~/my env") == {
         "PATH": f"{folder}/bin:/usr/bin",
         "VIRTUAL_ENV": str(folder),
     }
@@ -37,7 +37,7 @@ def test_a_virtual_environment_by_its_folder(home: Path):
 def test_one_of_condas_by_its_folder(home: Path):
     folder = environment(home / "envs" / "tf")
     (folder / "conda-meta").mkdir()
-    assert entered({"PATH": "/bin"}, str(folder)) == {
+    assert environment_variables({"PATH": "/bin"}, str(folder)) == {
         "PATH": f"{folder}/bin:/bin",
         "CONDA_PREFIX": str(folder),
         "CONDA_DEFAULT_ENV": "tf",
@@ -47,11 +47,11 @@ def test_one_of_condas_by_its_folder(home: Path):
 def test_one_of_condas_by_its_name(home: Path):
     """Listed ones first, as they may lie anywhere; else those of the usual installations."""
     usual = environment(home / "miniconda3" / "envs" / "tf")
-    assert entered({}, "tf")["PATH"].startswith(f"{usual}/bin:")
+    assert environment_variables({}, "tf")["PATH"].startswith(f"{usual}/bin:")
     listed = environment(home / "elsewhere" / "tf")
     (home / ".conda").mkdir()
     (home / ".conda" / "environments.txt").write_text(f"{home}/gone/tf\n{listed}\n")
-    assert entered({}, "tf")["PATH"].startswith(f"{listed}/bin:")
+    assert environment_variables({}, "tf")["PATH"].startswith(f"{listed}/bin:")
 
 
 def test_one_of_launch_prepare_by_its_name(home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -60,11 +60,11 @@ def test_one_of_launch_prepare_by_its_name(home: Path, monkeypatch: pytest.Monke
     for data in (home / ".local" / "share", home / "data"):
         folder = environment(data / "tf-launcher" / "environments" / "folder")
         (folder.parent / "tf").symlink_to("folder")
-        assert entered({}, "tf")["VIRTUAL_ENV"] == str(folder)
+        assert environment_variables({}, "tf")["VIRTUAL_ENV"] == str(folder)
         monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
 
 
 @pytest.mark.parametrize("name", ["tf", "~/tf", "/nowhere/tf"])
 def test_none(home: Path, name: str):
     with pytest.raises(ProgramError):
-        entered({}, name)
+        environment_variables({}, name)

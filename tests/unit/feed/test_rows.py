@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from launcher.common.errors import FeedError
-from launcher.feed import partition
-from launcher.feed.partition import CHUNK_BYTES, MAX_ROWS, Chunker
+from launcher.feed import call
+from launcher.feed.call import CHUNK_BYTES, MAX_ROWS, Chunker
 from launcher.feed.remote.codec import as_rows, decode, encode
 from launcher.feed.remote.frames import FeedBrokenError, check_size, reader, recv_frame
 from launcher.feed.sources import pieces_of
@@ -162,7 +162,7 @@ def test_chunks_have_about_a_mebibyte(row: Any, many: int, least: int):
 
 
 def test_chunks_of_rows_that_grow(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(partition, "FAR_TOO_BIG_BYTES", 4 << 20)
+    monkeypatch.setattr(call, "FAR_TOO_BIG_BYTES", 4 << 20)
     [piece] = pieces_of([iter([b"x"] * 5000 + [bytes(1_000_000)] * 100)], 1)
     chunks = list(Chunker().chunks(piece))
     assert sum(chunk.rows or 0 for chunk in chunks) == 5100

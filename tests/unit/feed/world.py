@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from launcher.common.record import Record
-from launcher.feed.call import Call
+from launcher.feed.call import Call, Chunk, Partition
 from launcher.feed.link import FeedLink
-from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.codec import as_rows, decode
 from launcher.feed.remote.frames import RETURNED, UNWANTED, Kind, pack_numbers
 from launcher.feed.sources import partitions, pieces_of, rounds

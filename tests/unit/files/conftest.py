@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.files.copying import FileTransfer
 from launcher.files.requests import parse_syncs
-from launcher.files.sync import sync
+from launcher.files.transfer import FileTransfer, sync
 from launcher.files.walk import read_trees
 from tests.unit.files.hosts import LocalHosts
 

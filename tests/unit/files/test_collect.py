@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcher.common.cluster import TaskId
-from launcher.files import collect as collecting
-from launcher.files.collect import Collected, collect
-from launcher.files.copying import FileTransfer
+from launcher.files import transfer
 from launcher.files.requests import Item, parse_collects
+from launcher.files.transfer import Collected, FileTransfer, collect
 from tests.local.seeing import ROOT
 from tests.unit.files.hosts import LocalHosts, snapshot
 
@@ -185,7 +184,7 @@ sys.stdin.read()
 def test_a_host_that_lies_harms_nothing_here(
     out: Path, tmp_path: Path, code: str, text: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(collecting, "_MAX_MESSAGES", 200)
+    monkeypatch.setattr(transfer, "_MAX_MESSAGES", 200)
     before = len(os.listdir("/proc/self/fd"))
     result = fetch(LocalHosts(tmp_path / "h", a=LIE.format(root=str(ROOT), code=code)), item("x", out))
     assert re.search(text, result.failures[0]), result

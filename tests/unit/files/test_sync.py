@@ -16,10 +16,8 @@ from launcher.agent.identity import this_process
 from launcher.agent.transfer import SYNC_MARK
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import JobError, TransportError
-from launcher.files.collect import collect
-from launcher.files.copying import FileTransfer
 from launcher.files.requests import Item, parse_syncs
-from launcher.files.sync import finish, sync
+from launcher.files.transfer import FileTransfer, collect, finish, sync
 from launcher.files.walk import SourceTree, read_trees
 from tests.pythons import oldest_python
 from tests.unit.files.conftest import Sync

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from launcher.common.cluster import TaskId
-from launcher.output.folding import Folding, TaskFolding
-from launcher.output.tensorflow_notices import BUILD_NOTICES, SERVER_NOTICES, StartUp, last_of_program
+from launcher.output.tensorflow_notices import (
+    BUILD_NOTICES,
+    SERVER_NOTICES,
+    Folding,
+    StartUp,
+    TaskFolding,
+    last_of_program,
+)
 
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")

@@ -23,7 +23,7 @@ from launcher.agent.identity import (
 )
 from launcher.agent.processes import children_of
 from launcher.common.record import replace
-from launcher.runs.owner import open_pidfd
+from launcher.runs.run import open_pidfd
 from tests.conftest import command_line
 from tests.local.seeing import soon
 from tests.unit.runs.conftest import Sleeper, owner_of

@@ -1,0 +1,434 @@
+"""Copies files to and from many hosts at once: ``--sync``, ``--output-dirs`` and ``--collect``.
+
+`FileTransfer` runs a remote command on each host, shows the progress and keeps the time limit. `sync` copies
+folders to the hosts, and sends only what a host lacks. `collect` copies files of tasks from their hosts, even
+after a job that failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from launcher.agent.identity import machine_id
+from launcher.agent.transfer import (
+    FILE,
+    MAX_ENTRIES,
+    SYNC_MARK,
+    DestinationTree,
+    TransferStream,
+    digest,
+    list_of,
+    send_entries,
+)
+from launcher.backends.connections import ProgramRunner, RemoteProgram, for_each, with_tilde
+from launcher.common.errors import HostsError, ProtocolError, StartTimeoutError, TransportError
+from launcher.common.protocol import FileData, FileEntry, FileNotice, FilesDone, FilesFollow, FilesNeeded
+from launcher.common.text import byte_size, duration, join_names, last_line, plural, sanitize_host_text
+from launcher.event_loop import EventLoop, await_readable
+from launcher.files.requests import Item
+from launcher.files.walk import SourceTree, left_out
+
+T = TypeVar("T")
+
+#: Seconds without a byte to or from a host until it is given up; a host may wait for another launch.
+_STALL_SECONDS = 600.0
+#: Seconds between two looks at whether the time is over.
+_POLL_SECONDS = 0.05
+#: Seconds of the first wait when a host takes no more bytes; each further wait is twice as long. A pipe is
+#: usually empty again after the first one, and no descriptor becomes readable then.
+_FIRST_WAIT = 0.001
+
+
+class FileTransfer:
+    """Remote commands on several hosts at once, their progress and their time limit.
+
+    Args:
+        commands: run programs of ours on the hosts.
+        fanout: how many hosts at once.
+        report: gets a line for the user.
+        seconds: the time limit.
+        loop: of the links to the hosts, see `for_each`.
+    """
+
+    def __init__(
+        self,
+        commands: ProgramRunner,
+        fanout: int,
+        report: Callable[[str], None] = lambda text: None,
+        seconds: float = math.inf,
+        loop: EventLoop | None = None,
+    ) -> None:
+        self._commands, self._fanout, self.report, self._loop = commands, fanout, report, loop
+        self._began = time.monotonic()
+        self._deadline = self._began + seconds
+        self._cancelled = False
+        self._lock = threading.Lock()
+        #: Bytes of files, of all hosts together: those to be copied, and those that were.
+        self.size = self.moved = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self._deadline
+
+    def add(self, size: int = 0, moved: int = 0) -> None:
+        """Count bytes that are to be copied, and that were copied."""
+        with self._lock:
+            self.size += size
+            self.moved += moved
+
+    def on_all(
+        self, hosts: Sequence[str], work: Callable[[str], T], step: str
+    ) -> tuple[dict[str, T], dict[str, str]]:
+        """Do ``work`` for each host, in a thread.
+
+        Args:
+            hosts: their names, each once.
+            work: called with the host; raises TransportError.
+            step: names the work in progress lines.
+
+        Returns:
+            The results, and the error of each host that failed, which begins with its name.
+        """
+
+        def progress() -> str:
+            return f"{step}, {byte_size(self.moved)} of {byte_size(self.size)} so far" if self.size else step
+
+        try:
+            done, failed = for_each(hosts, work, self.report, progress, self._fanout, self._loop)
+        finally:
+            self._cancelled = True
+        return done, {host: f"{host}: {text}" for host, text in failed.items()}
+
+    def cancel(self) -> None:
+        """End the copying; any thread may call it."""
+        self._cancelled = True
+
+    @contextmanager
+    def command(self, host: str, entry: str, arguments: object) -> Iterator[ProgramStream]:
+        """Run a command of `launcher.agent.files` on a host.
+
+        Raises:
+            TransportError: the host failed, does nothing, or the time is over; names the host.
+        """
+        self.check(host)
+        command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
+        try:
+            yield ProgramStream(self, host, command)
+        except ProtocolError as error:
+            raise TransportError(f"{host}: wrong message from its remote command: {error}") from error
+        finally:
+            command.close()
+
+    def check(self, host: str) -> None:
+        """Fail when the time is over.
+
+        Raises:
+            TransportError: the time is over, or Ctrl-C ended the copying.
+        """
+        if self._cancelled or self.is_late:
+            raise TransportError(f"{host}: the copy was stopped by the time limit")
+
+
+class ProgramStream(TransferStream):
+    """Messages to and from one remote command.
+
+    Raises, in each method:
+        TransportError: the host failed, does nothing, or the time is over; names the host.
+        ProtocolError: the host does not keep to the protocol.
+
+    Args:
+        transfer: that it is part of.
+        host, command: the command, where.
+    """
+
+    def __init__(self, transfer: FileTransfer, host: str, command: RemoteProgram) -> None:
+        super().__init__(host)
+        self._transfer, self._command = transfer, command
+        self._moved_at = time.monotonic()
+
+    def moved(self, size: int) -> None:
+        """See `TransferStream.moved`."""
+        self._transfer.add(moved=size)
+
+    def _write(self, data: bytes) -> None:
+        view, wait_seconds = memoryview(data), _FIRST_WAIT
+        while view:
+            try:
+                count = self._command.send(view)
+            except TransportError:
+                self.get()  # the host may have reported why it ended
+                raise
+            view = view[count:]
+            if count:
+                wait_seconds = _FIRST_WAIT
+                self._moved_at = time.monotonic()
+                self._transfer.check(self._host)
+                continue
+            early = self._read(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, _POLL_SECONDS)
+            if early:
+                self._received += self._decoder.feed(early)
+                self.get()
+                raise ProtocolError("it sends and does not receive")
+
+    def _read(self, wait_seconds: float = _POLL_SECONDS) -> bytes:
+        """Wait for bytes from the host, and return them. If none come in time, they are empty."""
+        self._transfer.check(self._host)
+        if time.monotonic() > self._moved_at + _STALL_SECONDS:
+            silent = f"no file data for {_STALL_SECONDS:.0f}s; does another copy keep it busy?"
+            raise TransportError(f"{self._host}: {silent}")
+        await_readable(self._command, wait_seconds)
+        data = self._command.recv(256 * 1024)
+        if data is None:
+            return b""
+        if not data:
+            if error := self._command.start_error():
+                raise error
+            status = self._command.wait(2.0)
+            printed = last_line(self._command.stderr())
+            how = "was killed" if status is None else f"exited with {status}"
+            last = f"; its last line: {printed}" if printed else ""
+            raise TransportError(f"{self._host}: the remote command {how}{last}")
+        self._moved_at = time.monotonic()
+        return data
+
+
+#: Bytes of a tree's list that are sent in one message.
+_MESSAGE_BYTES = 128 * 1024
+
+
+def sync(
+    transfer: FileTransfer,
+    hosts: Sequence[str],
+    trees: Sequence[SourceTree],
+    run_name: str,
+    outputs: Mapping[str, Sequence[str]] | None = None,
+    for_all: bool = False,
+    optional: Collection[str] = (),
+) -> dict[str, Sequence[str]]:
+    """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
+
+    Args:
+        transfer: runs the remote commands.
+        hosts: their names.
+        trees: the folders.
+        run_name: the id of the run.
+        outputs: names of the folders for tasks, by host.
+        for_all: whether tasks run as any user.
+        optional: hosts that may fail.
+
+    Returns:
+        The paths of the trees, and of the folder that those for tasks are in, by host that did not fail.
+
+    Raises:
+        HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
+        StartTimeoutError: the same, after the time limit.
+    """
+    problems: set[tuple[str, str]] = set()
+    described, lists = [], []
+    for tree in trees:
+        # Names the folder, and what an earlier run from it left on a host.
+        key = digest(f"{os.uname().nodename}:{machine_id()}:{tree.request.folder}")
+        described.append({"name": tree.request.name, "remote": tree.request.remote, "key": key})
+        lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
+
+    def visit(host: str) -> Sequence[str]:
+        names = list((outputs or {}).get(host, ()))
+        arguments = {
+            "job": run_name,
+            "trees": described,
+            "outputs": names,
+            "mode": 0o777 if for_all else 0o700,
+        }
+        with transfer.command(host, "receive", arguments) as stream:
+            for tree, data in zip(trees, lists, strict=True):
+                _send(transfer, stream, tree, data, lambda path, why: problems.add((path, why)))
+            paths: Sequence[str] = stream.get(FilesDone).paths
+            if len(paths) != len(trees) + 1:
+                raise ProtocolError(f"{len(paths)} paths")
+            return paths
+
+    done, failed = transfer.on_all(hosts, visit, "syncing")
+    if failed.keys() - optional or (failed and transfer.is_late):
+        raise (StartTimeoutError if transfer.is_late else HostsError)(failed.values())
+    for text in failed.values():
+        transfer.report(f"{text}: no task of a lost host will run there")
+    reasons: dict[str, list[str]] = {}
+    for path, why in sorted(problems):
+        reasons.setdefault(why, []).append(path)
+    for why, of_why in sorted(reasons.items()):
+        transfer.report(f"--sync: {join_names(of_why)} {why}")
+    if trees:
+        files, size = sum(tree.files for tree in trees), sum(tree.size for tree in trees)
+        sent = f"{byte_size(transfer.moved)} sent" if transfer.moved else "nothing sent"
+        folders = f"{plural(files, 'file')} ({byte_size(size)}) to {plural(len(done), 'host')}"
+        transfer.report(f"synced {folders}, {sent}, in {duration(transfer.seconds)}")
+        for text in left_out(trees) if transfer.moved else ():
+            transfer.report(text)
+    return done
+
+
+def _send(
+    transfer: FileTransfer,
+    stream: ProgramStream,
+    tree: SourceTree,
+    data: bytes,
+    problem: Callable[[str, str], None],
+) -> None:
+    """Send a host the list of a tree, then the entries that it needs."""
+    stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
+    for start in range(0, len(data), _MESSAGE_BYTES):
+        stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
+    needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
+    transfer.add(sum(entry.size for entry in needed))
+    send_entries(stream, ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed), problem)
+    stream.put(FilesDone())
+
+
+def finish(transfer: FileTransfer, hosts: Sequence[str], run_name: str) -> dict[str, str]:
+    """Remove the folders of a run from all hosts.
+
+    Returns:
+        Errors, by host: the end of the run does not fail because of them.
+    """
+
+    def visit(host: str) -> None:
+        with transfer.command(host, "finish", {"job": run_name}) as stream:
+            stream.get(FilesDone)
+
+    return transfer.on_all(hosts, visit, "removing the folders of this run")[1]
+
+
+#: Messages about one item, at most.
+_MAX_MESSAGES = 3 * MAX_ENTRIES
+#: Notices, and failures, of a host that are kept.
+_MAX_NOTES = 20
+
+
+@dataclass
+class Collected:
+    """The result for one host."""
+
+    #: The items that have begun; for each of them:
+    items: list[Item] = field(default_factory=list)
+    landings: list[DestinationTree] = field(default_factory=list)
+    #: Paths that do not exist or can't be read: not a failure of the job.
+    notices: list[str] = field(default_factory=list)
+    #: Why existing files could not be copied.
+    failures: list[str] = field(default_factory=list)
+    #: Items that are not there, and the notices about them.
+    missing: dict[Item, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> int:
+        """Number of files that have arrived."""
+        return sum(len(destination.files) for destination in self.landings)
+
+
+def collect(transfer: FileTransfer, items: Sequence[Item]) -> dict[str, Collected]:
+    """Copy items from all hosts at once. A failure of one does not stop the others.
+
+    Returns:
+        The results by host; notices and failures begin with its name.
+    """
+    results = {item.host: Collected() for item in items}
+
+    def visit(host: str) -> None:
+        result, own = results[host], [item for item in items if item.host == host]
+        requested = [{"base": item.base, "path": item.path} for item in own]
+        try:
+            with transfer.command(host, "send", {"items": requested}) as stream:
+                for item in own:
+                    result.items.append(item)
+                    result.landings.append(DestinationTree(stream, item.into))
+                    _take(transfer, stream, item, result)
+        except TransportError as error:
+            missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
+            text = f"not fetched: {join_names(missing)} (fetched: {plural(result.files, 'file')})"
+            raise TransportError(f"{error}; {text}") from error
+
+    _, failed = transfer.on_all(list(results), visit, "collecting")
+    for host, text in failed.items():
+        results[host].failures.append(text)
+    _note_missing(results)
+    landings = [
+        destination for result in results.values() for destination in result.landings if destination.files
+    ]
+    size = sum(entry.size for destination in landings for entry in destination.files)
+    folders = {destination.top for destination in landings}
+    if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
+        folders = {os.path.dirname(path) for path in folders}
+    into = f" into {join_names(sorted(map(with_tilde, folders)))}" if folders else ""
+    files = plural(sum(result.files for result in results.values()), "file")
+    amount = f"{files} ({byte_size(size)}) from {plural(len(results), 'host')}"
+    transfer.report(f"collected {amount}{into} in {duration(transfer.seconds)}")
+    return results
+
+
+def _note_missing(results: Mapping[str, Collected]) -> None:
+    """Add notices of paths that are not there, unless only tasks of other roles make the path."""
+    missing = {item for result in results.values() for item in result.missing}
+    roles: dict[str, set[str]] = {}
+    for result in results.values():
+        for item in result.items:
+            if item not in missing:
+                roles.setdefault(item.path, set()).add(item.role)
+    for result in results.values():
+        for item, text in result.missing.items():
+            if not item.role or item.role in roles.get(item.path, {item.role}):
+                _note(result.notices, item, text)
+
+
+def _note(texts: list[str], item: Item, text: str) -> None:
+    """Add a text about an item, up to a number of them."""
+    if len(texts) <= _MAX_NOTES:
+        texts.append(f"{item.host}: {text if len(texts) < _MAX_NOTES else 'there is more of this kind'}")
+
+
+def _take(transfer: FileTransfer, stream: ProgramStream, item: Item, result: Collected) -> None:
+    """Receive an item. A file that can't be written here is a failure; the others still arrive.
+
+    Raises:
+        TransportError: the host failed, or the disk here is full.
+        ProtocolError: the host sent a wrong message.
+    """
+    destination = result.landings[-1]
+
+    for _ in range(_MAX_MESSAGES):
+        message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
+        if isinstance(message, FilesDone):
+            return
+        if isinstance(message, FileNotice):
+            text = f"{item.task}: {message.text}"
+            if message.missing:
+                result.missing[item] = text
+            else:
+                _note(result.notices, item, text)
+        elif isinstance(message, FilesFollow):
+            try:
+                destination.expect(message.size)
+            except OSError as error:
+                raise TransportError(f"{item.host}: {item.into}: {error.strerror}") from error
+            transfer.add(message.size)
+        else:
+            try:
+                destination.land(message)
+            except OSError as error:
+                text = f"{sanitize_host_text(message.path)!r} can't be put into {item.into}: {error.strerror}"
+                _note(result.failures, item, text)
+    raise ProtocolError("too many messages")

@@ -5,7 +5,6 @@ The console, ``launch ps`` and its like call it. All texts of hosts are escaped 
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -165,6 +164,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: boo
         rows: the cells of each row.
         crop: cut lines at the width of the terminal.
     """
+    import shutil  # takes milliseconds, and the console of a launch does not need it
+
     cells = [[escape_controls(cell) for cell in row] for row in rows]
     widths = {
         n: max(len(header), *(len(row[n]) for row in cells))

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from launcher.__main__ import main
 from launcher.backends import BACKENDS, bootstrap
 from launcher.backends.backend import Backend
-from launcher.backends.connections import Connected
+from launcher.backends.connections import Connections
 from launcher.backends.launch_request import Asked, ConnectSettings
 from launcher.common.errors import TransportError
 from launcher.config.settings import Group, Setting
@@ -68,8 +68,8 @@ class Program:
         self._socket.close()
 
 
-class Simulators:
-    """Connects to simulators; see `launcher.backends.connections.Connections`."""
+class Simulators(Connections):
+    """Connects to simulators: each program has a connection of its own."""
 
     def __init__(self, sockets: Sequence[str]) -> None:
         self._sockets = sockets
@@ -86,9 +86,6 @@ class Simulators:
             raise TransportError(f"{host}: its simulator does not answer: {error}") from error
         sock.setblocking(False)
         return Program(host, sock)
-
-    def reconnect(self, host: str) -> None:
-        """Do nothing: each program has a connection of its own."""
 
 
 SIMULATED: Setting[str | None] = Setting(
@@ -112,10 +109,10 @@ class Simulated(Backend):
         settings: list[str],
         reaching: ConnectSettings,
         notice: Callable[[str], None],
-    ) -> AbstractContextManager[Connected]:
+    ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`."""
         bootstrap.packed(bootstrap.AGENT_MODULES)
-        return nullcontext(Connected(Simulators(settings)))
+        return nullcontext(Simulators(settings))
 
 
 TRANSPORT = Simulated()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends.connections import Connected, Fleet, ProgramRunner
+from launcher.backends.connections import Connections, Fleet, ProgramRunner
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.common.errors import Fault
 from launcher.config.settings import FileSection, Group, Need, Setting, Settings
@@ -130,7 +130,7 @@ class Backend:
         settings: Any,
         connect_settings: ConnectSettings,
         notice: Callable[[str], None],
-    ) -> AbstractContextManager[Connected]:
+    ) -> AbstractContextManager[Connections]:
         """Connect to hosts, as many as possible; at the end of the context the connections are closed.
 
         Args:

@@ -8,9 +8,8 @@ from typing import Any
 
 from launcher.backends import bootstrap
 from launcher.backends.backend import Backend
-from launcher.backends.connections import Connected
+from launcher.backends.connections import AgentArguments, Connections
 from launcher.backends.launch_request import ConnectSettings
-from launcher.backends.link import START_ENTRY
 from launcher.backends.programs import CommandPipe
 from launcher.job import Host
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -41,13 +40,13 @@ class CommandBackend(Backend):
         settings: Any,
         connect_settings: ConnectSettings,
         notice: Callable[[str], None],
-    ) -> AbstractContextManager[Connected]:
+    ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`: each command line connects by itself."""
-        return nullcontext(Connected(CommandConnections(self, hosts, settings)))
+        return nullcontext(CommandConnections(self, hosts, settings))
 
 
-class CommandConnections:
-    """A command line for each program on a host; see `launcher.backends.connections.Connections`.
+class CommandConnections(Connections):
+    """A command line for each program on a host, which makes a connection of its own.
 
     Args:
         backend: makes the command lines.
@@ -62,11 +61,15 @@ class CommandConnections:
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
         """See `ProgramRunner.run`."""
-        backend, record = self._transport, self._hosts[host]
-        python = backend.python(record, self._settings)
-        command, entry = (backend.start, backend.agent) if entry == START_ENTRY else (backend.connect, entry)
-        startup = bootstrap.startup(python, entry, arguments)
-        return CommandPipe(host, command(record, self._settings), startup, python)
+        return self._run(host, self._transport.connect, entry, arguments)
 
-    def reconnect(self, host: str) -> None:
-        """Do nothing: the next command line makes a new connection."""
+    def start_agent(self, host: str, arguments: AgentArguments) -> CommandPipe:
+        """See `Connections.start_agent`."""
+        return self._run(host, self._transport.start, self._transport.agent, arguments.as_json())
+
+    def _run(
+        self, host: str, command: Callable[[Host, Any], Sequence[str]], entry: str, arguments: object
+    ) -> CommandPipe:
+        python = self._transport.python(self._hosts[host], self._settings)
+        startup = bootstrap.startup(python, entry, arguments)
+        return CommandPipe(host, command(self._hosts[host], self._settings), startup, python)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from launcher.common.errors import TransportError
 from launcher.common.events import Command
@@ -19,6 +19,10 @@ from launcher.job import Host, Placement
 from launcher.threads import start
 
 _T = TypeVar("_T")
+#: Programs on a host: one that starts an agent, one that connects to it, and one that kills it.
+START_ENTRY = "launcher.agent.main:start"
+CONNECT_ENTRY = "launcher.agent.main:connect"
+KILL_ENTRY = "launcher.agent.sweep:kill"
 #: Seconds until a line names the slow hosts; each further line comes after twice as long.
 _FIRST_NOTICE_SECONDS = 2.0
 #: Seconds for threads to start the work that they then wait for.
@@ -138,16 +142,63 @@ class ProgramRunner(Protocol):
         """
 
 
-class Connections(ProgramRunner, Protocol):
-    """The same, directly over the connection to a host, which may break. Links use it."""
+class AgentArguments(Record):
+    """What an agent is started with. A program that connects to the agent gets the same."""
+
+    host: str
+    #: Identifies the agent on its host, see `launcher.agent.processes.new_agent_id`.
+    agent_id: int
+    #: A secret by which the agent recognizes its launcher.
+    token: str
+    #: Seconds that the tasks outlive a lost connection.
+    lease: float
+    #: The run whose files are brought to the host. Empty: none are.
+    run_name: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the arguments of `launcher.agent.main.start` and ``connect``."""
+        fields = {"host": self.host, "agent": self.agent_id, "token": self.token, "lease": self.lease}
+        return {**fields, **({"job": self.run_name} if self.run_name else {})}
+
+
+class Connections:
+    """Live connections to hosts. A connection may break; `reconnect` makes a new one.
+
+    A backend overrides `run` and, if the agent is no daemon that any program on the host can start, the
+    three methods about agents.
+    """
+
+    #: Host -> why it could not be connected to.
+    failed: Mapping[str, str] = {}
+    #: Forwards ports through the connections. None: they forward no ports.
+    forwarding: Forwarding | None = None
+    #: Host -> the seconds that its present connection took to make. A host is left out if each program on it
+    #: makes a connection of its own.
+    login_seconds: Mapping[str, float] = {}
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
+        """See `ProgramRunner.run`."""
+        raise NotImplementedError
 
     def reconnect(self, host: str) -> None:
         """Connect to a host again: later programs use the new connection. Blocks for a bounded time.
 
         Raises:
-            HostGoneError: it never can be reached again.
-            TransportError: the host can't be reached now.
+            HostGoneError: The host can never be reached again.
+            TransportError: The host can't be reached now.
         """
+
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """Start the agent of a host. The bytes of the program are those of the agent."""
+        return self.run(host, START_ENTRY, arguments.as_json())
+
+    def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """Connect to the agent of a host again, which has answered before."""
+        return self.run(host, CONNECT_ENTRY, arguments.as_json())
+
+    def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
+        """Kill an agent and all that it has started. The program exits with 0 if nothing of it is left."""
+        return self.run(host, KILL_ENTRY, {"agent": agent_id})
 
 
 class Forwarding(Protocol):
@@ -176,19 +227,6 @@ class Forwarding(Protocol):
         Raises:
             TransportError: this machine has no port.
         """
-
-
-class Connected(Record):
-    """Connections to hosts that were made."""
-
-    connections: Connections
-    #: Host -> why it can't be reached.
-    failed: Mapping[str, str] = {}
-    #: ``None``: the connections forward no ports.
-    forwarding: Forwarding | None = None
-    #: Host -> the seconds that its present connection took to make. A host is left out if each program on it
-    #: makes a connection of its own.
-    login_seconds: Mapping[str, float] = {}
 
 
 class Fleet(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.backends.backend import Backend
-from launcher.backends.connections import AgentLink, Connections, Forwarding, RemoteProgram
+from launcher.backends.connections import AgentArguments, AgentLink, Connections, Forwarding, RemoteProgram
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.local import fork_agent
@@ -138,7 +138,7 @@ class AgentFleet:
             self._remote, self._settings, request.connect_settings, request.notice
         )
         made = stack.enter_context(connecting)
-        self.forwarding, self.programs = made.forwarding, Programs(self._here, made.connections)
+        self.forwarding, self.programs = made.forwarding, Programs(self._here, made)
         self._login_seconds = made.login_seconds
         self._leave_out(made.failed)
         stack.callback(self._close_links)  # before the connections
@@ -247,7 +247,7 @@ class AgentFleet:
         return ()
 
 
-class Programs:
+class Programs(Connections):
     """Runs programs of ours on this machine and on others, without an agent.
 
     Args:
@@ -271,6 +271,18 @@ class Programs:
     def reconnect(self, host: str) -> None:
         """See `launcher.backends.connections.Connections.reconnect`."""
         self._to(host).reconnect(host)
+
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `launcher.backends.connections.Connections.start_agent`."""
+        return self._to(host).start_agent(host, arguments)
+
+    def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `launcher.backends.connections.Connections.connect_agent`."""
+        return self._to(host).connect_agent(host, arguments)
+
+    def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
+        """See `launcher.backends.connections.Connections.kill_agent`."""
+        return self._to(host).kill_agent(host, agent_id)
 
     def _to(self, host: str) -> Connections:
         if self.others is None or host in self._here:
@@ -301,7 +313,7 @@ def commands(
         yield Programs(hosts, None), {}
         return
     with backend.connections(remote, settings, connect_settings, notice) as made:
-        yield Programs(filter(is_here, hosts), made.connections), made.failed
+        yield Programs(filter(is_here, hosts), made), made.failed
 
 
 def allow_descriptors(count: int) -> None:

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.agent.processes import new_agent_id
 from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
-from launcher.backends.connections import Connections, RemoteProgram
+from launcher.backends.connections import AgentArguments, Connections, RemoteProgram
 from launcher.backends.link_pipe import LinkCommand
 from launcher.common.errors import (
     AllocationEndedError,
@@ -48,10 +48,6 @@ from launcher.event_loop import EventLoop, TimerHandle, await_readable
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-#: Entries of programs on the host.
-START_ENTRY = "launcher.agent.main:start"
-CONNECT_ENTRY = "launcher.agent.main:connect"
-KILL_ENTRY = "launcher.agent.sweep:kill"
 #: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
 #: first.
 SILENCE_SECONDS = 5.0
@@ -103,8 +99,8 @@ class ReconnectingLink:
     Args:
         loop: drives it.
         host: its name.
-        hosts: starts programs there.
-        arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
+        connections: reach the host.
+        arguments: of its agent.
         notify: gets a line for the user when the connection is lost, and when it is back.
         stays: see `AgentLink`.
         login_seconds: how long the connection took to make over which the first program runs; 0: the program
@@ -117,22 +113,20 @@ class ReconnectingLink:
         self,
         loop: EventLoop,
         host: str,
-        hosts: Connections,
-        arguments: dict[str, Any],
+        connections: Connections,
+        arguments: AgentArguments,
         notify: Callable[[str], None],
         stays: bool = False,
         login_seconds: float = 0.0,
     ) -> None:
-        self.loop, self.host, self._hosts, self._notify = loop, host, hosts, notify
-        self._lease = float(arguments["lease"])
-        self._arguments = {**arguments, "lease": lease_there(self._lease)}
+        self.loop, self.host, self._connections, self._notify = loop, host, connections, notify
+        self._lease = arguments.lease
+        self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
         self.tasks: set[str] = set()
         #: Guards the channel and the remote commands: other threads use these, too.
         self.lock = threading.RLock()
-        self._channel = MessageChannel(
-            lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True
-        )
+        self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks), arguments.token, greets=True)
         self._inbox: list[Message] = []
         self._inbox_size = 0
         #: Called when `receive` has something.
@@ -250,8 +244,8 @@ class ReconnectingLink:
         self.shut_down()
         if self._is_long_lost() and not self.is_over:
             return None
-        agent = {"agent": self._arguments["agent"]}
-        with suppress(TransportError), closing(self._hosts.run(self.host, KILL_ENTRY, agent)) as program:
+        connections, agent_id = self._connections, self._arguments.agent_id
+        with suppress(TransportError), closing(connections.kill_agent(self.host, agent_id)) as program:
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
                     return "it was killed" if program.wait(left) == 0 else None
@@ -438,14 +432,15 @@ class ReconnectingLink:
         self._connecting = True
         if self._attempts > 1:
             self._began = time.monotonic()
-        again, entry = self._attempts > 1, CONNECT_ENTRY if self._met else START_ENTRY
+        again, met = self._attempts > 1, self._met
 
         def connect() -> RemoteProgram:
             if self.is_over:
                 raise TransportError("the link has ended")
             if again:
-                self._hosts.reconnect(self.host)
-            return self._hosts.run(self.host, entry, self._arguments)
+                self._connections.reconnect(self.host)
+            reach = self._connections.connect_agent if met else self._connections.start_agent
+            return reach(self.host, self._arguments)
 
         def done(made: Future[RemoteProgram]) -> None:
             self._step(lambda: self._connected(made))
@@ -552,7 +547,7 @@ class ReconnectingLink:
 def open_link(
     loop: EventLoop,
     host: str,
-    hosts: Connections,
+    connections: Connections,
     notify: Callable[[str], None],
     lease: float = 60.0,
     run_name: str = "",
@@ -562,11 +557,9 @@ def open_link(
     """Start an agent on another machine. It never waits for the host: the link reports success or failure.
 
     Args:
-        loop, host, hosts, notify, stays, login_seconds: see `ReconnectingLink`.
+        loop, host, connections, notify, stays, login_seconds: see `ReconnectingLink`.
         lease: seconds that the tasks of the host outlive a lost connection.
         run_name: the run whose files are brought to the host; empty: none are.
     """
-    own = {"host": host, "agent": new_agent_id(), "token": os.urandom(16).hex(), "lease": lease}
-    return ReconnectingLink(
-        loop, host, hosts, {**own, **({"job": run_name} if run_name else {})}, notify, stays, login_seconds
-    )
+    arguments = AgentArguments(host, new_agent_id(), os.urandom(16).hex(), lease, run_name)
+    return ReconnectingLink(loop, host, connections, arguments, notify, stays, login_seconds)

@@ -177,7 +177,7 @@ def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
         TRANSPORT.inventory(launch) as allocation,
         TRANSPORT.connections(allocation.hosts, allocation.settings, reaching, print) as made,
     ):
-        yield RoomSite(folder / "test", allocation.hosts[0], made.connections, notices)
+        yield RoomSite(folder / "test", allocation.hosts[0], made, notices)
     # The agent is the program at the other end of the first connection.
     notices = [line for line in notices if not line.startswith("room1: connection lost (it was closed")]
     assert notices == [], notices
@@ -230,7 +230,7 @@ def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     found = inspect_nodes(SlurmJob.of(environ), {}, lambda _: None, 0)
     hosts = found.hosts(0, False)
     with connections(found, hosts) as made:
-        yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made.connections, notices)
+        yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made, notices)
     assert soon(lambda: not slurm.steps())
     assert notices == [], notices
 

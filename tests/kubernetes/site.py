@@ -55,6 +55,6 @@ def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
         TRANSPORT.inventory(request) as found,
         TRANSPORT.connections(found.hosts, found.settings, reaching, print) as made,
     ):
-        yield KubernetesSite(cluster, found.hosts[0], made.connections, notices)
+        yield KubernetesSite(cluster, found.hosts[0], made, notices)
     assert cluster.gone(30), cluster.left()
     assert notices == [], notices

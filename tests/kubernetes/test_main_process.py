@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.connections import RemoteProgram
-from launcher.backends.link import START_ENTRY, open_link
+from launcher.backends.connections import AgentArguments, Connections, RemoteProgram
+from launcher.backends.link import open_link
 from launcher.backends.programs import CommandPipe
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
@@ -102,21 +102,17 @@ def test_another_process_at_its_socket_gets_nothing(name: str, user: int):
     assert done.returncode == 1 and b"another one has its socket" in done.stderr
 
 
-class _Pod:
+class _Pod(Connections):
     """A pod whose containers share their processes: its main process is not the first one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`."""
-        assert entry == START_ENTRY and isinstance(arguments, dict)
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `Connections.start_agent`."""
         entry = "launcher.agent.main:serve_passed"
-        sent = bootstrap.passed(entry, {**arguments, "grace": 20.0}, arguments["token"])
+        sent = bootstrap.passed(entry, {**arguments.as_json(), "grace": 20.0}, arguments.token)
         return CommandPipe(host, bootstrap.passing(sys.executable, self._name, 30), sent, sys.executable)
-
-    def reconnect(self, host: str) -> None:
-        """See `Connections.reconnect`."""
 
 
 def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp_path: Path):

@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from launcher.backends.connections import Connections
 from launcher.common.errors import ConnectionLostError, HostGoneError, TransportError
 
 ROOT = str(Path(__file__).parents[2])
@@ -141,7 +142,7 @@ class PretendLine:
         self.frozen = threading.Event()
 
 
-class PretendFleet:
+class PretendFleet(Connections):
     """See `launcher.transport.ssh.reconnect.Dialling`; one host."""
 
     def __init__(self, host: str = "node1", python: str = sys.executable) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import LauncherConnection, listen
+from launcher.backends import connections
 from launcher.backends import link as links
 from launcher.backends.link import open_link
 from launcher.common import events
@@ -50,12 +51,12 @@ class Reach:
 
     def keepers(self) -> list[int]:
         """Pids of watchdog and agent."""
-        pids = {process.pid for process in sweep.tagged().get(self.link._arguments["agent"], [])}
+        pids = {process.pid for process in sweep.tagged().get(self.link._arguments.agent_id, [])}
         return [named(pids, name)[0] for name in KEEPERS]
 
     def alive(self) -> list[str]:
         """Names of all that carries the agent's mark."""
-        return [_name(process.pid) for process in sweep.tagged().get(self.link._arguments["agent"], [])]
+        return [_name(process.pid) for process in sweep.tagged().get(self.link._arguments.agent_id, [])]
 
     def gone(self, within: float = TIME_LIMIT) -> None:
         """Fail unless there is nothing left in time."""
@@ -209,7 +210,7 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
     ours, its = socket.socketpair()
     with ours:
         ours.sendall(json.dumps(arguments).encode() + b"\n" + b"".join(channel.output(time.monotonic())))
-        argv = [sys.executable, "-I", "-S", "-c", START, ROOT, links.CONNECT_ENTRY]
+        argv = [sys.executable, "-I", "-S", "-c", START, ROOT, connections.CONNECT_ENTRY]
         with its:
             program = subprocess.Popen(
                 argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL
@@ -233,13 +234,13 @@ def test_the_program_of_a_connection_is_killed(here: Reach):
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
-    program = here.fleet.run("node1", links.START_ENTRY, here.link._arguments)
-    channel = MessageChannel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
+    program = here.fleet.start_agent("node1", here.link._arguments)
+    channel = MessageChannel(lambda: Decoder(True, "node1"), here.link._arguments.token, greets=True)
     channel.connect(0, time.monotonic())
     assert program.send(b"".join(channel.output(time.monotonic())))
     time.sleep(0.5)
     assert not program.recv(1), "an older connection does not replace the one there is"
-    assert [_name(p.pid) for p in sweep.tagged()[here.link._arguments["agent"]]].count("launch-agent") == 1
+    assert [_name(p.pid) for p in sweep.tagged()[here.link._arguments.agent_id]].count("launch-agent") == 1
     program.close()
     assert here.agent.run("worker/1", ["sh", "-c", "exit 5"]).code == 5
 
@@ -255,7 +256,7 @@ def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, i
 
 
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(links, "START_ENTRY", "launcher.agent.main:no_such_function")
+    monkeypatch.setattr(connections, "START_ENTRY", "launcher.agent.main:no_such_function")
     message, notices = never_ready(PretendFleet())
     assert message and message.startswith("the agent can't be started: AttributeError: ")
     assert notices == 0

@@ -8,12 +8,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from launcher.agent.processes import new_agent_id
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import AgentLink, Connections, ProgramRunner, RemoteProgram, for_each, slow
+from launcher.backends.connections import (
+    CONNECT_ENTRY,
+    AgentArguments,
+    AgentLink,
+    Connections,
+    ProgramRunner,
+    RemoteProgram,
+    for_each,
+    slow,
+)
 from launcher.backends.docker.container import (
     HOST_NETWORK,
     JOB_LABEL,
@@ -34,7 +43,7 @@ from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerCommand,
 from launcher.backends.docker.options import DockerOptions
 from launcher.backends.fleet import AgentFleet
 from launcher.backends.launch_request import Allocation, LaunchRequest
-from launcher.backends.link import CONNECT_ENTRY, KILL_ENTRY, START_ENTRY, ReconnectingLink, lease_there
+from launcher.backends.link import ReconnectingLink, lease_there
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
 from launcher.common.record import replace
@@ -351,8 +360,7 @@ class ContainerFleet:
         if host.name in self._links:
             return self._links[host.name]
         container = self._elsewhere[host.name]
-        arguments, loop = container.arguments, self._loop
-        return ReconnectingLink(loop, host.name, container, arguments, self._notice)
+        return ReconnectingLink(self._loop, host.name, container, container.arguments, self._notice)
 
 
 def _absolute(home: str, path: str) -> str:
@@ -360,8 +368,8 @@ def _absolute(home: str, path: str) -> str:
     return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)
 
 
-class _Elsewhere:
-    """The container of a host, started; see `launcher.backends.connections.Connections`.
+class _Elsewhere(Connections):
+    """The container of a host, started, and connections to it.
 
     Args:
         engine: the host's.
@@ -382,24 +390,30 @@ class _Elsewhere:
         lease: float,
     ) -> None:
         self._engine, self._programs, self._container, self._name = engine, programs, container, name
-        own = {"host": container.host, "agent": new_agent_id(), "token": os.urandom(16).hex()}
         #: Of the link to its agent.
-        self.arguments: dict[str, Any] = {**own, "lease": lease}
-        program = bootstrap.program(_SERVE_ENTRY, {**own, "lease": lease_there(lease)})
+        self.arguments = AgentArguments(container.host, new_agent_id(), os.urandom(16).hex(), lease)
+        served = replace(self.arguments, lease=lease_there(lease))
+        program = bootstrap.program(_SERVE_ENTRY, served.as_json())
         #: The first connection to its agent, and whether the link has it.
         self.first = ContainerCommand(engine.start(programs, argv), container, program)
         self.taken = False
 
-    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """See `ProgramRunner.run`: start the agent, connect to it, or end it."""
-        if entry == KILL_ENTRY:
-            return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
-        if entry == START_ENTRY and not self.taken:
-            self.taken = True
-            return self.first
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `Connections.start_agent`: it runs, or has been started before and has not answered yet."""
+        if self.taken:
+            return self.connect_agent(host, arguments)
+        self.taken = True
+        return self.first
+
+    def connect_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
+        """See `Connections.connect_agent`."""
         argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
-        program = bootstrap.program(CONNECT_ENTRY, arguments)
+        program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
         return ContainerCommand(self._engine.start(self._programs, argv), self._container, program, False)
+
+    def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
+        """See `Connections.kill_agent`: nothing in a container outlives it."""
+        return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
 
     def reconnect(self, host: str) -> None:
         """See `launcher.backends.connections.Connections.reconnect`."""

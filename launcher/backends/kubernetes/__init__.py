@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Backend
 from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import Connected, ProgramRunner
+from launcher.backends.connections import Connections, ProgramRunner
 from launcher.backends.docker.options import in_images
 from launcher.backends.kubernetes import options as kubernetes
 from launcher.backends.kubernetes.rows import CLEAN_KUBERNETES, CONTEXT, GROUP, NAMESPACE, PODS, SECTION
@@ -107,7 +107,7 @@ class KubernetesBackend(Backend):
         settings: Pods,
         connect_settings: ConnectSettings,
         notice: Callable[[str], None],
-    ) -> AbstractContextManager[Connected]:
+    ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`."""
         from launcher.backends.kubernetes.pods import connected
 

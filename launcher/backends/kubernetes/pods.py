@@ -14,7 +14,7 @@ from typing import Any
 from launcher.agent.identity import owner_text, this_process
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import Connected, slow
+from launcher.backends.connections import KILL_ENTRY, AgentArguments, Connections, slow
 from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, explain
 from launcher.backends.kubernetes.manifest import job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
@@ -31,7 +31,7 @@ from launcher.backends.kubernetes.status import (
     pod_status,
 )
 from launcher.backends.launch_request import LaunchRequest
-from launcher.backends.link import KILL_ENTRY, START_ENTRY, seconds_until_tasks_ended
+from launcher.backends.link import seconds_until_tasks_ended
 from launcher.backends.programs import CommandPipe
 from launcher.common.errors import (
     HostGoneError,
@@ -449,20 +449,21 @@ class PodProgram(CommandPipe):
         return explain(super().stderr())
 
 
-class _PodConnections:
-    """A kubectl for each program in a pod; see `launcher.backends.connections.Connections`."""
+class _PodConnections(Connections):
+    """A kubectl for each program in a pod, which makes a connection of its own."""
 
     def __init__(self, pods: Pods) -> None:
         self._pods = pods
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all pods
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
-        """See `ProgramRunner.run`. The main process becomes the agent, unless it has already."""
-        if entry == START_ENTRY:
-            assert isinstance(arguments, Mapping)
-            more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
-            return PodProgram(self._pods, host, _SERVE_ENTRY, {**arguments, **more})
+        """See `ProgramRunner.run`."""
         return PodProgram(self._pods, host, entry, arguments)
+
+    def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
+        """See `Connections.start_agent`. The main process becomes the agent, unless it has already."""
+        more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
+        return self.run(host, _SERVE_ENTRY, {**arguments.as_json(), **more})
 
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next kubectl makes a new connection."""
@@ -471,11 +472,11 @@ class _PodConnections:
 
 
 @contextmanager
-def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connected]:
+def connected(pods: Pods, hosts: Sequence[Host]) -> Iterator[Connections]:
     """Connections to pods, which are made now; at the end they are removed."""
     try:
         pods.start(hosts)
-        yield Connected(_PodConnections(pods))
+        yield _PodConnections(pods)
     finally:
         pods.remove()
 

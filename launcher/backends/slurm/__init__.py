@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.backend import Backend
 from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import Connected, ProgramRunner
+from launcher.backends.connections import Connections, ProgramRunner
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.backends.slurm.rows import (
     ACCOUNT,
@@ -281,7 +281,7 @@ class SlurmBackend(Backend):
         settings: Any,
         connect_settings: ConnectSettings,
         notice: Callable[[str], None],
-    ) -> AbstractContextManager[Connected]:
+    ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`."""
         from launcher.backends.slurm.steps import connections
 

@@ -20,10 +20,9 @@ from typing import Any
 from launcher.agent.processes import children_of, read_process, send
 from launcher.agent.slurm_node import fingerprint
 from launcher.backends import bootstrap
-from launcher.backends.connections import Connected, for_each, slow
+from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections, for_each, slow
 from launcher.backends.json_client import JsonClient, read
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
-from launcher.backends.link import CONNECT_ENTRY, START_ENTRY
 from launcher.backends.programs import CommandPipe
 from launcher.backends.slurm.allocation import (
     UNANSWERED_NOTICE,
@@ -303,8 +302,8 @@ class _Seen(Record):
     same: bool
 
 
-class Steps:
-    """A step for each program on a node of a job; see `launcher.backends.connections.Connections`."""
+class Steps(Connections):
+    """A step for each program on a node of a job, which makes a connection of its own."""
 
     def __init__(self, job: SlurmJob) -> None:
         self.job = job
@@ -354,12 +353,17 @@ class Steps:
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
         """See `ProgramRunner.run`."""
-        if entry not in (START_ENTRY, CONNECT_ENTRY):
-            return self._start(host, self._pythons[host], entry, arguments)
-        assert isinstance(arguments, Mapping)
-        arguments = {**arguments, "variables": self.variables, "swapped": True}
-        if entry == CONNECT_ENTRY:
-            return self._start(host, self._pythons[host], entry, arguments)
+        return self._start(host, self._pythons[host], entry, arguments)
+
+    def connect_agent(self, host: str, arguments: AgentArguments) -> Step:
+        """See `Connections.connect_agent`."""
+        return self.run(host, CONNECT_ENTRY, self._of_agent(arguments))
+
+    def _of_agent(self, arguments: AgentArguments) -> dict[str, Any]:
+        return {**arguments.as_json(), "variables": self.variables, "swapped": True}
+
+    def start_agent(self, host: str, arguments: AgentArguments) -> Step:
+        """See `Connections.start_agent`: the step that has looked at the node becomes the agent."""
         if host not in self._waiting or not self._waiting[host].is_running:  # it was lost
             # Their sockets stay open, because the link may read from one.
             lost = [step for step in self._agents_of(host) if step.may_live]
@@ -368,7 +372,7 @@ class Steps:
             self._cancel(lost)
             self.inspect(host, {})
         step = self._waiting.pop(host)
-        step.first = json.dumps(arguments).encode("ascii") + b"\n"
+        step.first = json.dumps(self._of_agent(arguments)).encode("ascii") + b"\n"
         step.swapped = True
         return step
 
@@ -637,10 +641,10 @@ def inventory(request: LaunchRequest, job: SlurmJob) -> Iterator[Allocation]:
 
 
 @contextmanager
-def connections(found: Nodes, hosts: Sequence[Host]) -> Iterator[Connected]:
+def connections(found: Nodes, hosts: Sequence[Host]) -> Iterator[Connections]:
     """Connections to these of the nodes."""
     found.steps.dismiss({host.name for host in hosts})
     try:
-        yield Connected(found.steps)
+        yield found.steps
     finally:
         found.steps.end()

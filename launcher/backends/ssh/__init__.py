@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from launcher.backends.backend import Backend
-from launcher.backends.connections import Connected
+from launcher.backends.connections import Connections
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, Asked, ConnectSettings, LaunchRequest
 from launcher.backends.ssh.rows import ACCEPT_NEW_HOST_KEYS, GROUP
@@ -68,7 +68,7 @@ class SshBackend(Backend):
         settings: SshSettings,
         connect_settings: ConnectSettings,
         notice: Callable[[str], None],
-    ) -> Iterator[Connected]:
+    ) -> Iterator[Connections]:
         """See `Backend.connections`."""
         from launcher.backends.ssh.connections import SshConnections
 
@@ -77,8 +77,8 @@ class SshBackend(Backend):
             connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
         )
         with SshConnections(hosts, settings, notice) as connections:
-            failed = connections.connect()
-            yield Connected(connections, failed, connections, connections.login_seconds)
+            connections.connect()
+            yield connections
 
 
 TRANSPORT = SshBackend()

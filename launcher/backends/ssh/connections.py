@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends import bootstrap
-from launcher.backends.connections import for_each
+from launcher.backends.connections import Connections, for_each
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.options import (
     Hop,
@@ -65,8 +65,10 @@ def _quick_import() -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
-class SshConnections(AbstractContextManager["SshConnections"]):
+class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     """The connections of a launch, one for each host, as a context, at whose end all are closed.
+
+    It forwards ports through them, see `launcher.backends.connections.Forwarding`.
 
     Args:
         hosts: with different names.
@@ -87,8 +89,9 @@ class SshConnections(AbstractContextManager["SshConnections"]):
         self._importing = threading.Lock()
         #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
         self._gateways: dict[tuple[str, ...], Future[SshConnection]] = {}
-        #: Host -> the seconds that its present connection took to make, with those to its gateways.
+        #: A connection's seconds include those to its gateways.
         self.login_seconds: dict[str, float] = {}
+        self.forwarding = self
         #: When the current connection of a host was made, if it is not the first one.
         self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
@@ -118,11 +121,11 @@ class SshConnections(AbstractContextManager["SshConnections"]):
 
     # ------------------------------------------------------------------ connecting
 
-    def connect(self) -> dict[str, str]:
+    def connect(self) -> Mapping[str, str]:
         """Connect to all hosts.
 
         Returns:
-            The reason for each host that can't be connected to. The others stay connected.
+            `failed`. The others stay connected.
 
         Raises:
             SshError: No host can be connected to, because the user of this process has no account.
@@ -134,12 +137,15 @@ class SshConnections(AbstractContextManager["SshConnections"]):
             try:
                 start(preparing)
             except TransportError as error:
-                return dict.fromkeys(self._hosts, str(error))
-            self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
+                self.failed = dict.fromkeys(self._hosts, str(error))
+                return self.failed
+            self._connections, self.failed = for_each(
+                self._hosts, self._connect_host, self._notice, step, fanout
+            )
             preparing.join()
         for line in self._paramiko().known.added:
             self._notice(line)
-        return failed
+        return self.failed
 
     def _prepare(self) -> None:
         """Do what takes processor time and what all hosts need, while servers answer."""

@@ -158,7 +158,7 @@ def carry(host: str, path: str) -> None:
     from launcher.backends.ssh.connections import SshConnections
     from launcher.job import Host
 
-    with SshConnections([Host(host)], SshSettings(), lambda line: print(line, file=sys.stderr)) as fleet:
+    with SshConnections([Host(host)], SshSettings()) as fleet:
         fleet.connect()
         print(fleet.relay(path)[host], flush=True)
         sys.stdin.read()

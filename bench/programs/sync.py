@@ -38,10 +38,10 @@ def agents(hosts: Sequence[str]) -> Iterator[tuple[Agents, EventLoop]]:
     """Agents on hosts, and the loop of their links."""
     with (
         EventLoop() as loop,
-        SshConnections([Host(name) for name in hosts], SshSettings(), print) as connections,
+        SshConnections([Host(name) for name in hosts], SshSettings()) as connections,
     ):
         connections.connect()
-        links = {name: open_link(loop, name, connections, print) for name in hosts}
+        links = {name: open_link(loop, name, connections) for name in hosts}
         yield Agents(links), loop
         for link in links.values():
             link.shut_down()
@@ -54,7 +54,7 @@ def bring(job: str, text: str, *hosts: str) -> None:
     """Copy a folder to hosts."""
     trees, _ = read_trees(parse_syncs([text]), os.getcwd())
     with agents(hosts) as (commands, loop):
-        sync(FileTransfer(commands, 32, print, loop=loop), hosts, trees, job)
+        sync(FileTransfer(commands, 32, loop=loop), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:

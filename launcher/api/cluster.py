@@ -21,7 +21,7 @@ from launcher.feed.feeder import Feeder
 from launcher.feed.listener import FeedPeer
 from launcher.feed.sources import FILLS
 from launcher.job import MAX_TASKS, RunPaths
-from launcher.launch.notices import print_notice
+from launcher.messages import say
 from launcher.runs.run import json_of
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class _ClusterTasks(FunctionJob):
             feeds,
             exactly_once=exactly_once,
             last_lines=self.last_lines,
-            notice=self.explain,
-            warn=print_notice,
+            quiet=self.is_quiet,
         )
 
     def job_ended(self) -> None:
@@ -453,5 +452,5 @@ def _roles(
 def _end_forgotten() -> None:
     """End the clusters of a program that ends without having shut them down."""
     for cluster in list(_open):
-        print_notice("the program exits without TFCluster.shutdown(): its nodes are stopped")
+        say("the program exits without TFCluster.shutdown(): its nodes are stopped")
         cluster._close(at_once=True)

@@ -218,7 +218,7 @@ class _Instances(FunctionJob):
             self._waiting.append(number)
             failure = str(result).partition("\n")[0]
             of_limit = f"attempt {message['attempt'] + 1}, restart {self._restarts} of {self._limit}"
-            self.explain(f"{failure}; it runs again ({of_limit})")
+            self.say_unless_quiet(f"{failure}; it runs again ({of_limit})")
         elif isinstance(result, LaunchError) and not self._failures_are_results:
             self._waiting.clear()
             code = message["code"]
@@ -226,7 +226,8 @@ class _Instances(FunctionJob):
                 self._failed = task, code if code > 0 else 128 - code
             elif code:
                 failure = str(result).partition("\n")[0]
-                self.explain(f"{failure}; it runs no more (restart {self._limit} of {self._limit} is used)")
+                used = f"restart {self._limit} of {self._limit} is used"
+                self.say_unless_quiet(f"{failure}; it runs no more ({used})")
             self._futures[number].set_exception(result)
         else:
             self._futures[number].set_result(result)

@@ -52,7 +52,7 @@ from launcher.feed.listener import MAX_FOLDER_BYTES, FeedPeer, Listener
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
-from launcher.launch.notices import print_notice
+from launcher.messages import say
 from launcher.output.logs import last_lines
 from launcher.threads import start as start_thread
 
@@ -136,7 +136,7 @@ class FunctionJob:
         work: Message,
     ) -> None:
         self._options, self._job = options, job
-        self._quiet = bool(options.get("quiet"))
+        self.is_quiet = bool(options.get("quiet"))
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
         self._roles = {name: {"command": ["-c", start.START_CODE], **role} for name, role in roles.items()}
@@ -178,7 +178,7 @@ class FunctionJob:
         try:
             self._folder = folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-            listener = Listener(key, folder, self._elsewhere or self._in_containers, print_notice)
+            listener = Listener(key, folder, self._elsewhere or self._in_containers)
             self._listener = listener
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
@@ -197,7 +197,7 @@ class FunctionJob:
                 self._open_network("the containers of another machine")
             program = [] if self._job is None else ["--", self._job]
             environ = {**option_environ(self._options), **variables}
-            self.driver = Driver(argv, environ, self._roles, self._quiet, program=program)
+            self.driver = Driver(argv, environ, self._roles, self.is_quiet, program=program)
             self.driver.on_event, self.driver.on_end = self._handle_event, self._end
             listener.serve(self._connected)
             self.driver.start()
@@ -241,10 +241,10 @@ class FunctionJob:
         """The last lines that a task has printed."""
         return last_lines(self.run_dir, task, MAX_LAST_LINES) if self.run_dir else []
 
-    def explain(self, text: str) -> None:
-        """Print a line on stderr, unless the job is quiet."""
-        if not self._quiet:
-            print_notice(text)
+    def say_unless_quiet(self, text: str) -> None:
+        """Tell the user something that a quiet job keeps to itself."""
+        if not self.is_quiet:
+            say(text)
 
     def check(self) -> None:
         """Raise the failure of the job, if it has failed.
@@ -276,7 +276,7 @@ class FunctionJob:
                 raise JobFailed(text, self.run_dir)
             if begun := waiting.due():
                 limit = f"at most {seconds:g}s: reservation_timeout="
-                self.explain(f"{begun} {join_names(missing)} to connect ({limit})")
+                self.say_unless_quiet(f"{begun} {join_names(missing)} to connect ({limit})")
         self.check()
 
     def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
@@ -292,7 +292,8 @@ class FunctionJob:
                 self.driver.signal(signal.SIGTERM)
             if not (at_once or over.wait(Waiting.FIRST)):
                 seconds = (_GRACE_SECONDS if grace is None else grace) + _FETCH_SECONDS
-                self.explain(f"waiting for the job to end (at most {seconds:g}s; Ctrl-C stops it at once)")
+                limit = f"at most {seconds:g}s; Ctrl-C stops it at once"
+                self.say_unless_quiet(f"waiting for the job to end ({limit})")
                 over.wait(seconds)
         finally:
             self.driver.end()
@@ -329,7 +330,7 @@ class FunctionJob:
         """Let tasks connect that have no other way, and say so."""
         if self._listener.listen_on_network():
             what = f"port {self._listener.port} of all network interfaces, for {who}"
-            self.explain(f"the program listens on {what}: rows are not encrypted")
+            self.say_unless_quiet(f"the program listens on {what}: rows are not encrypted")
 
     def _open_network_for_late(self) -> None:
         late = [task.name for task in self.handles.values() if task.pid is not None and not task.arrived]

@@ -1,6 +1,6 @@
 """What a transport is: its options, the hosts that it gives a launch, and how it connects to them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +62,7 @@ class Backend:
         """Notes on its options, for the user."""
         return ()
 
-    def present(
-        self, asked: Asked, name: str, notice: Callable[[str], None]
-    ) -> AbstractContextManager[Allocation | None]:
+    def present(self, asked: Asked, name: str) -> AbstractContextManager[Allocation | None]:
         """For commands without a job: the hosts of the allocation around this process, or of one asked for.
 
         At the end of the context they are given back.
@@ -72,7 +70,6 @@ class Backend:
         Args:
             asked: the settings of the command; it may not have the options of the transport.
             name: of an allocation that is asked for.
-            notice: gets lines for the user; any thread may call it.
 
         Returns:
             ``None``: there are none of this transport.
@@ -129,7 +126,6 @@ class Backend:
         hosts: Sequence[Host],
         settings: Any,
         connect_settings: ConnectSettings,
-        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connections]:
         """Connect to hosts, as many as possible; at the end of the context the connections are closed.
 
@@ -137,7 +133,6 @@ class Backend:
             hosts: other machines.
             settings: of the inventory.
             connect_settings: limits.
-            notice: gets lines for the user; any thread may call it.
         """
         raise NotImplementedError
 
@@ -167,7 +162,6 @@ class Backend:
         cleaning: "Cleaning",
         hosts: Sequence[Host],
         commands: ProgramRunner,
-        notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
         """For ``launch clean``: remove what this user's launches left that have ended.
@@ -177,7 +171,6 @@ class Backend:
             cleaning: decides what may be removed.
             hosts: the hosts; empty: this machine.
             commands: runs remote commands on these hosts.
-            notice: gets lines for the user.
             dry_run: remove nothing.
 
         Returns:

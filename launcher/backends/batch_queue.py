@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from launcher.common.record import Record
-from launcher.common.text import escape_controls
 from launcher.output.lines import strip_controls
 from launcher.threads import start
 
@@ -25,11 +24,6 @@ RUNNING = "running"
 OVER = "over"
 #: The most bytes of a line that are shown at once.
 _MAX_LINE_BYTES = 64 * 1024
-
-
-def say(text: str) -> None:
-    """Print a line for the user."""
-    print(f"launch: {escape_controls(text)}", file=sys.stderr, flush=True)
 
 
 class BatchJobStatus(Record):

@@ -39,7 +39,6 @@ class CommandBackend(Backend):
         hosts: Sequence[Host],
         settings: Any,
         connect_settings: ConnectSettings,
-        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`: each command line connects by itself."""
         return nullcontext(CommandConnections(self, hosts, settings))

@@ -16,6 +16,7 @@ from launcher.common.record import Record
 from launcher.common.text import NO_THREAD_REASON, duration, join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
+from launcher.messages import say
 from launcher.threads import start
 
 _T = TypeVar("_T")
@@ -286,19 +287,14 @@ def with_tilde(path: str) -> str:
 
 
 @contextmanager
-def slow(notice: Callable[[str], None], text: str) -> Iterator[None]:
-    """A context that shows a line to the user if its body takes more than two seconds.
-
-    Args:
-        notice: gets the line, in another thread.
-        text: the line.
-    """
-    timer = threading.Timer(_FIRST_NOTICE_SECONDS, notice, [text])
+def slow(text: str) -> Iterator[None]:
+    """A context that tells the user this if its body takes more than two seconds."""
+    timer = threading.Timer(_FIRST_NOTICE_SECONDS, say, [text])
     timer.daemon = True
     try:
         start(timer)
     except TransportError as error:
-        notice(f"no line will say that the next step takes long: {error}")
+        say(f"no line will say that the next step takes long: {error}")
     try:
         yield
     finally:
@@ -308,24 +304,25 @@ def slow(notice: Callable[[str], None], text: str) -> Iterator[None]:
 def for_each(
     hosts: Iterable[str],
     function: Callable[[str], _T],
-    notice: Callable[[str], None],
     step: str | Callable[[], str],
     fanout: int = 0,
     loop: EventLoop | None = None,
     meanwhile: Callable[[], object] | None = None,
     growth: int = 2,
+    *,
+    quiet: bool = False,
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for all hosts at once, in threads.
 
     Args:
         hosts: their names.
         function: gets the name of a host; limits its time itself.
-        notice: gets a line for the user while some take long.
-        step: what they do, for that line, or a function that returns this.
+        step: what they do, or a function that returns this: the user is told it while some take long.
         fanout: how many hosts at once; 0: all.
         loop: runs meanwhile; ``None``: no loop has to, or another thread runs it.
         meanwhile: called once, in this thread, when the calls have begun.
         growth: each further line comes after so many times as long.
+        quiet: the user is told nothing.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
@@ -353,7 +350,8 @@ def for_each(
             # The same line a second time would read like a mistake.
             waits = f"still waiting, after {duration(waited + seconds)}, for" if waited else "waiting for"
             waiting = [name for name in names if not futures[name].done()]
-            notice(f"{waits} {join_names(waiting)}: {step if isinstance(step, str) else step()}")
+            if not quiet:
+                say(f"{waits} {join_names(waiting)}: {step if isinstance(step, str) else step()}")
             waited += seconds
             seconds *= growth
     finally:

@@ -4,7 +4,7 @@ import itertools
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from launcher.common.errors import HostsError, TransportError
 from launcher.common.record import replace
 from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
+from launcher.messages import say
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
     from launcher.backends.link import ReconnectingLink
@@ -35,7 +36,7 @@ _SILENT_SECONDS = 2.0
 _LAST_WAIT_SECONDS = 10.0
 
 
-def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> Host:
+def this_machine(environ: Mapping[str, str]) -> Host:
     """This machine as a host without a limit of slots, with its GPUs.
 
     Its GPUs are those of ``CUDA_VISIBLE_DEVICES``; as in CUDA, an id below 0 hides itself and all after it.
@@ -43,7 +44,6 @@ def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> H
 
     Args:
         environ: of the launcher.
-        notice: prints that ``nvidia-smi`` is slow, or fails.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus: tuple[str, ...] | None = None
@@ -53,11 +53,11 @@ def this_machine(environ: Mapping[str, str], notice: Callable[[str], None]) -> H
     elif os.path.isdir(_NVIDIA_DRIVER_FOLDER):
         gpus = tuple(str(index) for index, _ in enumerate(os.listdir(_NVIDIA_DRIVER_FOLDER)))
     if visible is None and not gpus and has_nvidia_smi():  # the driver of WSL has no such folder
-        gpus = _listed_gpus(notice) or gpus
+        gpus = _listed_gpus() or gpus
     return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
-def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
+def _listed_gpus() -> tuple[str, ...]:
     """The numbers of the GPUs that ``nvidia-smi`` lists; empty even if it fails, or takes too long."""
     import subprocess
 
@@ -67,7 +67,7 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
         try:
             output = process.communicate(timeout=_SILENT_SECONDS)[0]
         except subprocess.TimeoutExpired:
-            notice("waiting for nvidia-smi, which counts the GPUs")
+            say("waiting for nvidia-smi, which counts the GPUs")
             try:
                 output = process.communicate(timeout=GPU_TIMEOUT_SECONDS - _SILENT_SECONDS)[0]
             finally:
@@ -75,7 +75,7 @@ def _listed_gpus(notice: Callable[[str], None]) -> tuple[str, ...]:
                 process.wait(_SILENT_SECONDS)  # limited: a driver that hangs keeps it in the kernel
         if process.returncode == 0:
             return read_gpus(output)
-    notice("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
+    say("nvidia-smi fails: the GPUs are not known; CUDA_VISIBLE_DEVICES=0,1 names them")
     return ()
 
 
@@ -134,9 +134,7 @@ class AgentFleet:
         request = self._request
         each = _DESCRIPTORS_PER_HOST + (_RELAY_DESCRIPTORS_PER_HOST if request.relay else 0)
         allow_descriptors(len(self._remote) * each)
-        connecting = self._backend.connections(
-            self._remote, self._settings, request.connect_settings, request.notice
-        )
+        connecting = self._backend.connections(self._remote, self._settings, request.connect_settings)
         made = stack.enter_context(connecting)
         self.forwarding, self.programs = made.forwarding, Programs(self._here, made)
         self._login_seconds = made.login_seconds
@@ -150,10 +148,10 @@ class AgentFleet:
 
         request = self._request
         # Other links to the same hosts (to containers) report a lost connection, too.
-        notice = request.notice if self._local_agents else lambda _: None
+        quiet = not self._local_agents
         brought, lease = request.run_name if request.files else "", request.connect_settings.lease
         stays, login = request.commands or not self._local_agents, self._login_seconds.get(host, 0.0)
-        link = open_link(self._loop, host, self.programs, notice, lease, brought, stays, login)
+        link = open_link(self._loop, host, self.programs, lease, brought, stays, login, quiet=quiet)
         self._links[host] = self._reconnecting[host] = link
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
@@ -296,14 +294,13 @@ def commands(
     settings: Any,
     hosts: Sequence[Host],
     connect_settings: ConnectSettings,
-    notice: Callable[[str], None],
 ) -> Iterator[tuple[Programs, Mapping[str, str]]]:
     """Connections for remote commands without a job.
 
     Args:
         backend, settings: make the connections to other machines.
         hosts: this machine, and others.
-        connect_settings, notice: see `launcher.backends.backend.Backend.connections`.
+        connect_settings: see `launcher.backends.backend.Backend.connections`.
 
     Yields:
         An object that runs the commands; and by name, the reasons why hosts can't be reached.
@@ -312,7 +309,7 @@ def commands(
     if not remote:
         yield Programs(hosts, None), {}
         return
-    with backend.connections(remote, settings, connect_settings, notice) as made:
+    with backend.connections(remote, settings, connect_settings) as made:
         yield Programs(filter(is_here, hosts), made), made.failed
 
 

@@ -48,8 +48,6 @@ class LaunchRequest(Record):
     connect_settings: ConnectSettings
     #: The default transport and its settings, for transports that do their work over its connections.
     usual: tuple[Any, Any]
-    #: Gets lines for the user; any thread may call it.
-    notice: Callable[[str], None]
     #: See `launcher.launch.interrupts.Interrupts.ignore`.
     ignore_signals: Callable[[], None]
     #: Nothing is started: the transport acquires nothing.

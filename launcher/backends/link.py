@@ -44,6 +44,7 @@ from launcher.common.protocol import (
 from launcher.common.record import replace
 from launcher.common.text import last_line, nothing_started
 from launcher.event_loop import EventLoop, TimerHandle, await_readable
+from launcher.messages import say
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -101,10 +102,10 @@ class ReconnectingLink:
         host: its name.
         connections: reach the host.
         arguments: of its agent.
-        notify: gets a line for the user when the connection is lost, and when it is back.
         stays: see `AgentLink`.
         login_seconds: how long the connection took to make over which the first program runs; 0: the program
             makes it.
+        quiet: Whether the user is not told when the connection is lost, and when it is back.
     """
 
     same_clock = all_gone = preempted = False
@@ -115,11 +116,12 @@ class ReconnectingLink:
         host: str,
         connections: Connections,
         arguments: AgentArguments,
-        notify: Callable[[str], None],
         stays: bool = False,
         login_seconds: float = 0.0,
+        *,
+        quiet: bool = False,
     ) -> None:
-        self.loop, self.host, self._connections, self._notify = loop, host, connections, notify
+        self.loop, self.host, self._connections, self._quiet = loop, host, connections, quiet
         self._lease = arguments.lease
         self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
@@ -536,8 +538,8 @@ class ReconnectingLink:
         return f"the agent can't be started: {last_line(program.stderr(), 'it was killed')}"
 
     def _report(self, text: str) -> None:
-        if not self._hung_up:
-            self._notify(f"{self.host}: {text}")
+        if not (self._hung_up or self._quiet):
+            say(f"{self.host}: {text}")
 
     def _bare(self, error: object) -> str:
         """An error of this host, without its name."""
@@ -548,18 +550,19 @@ def open_link(
     loop: EventLoop,
     host: str,
     connections: Connections,
-    notify: Callable[[str], None],
     lease: float = 60.0,
     run_name: str = "",
     stays: bool = False,
     login_seconds: float = 0.0,
+    *,
+    quiet: bool = False,
 ) -> ReconnectingLink:
     """Start an agent on another machine. It never waits for the host: the link reports success or failure.
 
     Args:
-        loop, host, connections, notify, stays, login_seconds: see `ReconnectingLink`.
+        loop, host, connections, stays, login_seconds, quiet: see `ReconnectingLink`.
         lease: seconds that the tasks of the host outlive a lost connection.
         run_name: the run whose files are brought to the host; empty: none are.
     """
     arguments = AgentArguments(host, new_agent_id(), os.urandom(16).hex(), lease, run_name)
-    return ReconnectingLink(loop, host, connections, arguments, notify, stays, login_seconds)
+    return ReconnectingLink(loop, host, connections, arguments, stays, login_seconds, quiet=quiet)

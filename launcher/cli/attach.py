@@ -14,6 +14,7 @@ from launcher.cli.stop import launcher_of
 from launcher.common.text import duration
 from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import whole
+from launcher.messages import say
 from launcher.output.failure import failure_report
 from launcher.output.logs import GrowingLog
 from launcher.output.table import result_table
@@ -62,19 +63,19 @@ def run(settings: Settings) -> int:
         code = shown_there(found, "attach", "--lines", str(settings[LINES]), found.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
-        print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
+        say(f"{found.name} runs on; launch attach {found.name} comes back")
     if code is not None:
         return code
     if found.state is RunState.ENDED:
         report = report_of(found)
         ago = duration(time.time() - report.ended_at)
-        print(f"launch: {found.name} ended {ago} ago with exit code {report.exit_code}", file=sys.stderr)
+        say(f"{found.name} ended {ago} ago with exit code {report.exit_code}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
     out = sys.stdout.buffer
     messages = GrowingLog(found.paths.messages, terminal=sys.stdout.isatty())
     for _ in follow(found, lambda: logs_of(found, (), settings[LINES], True), out, messages):
         if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
-            print(f"launch: {found.name} runs on; launch attach {found.name} comes back", file=sys.stderr)
+            say(f"{found.name} runs on; launch attach {found.name} comes back")
             return LEFT_EXIT_CODE
     report = report_of(found)
     if not os.path.exists(found.paths.messages):  # started without --detach

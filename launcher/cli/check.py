@@ -25,7 +25,7 @@ from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.config.values import environment, positive_duration, program_path
 from launcher.findings import PROBLEM, WARNING, Finding, HostCheck, HostInspection, ReachResult, findings
 from launcher.job import Host
-from launcher.launch.notices import print_notice
+from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -103,7 +103,7 @@ def run(settings: Settings) -> int:
     """
     text = settings[LIST] if settings[HOSTS] is None else settings[HOSTS]
     with allocation(settings, text is not None) as within, ExitStack() as stack:
-        hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
+        hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
         hosts = within[1].hosts if within else hosts
         programs, unreached = stack.enter_context(commands(hosts, settings, within))
         if within:  # some addresses are known only now
@@ -115,7 +115,7 @@ def run(settings: Settings) -> int:
     if within is not None:
         more = within[0].findings(within[1], {each.host.name: each.facts.agent for each in asked.reports})
         for line in within[1].remarks:
-            print_notice(line)
+            say(line)
     found = findings(hosts, asked.reports, asked.pairs, more)
     problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if asked.failed else int(problems)
@@ -229,8 +229,8 @@ def _ask(
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
         return [ReachResult(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
 
-    reports, failed = for_each(by_name, look, print_notice, "the check of the host")
-    connected, late = for_each(reports, connect, print_notice, "connections to others")
+    reports, failed = for_each(by_name, look, "the check of the host")
+    connected, late = for_each(reports, connect, "connections to others")
     pairs = [pair for found in connected.values() for pair in found]
     return CheckAnswers(tuple(reports.values()), pairs, {**failed, **late})
 

@@ -9,7 +9,7 @@ from launcher.common.errors import HostsError, LaunchError
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
-from launcher.launch.notices import print_notice
+from launcher.messages import say
 
 SUMMARY = "remove containers, networks, jobs and pods that launches have left"
 
@@ -62,13 +62,13 @@ def run(settings: Settings) -> int:
         for backend in asked or made.values():
             try:
                 dry_run = settings[DRY_RUN]
-                for line in backend.cleanup(settings, cleaning, hosts, programs, print_notice, dry_run):
+                for line in backend.cleanup(settings, cleaning, hosts, programs, dry_run):
                     print(line)
                     found = True
             except LaunchError as error:  # others may have something to remove
                 faults += error.faults if isinstance(error, HostsError) else [str(error)]
     for note in cleaning.notes():
-        print_notice(note)
+        say(note)
     faults += cleaning.faults()
     if faults:
         raise HostsError(faults)

@@ -14,7 +14,6 @@ from launcher.common.errors import Fault, JobError
 from launcher.config.settings import Group, Settings
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT, LEASE
 from launcher.job import Host
-from launcher.launch.notices import print_notice
 
 
 def check_current_folder() -> None:
@@ -62,7 +61,7 @@ def allocation(settings: Settings, named: bool) -> Iterator[tuple[Backend, Alloc
     from launcher.launch.run import new_run_name
 
     for backend in backends.backends().values():
-        with backend.present(Asked(settings, named=named), new_run_name(), print_notice) as found:
+        with backend.present(Asked(settings, named=named), new_run_name()) as found:
             if found is not None:
                 yield backend, found
                 return
@@ -85,7 +84,7 @@ def commands(
     check_current_folder()
     if within is not None:
         backend, allocation = within
-        return fleet.commands(backend, allocation.settings, hosts, reaching(settings), print_notice)
+        return fleet.commands(backend, allocation.settings, hosts, reaching(settings))
     backend = backends.backends()[backends.default()]
     options = backend.parse(Asked(settings))
-    return fleet.commands(backend, options, hosts, reaching(settings), print_notice)
+    return fleet.commands(backend, options, hosts, reaching(settings))

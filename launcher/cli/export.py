@@ -23,11 +23,11 @@ from launcher.config.values import choice
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
-from launcher.launch.notices import print_notice
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
 from launcher.launch.options import LaunchOptions
 from launcher.launch.run import check_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
+from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 SUMMARY = "write a job as a file for Kubernetes, Slurm or Docker Compose"
@@ -78,7 +78,7 @@ def run(settings: Settings) -> int:
     make = {"kubernetes": _kubernetes, "slurm": _slurm, "compose": _compose}[form]
     made, text = make(options, spec, label(spec, _name(line.command)))
     for note in (*options.notes, *made.placement.notes):
-        print_notice(note)
+        say(note)
     print(text, end="")
     return 0
 
@@ -131,7 +131,7 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
             raise JobError(faults)
     files, notes = ({}, []) if options.sources.workdir else program_files(spec)
     for note in notes:
-        print_notice(note)
+        say(note)
     spec = in_images(spec, given, bool(options.sources.python), bool(options.sources.workdir))
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(spec)[0]]
     named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]

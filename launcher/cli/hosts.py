@@ -11,7 +11,6 @@ from launcher.common.text import plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.job import Host
-from launcher.launch.notices import print_notice
 from launcher.output.table import print_table
 
 SUMMARY = "show and check the hosts of a hostfile or list, or this machine"
@@ -47,7 +46,7 @@ def run(settings: Settings) -> int:
     text = settings[HOSTS]
     with allocation(settings, text is not None) as found:
         here = text is None and found is None
-        hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
+        hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
         hosts = found[1].hosts if found else hosts
     if settings[JSON]:
         print(json.dumps([_record(host) for host in hosts], indent=2))

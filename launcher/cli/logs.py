@@ -18,6 +18,7 @@ from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import whole
+from launcher.messages import say
 from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, tail
 from launcher.output.table import verdict
@@ -79,16 +80,16 @@ def run(settings: Settings) -> int:
         out.flush()
     chosen = selected(known, names) if (known := tasks(found)) else []
     if not chosen:
-        print(f"launch: no task of {found.name} was started, so it has no logs", file=sys.stderr)
+        say(f"no task of {found.name} was started, so it has no logs")
     elif removed := [task for task in chosen if not os.path.lexists(found.paths.log(task))]:
         text = f"the logs of {join_names(removed)} in {found.paths.logs} were removed"
-        print(f"launch: {escape_controls(text)}", file=sys.stderr)
+        say(escape_controls(text))
     elif not any(tail(found.paths.log(task))[0] for task in chosen):
-        print(f"launch: {join_names(chosen)} printed nothing in {found.name}", file=sys.stderr)
+        say(f"{join_names(chosen)} printed nothing in {found.name}")
     if not settings[FOLLOW]:
         return 0
     report = report_of(found)
-    print(f"launch: {escape_controls(verdict(report))}", file=sys.stderr)
+    say(escape_controls(verdict(report)))
     return report.exit_code
 
 

@@ -18,7 +18,7 @@ from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.environments.prepare import Preparer, Requirements, Resolver, wanted
-from launcher.launch.notices import print_notice
+from launcher.messages import say
 from launcher.output.table import print_table
 
 SUMMARY = "make the same Python environment on every host"
@@ -86,7 +86,7 @@ def run(settings: Settings) -> int:
         InputError: all faults of the hosts or of the packages.
     """
     text, cleans = settings[HOSTS], settings[CLEAN]
-    hosts = (this_machine(os.environ, print_notice),) if text is None else read_hosts(text)
+    hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
     if cleans and (settings[PACKAGES] or settings[REQUIREMENT]):
         raise InputError([Fault("--clean", "packages are named", "expected none: it removes environments")])
     packages = Requirements() if cleans else wanted(settings[REQUIREMENT], settings[PACKAGES], os.environ)
@@ -99,20 +99,20 @@ def run(settings: Settings) -> int:
     temporary = tempfile.TemporaryDirectory(prefix="tf-launcher-", ignore_cleanup_errors=True)
     with temporary as folder, commands(hosts, settings) as reached:
         resolver = Resolver(packages, settings[UPGRADE], settings[OFFLINE], folder)
-        looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(settings).fanout, print_notice)
+        looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(settings).fanout)
     print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
     for what, versions in (
         ("Pythons", {look.python for look in looks.values()}),
         ("versions of TensorFlow", {look.tensorflow for look in looks.values()}),
     ):
         if len(versions - {""}) > 1:
-            print_notice(f"warning: the hosts have different {what}: {join_names(sorted(versions - {''}))}")
+            say(f"warning: the hosts have different {what}: {join_names(sorted(versions - {''}))}")
     bad = [host for host, look in looks.items() if look.state != ("clean" if cleans else "ready")]
     if bad:
         what = "not cleaned" if cleans else "without the environment"
-        print_notice(f"{plural(len(bad), 'host')} of {len(looks)} {what}: {join_names(bad)}")
+        say(f"{plural(len(bad), 'host')} of {len(looks)} {what}: {join_names(bad)}")
     elif makes:
         there = f" --hosts {shlex.quote(text)}" if text else ""
         send = "" if all(map(is_here, hosts)) else " --sync ."
-        print_notice(f"ready: launch{there} --venv {settings[NAME]}{send} PROGRAM")
+        say(f"ready: launch{there} --venv {settings[NAME]}{send} PROGRAM")
     return int(bool(bad))

@@ -19,6 +19,7 @@ from launcher.cli.queued import going, relayed, states
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
 from launcher.config.settings import Group, Setting, Settings, switch
+from launcher.messages import say
 from launcher.output.logs import last_lines
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table, result_table
@@ -84,7 +85,7 @@ def run(settings: Settings) -> int:
     runs = all_runs()
     swept = kill_leftovers(runs)
     if swept.text:
-        print(f"launch: {swept.text}", file=sys.stderr)
+        say(swept.text)
     runs.reverse()
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     looked = [(run, run.state, queued.get(run.name)) for run in runs]
@@ -95,7 +96,7 @@ def run(settings: Settings) -> int:
         print_table(_HEADERS, [_row(record, settings[ALL]) for record in records], crop=True)
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
-        print(f"launch: nothing is running{hint}", file=sys.stderr)
+        say(f"nothing is running{hint}")
     return 0
 
 

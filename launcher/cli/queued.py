@@ -9,7 +9,7 @@ from launcher import backends
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus, BatchQueue
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import escape_controls
-from launcher.launch.notices import print_notice
+from launcher.messages import say
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 
 #: Seconds between two questions to a queue.
@@ -44,7 +44,7 @@ def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
         try:
             found.update(queue.inspect(own) if queue else {})
         except TransportError as error:
-            print_notice(escape_controls(str(error)))
+            say(escape_controls(str(error)))
     return found
 
 
@@ -166,6 +166,6 @@ class Watch:
         queued = states([self._run]).get(self._run.name)
         if queued is not None and queued.state == PENDING and queued.text != self._shown:
             self._shown = queued.text
-            print_notice(escape_controls(queued.text))
+            say(escape_controls(queued.text))
         gone = queued is not None and queued.state == OVER
         return gone or (state is RunState.ENDED and (queued is None or now > self._until))

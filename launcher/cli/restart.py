@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from launcher.cli.completion import newest_tasks, unfinished_runs
 from launcher.cli.ps import described
 from launcher.cli.queued import relayed
@@ -13,6 +11,7 @@ from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import duration
+from launcher.messages import say
 from launcher.runs.client import EventStream, ask, snapshot
 from launcher.runs.run import Run, find, selected
 
@@ -83,11 +82,10 @@ def _wait(run: Run, events: EventStream, left: dict[TaskId, int], seconds: float
     """
     waiting = Waiting()
     while left:
-        notice = waiting.due()
-        if notice:
-            print(f"launch: {notice} {join_names([*left])} to start again", file=sys.stderr, flush=True)
+        if begun := waiting.due():
+            say(f"{begun} {join_names([*left])} to start again")
         if waiting.seconds >= seconds:
-            print(f"launch: {join_names([*left])} did not start again within {seconds:g}s", file=sys.stderr)
+            say(f"{join_names([*left])} did not start again within {seconds:g}s")
             return _TIMED_OUT_EXIT_CODE
         for moved in events.wait(_POLL_SECONDS):
             task = moved.get("task", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import time
 from contextlib import suppress
 
@@ -16,6 +15,7 @@ from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.values import duration
 from launcher.job import STOP_NOW_MARK
+from launcher.messages import say
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import (
     Run,
@@ -125,7 +125,7 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
         if code not in (0, _TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
-            print(f"launch: {run.name} has not ended within {settings[TIMEOUT]:g}s", file=sys.stderr)
+            say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s")
             return _TIMED_OUT_EXIT_CODE
         if watch.over():
             break
@@ -147,7 +147,7 @@ def _sweep(run: Run, settings: Settings) -> int:
     if swept.left:
         raise LaunchError(swept.text)
     if swept.text:
-        print(f"launch: {swept.text}", file=sys.stderr)
+        say(swept.text)
     print(f"{run.name} {_end(run, 'had already ended')}")
     return 0
 
@@ -171,10 +171,10 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
         send_sigterm(pidfd)
     if not _ended(pidfd, _NOTICE_AFTER_SECONDS, deadline):
         names = join_names(remaining(run)) or f"the launcher of {run.name}"
-        print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
+        say(f"waiting for {names}")
     if not _ended(pidfd, settings[TIMEOUT], deadline):
         advice = "" if settings[NOW] else "; `launch stop --now` does not wait for its --grace"
-        print(f"launch: {run.name} has not ended within {settings[TIMEOUT]:g}s{advice}", file=sys.stderr)
+        say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s{advice}")
         return _TIMED_OUT_EXIT_CODE
     print(f"{run.name} {_end(run, 'ended')}")
     return 0

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from string import Template
 from types import SimpleNamespace
@@ -35,6 +35,7 @@ from launcher.common.text import join_names, plural
 from launcher.common.trusted_io import read_regular
 from launcher.config.schema import read_text, shown_path
 from launcher.job import Host
+from launcher.messages import say
 
 #: Options about package indexes.
 _OPTION_PATTERN = (
@@ -252,13 +253,14 @@ class Preparer:
     def __init__(self, hosts: Sequence[Host], asked: Mapping[str, object], resolver: Resolver) -> None:
         self._asked, self._resolver = asked, resolver
         self._hosts = {host.name: host for host in hosts}
+        self._interrupted = False
         self._stages, self._looks = (
             dict.fromkeys(self._hosts, "asking what it has"),
             dict[str, EnvironmentStatus](),
         )
 
     def prepare(
-        self, programs: Programs, unreached: Mapping[str, str], fanout: int, notice: Callable[[str], None]
+        self, programs: Programs, unreached: Mapping[str, str], fanout: int
     ) -> dict[str, EnvironmentStatus]:
         """Prepare, compare or clean all hosts.
 
@@ -266,7 +268,6 @@ class Preparer:
             programs: runs programs there.
             unreached: host -> why it can't be reached.
             fanout: how many hosts at the same time.
-            notice: prints a line.
 
         Returns:
             What each host has at the end, in the order of the hosts.
@@ -274,11 +275,11 @@ class Preparer:
         Raises:
             SystemExit: Ctrl-C or SIGTERM. When this process has ended, the hosts remove what they began.
         """
-        self._programs, self._unreached, self._notice = programs, unreached, notice
+        self._programs, self._unreached = programs, unreached
         try:
-            return for_each(self._hosts, self._run, notice, self._doing, fanout, growth=1)[0]
+            return for_each(self._hosts, self._run, self._doing, fanout, growth=1)[0]
         finally:
-            self._notice = lambda _: None
+            self._interrupted = True
 
     def _doing(self) -> str:
         """What the hosts do that are not done."""
@@ -290,7 +291,8 @@ class Preparer:
         """Note, and print, that a host has begun a stage, or is done; and how many hosts are done."""
         if stage not in ("", self._stages[name]):
             self._stages[name] = stage
-            self._notice(f"[{len(self._looks)}/{len(self._hosts)}] {name}: {stage}")
+            if not self._interrupted:
+                say(f"[{len(self._looks)}/{len(self._hosts)}] {name}: {stage}")
 
     def _run(self, name: str) -> EnvironmentStatus:
         """Prepare, compare or clean one host.

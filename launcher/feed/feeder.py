@@ -10,7 +10,6 @@ or `inference` waits in the thread of the user.
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import pieces_of, rounds, run_user_code
 from launcher.feed.state import IN_STEP_MESSAGE, CloseFeed, FeedState, Flush, Leave, Make, Read
+from launcher.messages import say
 from launcher.threads import start
 
 #: Seconds for tasks to end their connections.
@@ -35,10 +35,6 @@ _LEAVE_TIMEOUT_SECONDS = 2.0
 #: Seconds between two looks at the time.
 POLL_SECONDS = 0.25
 _FEEDER_CLOSED = "the driver feeds no more rows"
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 class Feeder:
@@ -49,8 +45,7 @@ class Feeder:
         feeds: the names of the feeds.
         exactly_once: a lost task is an error for `train`; its rows are not fed again.
         last_lines: of a task, for messages.
-        notice: takes lines about long waits; default: stderr.
-        warn: takes warnings: problems that raise nothing; default: stderr.
+        quiet: Whether the user is not told about long waits. Problems that raise nothing are told anyway.
     """
 
     def __init__(
@@ -60,11 +55,9 @@ class Feeder:
         *,
         exactly_once: bool = False,
         last_lines: Callable[[str], Sequence[str]] = lambda task: (),
-        notice: Callable[[str], None] = _to_stderr,
-        warn: Callable[[str], None] = _to_stderr,
+        quiet: bool = False,
     ) -> None:
-        self._notice = notice
-        self._warn = warn
+        self._quiet = quiet
         self._last_lines = last_lines
         self._lock = threading.RLock()
         self._tasks = list(tasks)
@@ -162,7 +155,7 @@ class Feeder:
         with self._begun(qname, call) as feed, self._lock:
             self._wait(feed, call)
             if remains := feed.state.remains():
-                self._warn(f"feed {qname!r}: {remains}")
+                say(f"feed {qname!r}: {remains}")
 
     def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
         """One result for each row, in the order of the rows; lazily.
@@ -201,14 +194,19 @@ class Feeder:
                 for feed in going if begun else ():
                     action = "takes results" if feed.state.call.inference else "feeds rows"
                     text = f"{begun} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"
-                    self._notice(f"shutdown: {text} (at most {feed.state.call.timeout:g}s without any)")
+                    limit = f"at most {feed.state.call.timeout:g}s without any"
+                    self._say_unless_quiet(f"shutdown: {text} ({limit})")
                 going[0].news.wait(POLL_SECONDS)
+
+    def _say_unless_quiet(self, text: str) -> None:
+        if not self._quiet:
+            say(text)
 
     def _check_call(self, feed: Feed) -> bool:
         """Whether there is a call; it is ended if no thread takes its results."""
         call, name = feed.state.call, feed.state.name
         if not call.over and call.inference and (reason := feed.no_taker(call.timeout)):
-            self._warn(f"shutdown stops an inference() of the feed {name!r} before all its results: {reason}")
+            say(f"shutdown stops an inference() of the feed {name!r} before all its results: {reason}")
             call.fail(FeedError(f"feed {name!r}: shut down before all results were taken"))
             self._end(feed, call)
         return not call.over
@@ -282,14 +280,14 @@ class Feeder:
             with feed.event() as now:
                 feed.state.check(now)
             if text := feed.state.results_missing(now):
-                self._warn(text)
+                say(text)
             missing = feed.state.missing(now)
             if missing and (begun := feed.waiting.due()):
                 hint = "importing TensorFlow takes seconds"
                 if lines := self._last_lines(missing[0]):
                     hint = f"last line of {missing[0]}: {lines[-1]}"
                 what = f"{join_names(missing)} to ask for rows of the feed {feed.state.name!r}"
-                self._notice(f"{begun} {what} ({hint})")
+                self._say_unless_quiet(f"{begun} {what} ({hint})")
             feed.news.wait(POLL_SECONDS)
         if call.error is not None:
             raise call.error

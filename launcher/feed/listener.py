@@ -20,6 +20,7 @@ from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.feed.remote.connect import GREETING, NONCE_BYTES, PROOF_BYTES, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
+from launcher.messages import say
 from launcher.threads import start
 
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
@@ -62,17 +63,13 @@ class Listener:
         folder: for the unix socket; private to the user.
         tcp: reserve a port of the network. It refuses connections until `listen_on_network` is called: rows
             are not encrypted, so tasks come by it only if they have no other way.
-        notice: takes one line when a connection is rejected for the first time.
 
     Raises:
         OSError: a socket cannot be made.
     """
 
-    def __init__(
-        self, key: bytes, folder: str, tcp: bool = False, notice: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, key: bytes, folder: str, tcp: bool = False) -> None:
         self._key = key
-        self._notice = notice
         self._lock = threading.Lock()
         self._rejected = False
         self._closing = threading.Event()
@@ -208,7 +205,7 @@ class Listener:
             first = not (self._rejected or self._closing.is_set())
             self._rejected |= first
         if first:
-            self._notice(f"rejected a connection {reason} (further ones are not reported)")
+            say(f"rejected a connection {reason} (further ones are not reported)")
 
 
 def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:

@@ -36,6 +36,7 @@ from launcher.common.text import byte_size, duration, join_names, last_line, plu
 from launcher.event_loop import EventLoop, await_readable
 from launcher.files.requests import Item
 from launcher.files.walk import SourceTree, left_out
+from launcher.messages import say
 
 T = TypeVar("T")
 
@@ -54,20 +55,21 @@ class FileTransfer:
     Args:
         commands: run programs of ours on the hosts.
         fanout: how many hosts at once.
-        report: gets a line for the user.
         seconds: the time limit.
         loop: of the links to the hosts, see `for_each`.
+        quiet: Whether the user is not told how far it is.
     """
 
     def __init__(
         self,
         commands: ProgramRunner,
         fanout: int,
-        report: Callable[[str], None] = lambda text: None,
         seconds: float = math.inf,
         loop: EventLoop | None = None,
+        *,
+        quiet: bool = False,
     ) -> None:
-        self._commands, self._fanout, self.report, self._loop = commands, fanout, report, loop
+        self._commands, self._fanout, self._loop, self._quiet = commands, fanout, loop, quiet
         self._began = time.monotonic()
         self._deadline = self._began + seconds
         self._cancelled = False
@@ -91,6 +93,11 @@ class FileTransfer:
             self.size += size
             self.moved += moved
 
+    def report(self, text: str) -> None:
+        """Tell the user how far it is."""
+        if not self._quiet:
+            say(text)
+
     def on_all(
         self, hosts: Sequence[str], work: Callable[[str], T], step: str
     ) -> tuple[dict[str, T], dict[str, str]]:
@@ -109,7 +116,7 @@ class FileTransfer:
             return f"{step}, {byte_size(self.moved)} of {byte_size(self.size)} so far" if self.size else step
 
         try:
-            done, failed = for_each(hosts, work, self.report, progress, self._fanout, self._loop)
+            done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
         finally:
             self._cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}

@@ -46,7 +46,6 @@ from launcher.job import (
     Role,
 )
 from launcher.launch import option_faults
-from launcher.launch.notices import print_notice
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
 from launcher.launch.options import LaunchOptions, Sources
 from launcher.launch.tensorboard import ROLE as TENSORBOARD_ROLE
@@ -136,7 +135,7 @@ class _Builder:
         backend = backends.backends()[name]
         other_machines = self.named or backend.provides_hosts
         if not other_machines:
-            hosts = (this_machine(os.environ, print_notice),)
+            hosts = (this_machine(os.environ),)
         if settings[table.TENSORBOARD] is not None:
             own_container = backend.runs_in_containers and not other_machines
             spec = _with_tensorboard(spec, settings, own_container, self.faults)

@@ -27,10 +27,10 @@ from launcher.common.text import escape_controls, signal_name, why_not_started
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
-from launcher.launch.notices import print_notice
 from launcher.launch.options import LaunchOptions
 from launcher.launch.reports import Unstarted
 from launcher.launch.run import check_programs_here, launch_of, new_run_name, run_job
+from launcher.messages import say
 from launcher.output.logs import GrowingLog
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.runs.folder import create, discard, with_batch_job
@@ -175,7 +175,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
         with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
-            request = launch_of(replace(options, submitted=run), interrupts.ignore, print_notice)
+            request = launch_of(replace(options, submitted=run), interrupts.ignore)
             submitted = queue.submit(request, run, sys.argv[1:], parcel)
     except InputError:  # nothing was begun
         discard(run)
@@ -189,7 +189,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
         _leave(run, unstarted, ended)
         return submitted.code
     if submitted.code is None:
-        print_notice(f"{submitted.text}; launch attach {run.name} shows it")
+        say(f"{submitted.text}; launch attach {run.name} shows it")
     if not submitted.code:
         print(run.name)
     return submitted.code or 0

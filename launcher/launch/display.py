@@ -13,6 +13,7 @@ from launcher.common.report import Report
 from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
+from launcher.messages import MessageQueue
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import ConsoleOptions as ConsoleOptions
 from launcher.output.renderers import EventPipe, Jsonl, Renderer, TaskPlace, skipped_notice
@@ -81,12 +82,15 @@ class Display:
         return None if self._tmux is None else self._tmux.stop_asked()
 
     @contextmanager
-    def closing(self, report: Report, interrupts: Interrupts, goes_on: bool = False) -> Iterator[None]:
+    def closing(
+        self, report: Report, interrupts: Interrupts, messages: MessageQueue, goes_on: bool = False
+    ) -> Iterator[None]:
         """Show the end of the output; at the end of this context the verdict, so that it is the last line.
 
         Args:
             report: of the job, which has ended.
             interrupts: a signal ends the wait for a slow reader.
+            messages: what the user is told within this context, before the verdict.
             goes_on: the run goes on with another launcher.
         """
         self._files.goes_on = goes_on
@@ -100,6 +104,7 @@ class Display:
         try:
             yield
         finally:
+            self.show_waiting(messages)
             self._console.close(report)
             self.writer.finish()
             error = self.writer.broken(_STDOUT)
@@ -110,9 +115,10 @@ class Display:
             self.unwritten = self.unwritten or self._files.unwritten
             self.writer.close()
 
-    def show(self, text: str) -> None:
-        """Print a line for the user within `closing`."""
-        self._console.on(Tell(text, urgent=True))
+    def show_waiting(self, messages: MessageQueue) -> None:
+        """Show the messages that wait, within `closing`: only the console is still open."""
+        for message in messages.drain():
+            self._console.on(message)
         self.writer.flush()
 
     def _warn(self, message: Tell) -> None:

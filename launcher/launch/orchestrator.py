@@ -24,10 +24,11 @@ from launcher.job import STOP_NOW_MARK, Host, JobSpec, Placement, Plan, RunPaths
 from launcher.launch.control import Control
 from launcher.launch.display import Display
 from launcher.launch.followers import EventFollowers
+from launcher.launch.host_hints import HostHints
 from launcher.launch.interrupts import Interrupts
-from launcher.launch.notices import HostHints, Notices
 from launcher.launch.plan_output import plan_as_dict
 from launcher.launch.tensorboard import PREFERRED_PORTS, TASK, TensorBoardSidecar
+from launcher.messages import MessageQueue
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
@@ -99,7 +100,7 @@ class Orchestrator:
         open_link: gives the link to the agent of a host.
         display: shows the job.
         run_info: for the renderers of the display.
-        interrupts, notices: of this launch.
+        interrupts: of this launch.
         hints: gives hints about other machines; ``None``: there are none.
         check: let the hosts connect to each other before the tasks start.
         commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
@@ -116,7 +117,6 @@ class Orchestrator:
         display: Display,
         run_info: RunInfo,
         interrupts: Interrupts,
-        notices: Notices,
         hints: HostHints | None,
         check: bool,
         commands_fd: int | None = None,
@@ -130,7 +130,6 @@ class Orchestrator:
         self._display = display
         self._run_info = run_info
         self._interrupts = interrupts
-        self._notices = notices
         self._hints = hints
         self._commands_fd = commands_fd
         self._partial_command = b""
@@ -187,20 +186,23 @@ class Orchestrator:
         for renderer in self._display.renderers:
             renderer.begin(self._run_info)
 
-    def run(self) -> Report:
+    def run(self, messages: MessageQueue) -> Report:
         """Run the job to its end.
+
+        Args:
+            messages: Shown with the events of the job.
 
         Returns:
             The report; no process of the job is left.
         """
-        with self._interrupts.queued(), self._notices.queued():
+        with self._interrupts.queued():
             self._loop.watch(self._interrupts.fd, self._on_signals)
-            self._loop.watch(self._notices.fd, self._on_notices)
+            self._loop.watch(messages.fd, lambda: self._show_messages(messages))
             if self._commands_fd is not None:
                 os.set_inheritable(self._commands_fd, False)
                 self._loop.watch(self._commands_fd, self._on_commands)
             try:
-                self._on_notices()
+                self._show_messages(messages)
                 with suppress(OSError):  # no file descriptor is left
                     self._control.open(self._run_info.run_name)
                 self._execute(self._machine.begin())
@@ -212,7 +214,7 @@ class Orchestrator:
             finally:
                 self._control.close()
                 self._close_connections()
-                for fd in (self._interrupts.fd, self._notices.fd, self._commands_fd, *self._blocked):
+                for fd in (self._interrupts.fd, messages.fd, self._commands_fd, *self._blocked):
                     if fd is not None:
                         self._loop.watch(fd)
             return self._report()
@@ -299,8 +301,8 @@ class Orchestrator:
             name = self._interrupts.names[number] if asked is None else "launch stop"
             self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW_MARK))
 
-    def _on_notices(self) -> None:
-        for message in self._notices.take():
+    def _show_messages(self, messages: MessageQueue) -> None:
+        for message in messages.drain():
             self._show(message)
 
     def _on_commands(self) -> None:

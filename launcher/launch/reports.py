@@ -7,30 +7,28 @@ as if its launcher had been killed. Without a folder there is a report only for 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 
 from launcher.common import events
 from launcher.common.errors import HostsError, LaunchError, TransportError
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.job import Placement, RunPaths
-from launcher.launch.notices import print_notice
 from launcher.launch.options import LaunchOptions
+from launcher.messages import say
 
 _INTERRUPTED_EXIT_CODE = 130
 _TIMED_OUT_EXIT_CODE = 124
 
 
-def write_report(report: Report, path: str, show: Callable[[str], None] = print_notice) -> bool:
+def write_report(report: Report, path: str) -> bool:
     """Write the file of ``--report``.
 
     Args:
         report: The report of the job.
         path: The path of the file.
-        show: Prints a line.
 
     Returns:
-        Whether it was written. If not, a line has said why.
+        Whether it was written. If not, the user was told why.
     """
     from launcher.output.renderers import record_as_dict
     from launcher.output.run_files import write_json_for_user
@@ -38,7 +36,7 @@ def write_report(report: Report, path: str, show: Callable[[str], None] = print_
     try:
         write_json_for_user(path, record_as_dict(report))
     except OSError as error:
-        show(f"can't write the report to {path!r}: {error.strerror}")
+        say(f"can't write the report to {path!r}: {error.strerror}")
         return False
     return True
 

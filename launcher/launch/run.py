@@ -26,12 +26,13 @@ from launcher.common.text import join_names, plural, plural_roles
 from launcher.common.trusted_io import similar_file
 from launcher.event_loop import EventLoop
 from launcher.job import RELAY_VARIABLE, Host, JobSpec, PlacedTask, Placement, RunPaths
+from launcher.launch.host_hints import HostHints
 from launcher.launch.interrupts import Interrupts
-from launcher.launch.notices import HostHints, Notices, print_notice
 from launcher.launch.options import LaunchOptions
 from launcher.launch.programs import check_programs
 from launcher.launch.reports import Unstarted, write_report
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
+from launcher.messages import MessageQueue, say
 from launcher.scheduler.placement import place
 
 if TYPE_CHECKING:
@@ -60,15 +61,15 @@ def run_job(options: LaunchOptions, detached: Background | None = None) -> int:
         LaunchError: the job could not be started; no process of it is left.
     """
     unstarted = Unstarted(options)
-    with Interrupts() as interrupts, Notices() as notices:
+    with Interrupts() as interrupts:
         if options.events_fd is not None:  # see `stop_at_end_of_file`
             interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
         try:
-            return _with_inventory(options, unstarted, interrupts, notices, detached)
+            return _with_inventory(options, unstarted, interrupts, detached)
         except (LaunchError, KeyboardInterrupt, SystemExit) as error:
             unstarted.write_report(error)
             if interrupts.first_name and not unstarted.job_runs and not isinstance(error, LaunchError):
-                print_notice(f"{interrupts.first_name}: no task was started")
+                say(f"{interrupts.first_name}: no task was started")
             text = options.hosts_text or ""
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):
@@ -83,11 +84,10 @@ def _with_inventory(
     options: LaunchOptions,
     unstarted: Unstarted,
     interrupts: Interrupts,
-    notices: Notices,
     detached: Background | None,
 ) -> int:
     """Get the hosts from the transport, place the tasks, then run the job or show its plan."""
-    request = launch_of(options, interrupts.ignore, notices)
+    request = launch_of(options, interrupts.ignore)
     unstarted.run_name = request.run_name
     if options.backend.shares_files:
         check_programs_here(options)
@@ -120,7 +120,6 @@ def _with_inventory(
             staged_files,
             show,
             interrupts,
-            notices,
             detached,
             unstarted,
         )
@@ -157,14 +156,12 @@ def _after_earlier(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
     return replace(spec, policy=policy)
 
 
-def launch_of(
-    options: LaunchOptions, ignore: Callable[[], None], notice: Callable[[str], None]
-) -> LaunchRequest:
+def launch_of(options: LaunchOptions, ignore: Callable[[], None]) -> LaunchRequest:
     """The launch, as its transport gets it.
 
     Args:
         options: of the launch.
-        ignore, notice: see `LaunchRequest.ignore_signals` and `LaunchRequest.notice`.
+        ignore: see `LaunchRequest.ignore_signals`.
     """
     usual = backends.default()
     return LaunchRequest(
@@ -175,7 +172,6 @@ def launch_of(
         options.settings[options.backend_name],
         options.connect_settings,
         (backends.backends()[usual], options.settings[usual]),
-        notice,
         ignore,
         options.dry_run,
         python_given=bool(options.sources.python),
@@ -233,7 +229,6 @@ def _launch(
     staged_files: StagedFiles | None,
     show: frozenset[str] | None,
     interrupts: Interrupts,
-    notices: Notices,
     detached: Background | None,
     unstarted: Unstarted,
 ) -> int:
@@ -243,7 +238,7 @@ def _launch(
     with ExitStack() as stack:
         loop = stack.enter_context(EventLoop())
         for text in () if staged_files is None else staged_files.notes:
-            notices(text)
+            say(text)
         if options.has_other_machines:
             _name_idle_hosts(allocation.hosts, placement)
         made = options.backend.hosts(request, allocation, placement, loop)
@@ -307,11 +302,8 @@ def _launch(
         display = Display(options, show, paths, tmux)
         if detached is not None:
             display.renderers = [*display.renderers, detached]
-        for note in (_announcement(run_name, placement), *options.notes, *placement.notes, *display.notes):
-            notices.add(note)
+        notes = (_announcement(run_name, placement), *options.notes, *placement.notes, *display.notes)
         swept = _sweep(run_name)
-        if swept:
-            notices.add(swept, urgent=True)
         check = fleet.has_remote_hosts and options.check
         hints = HostHints(placement.hosts()) if check else None
         gc.freeze()  # the collector need not look at imported modules
@@ -324,7 +316,6 @@ def _launch(
             display,
             RunInfo(run_name, placement, paths, began, without_relay),
             interrupts,
-            notices,
             hints,
             check,
             options.commands_fd,
@@ -333,31 +324,38 @@ def _launch(
         )
         complete = written = True
         with ExitStack() as ending:
+            messages = ending.enter_context(MessageQueue())
             # A signal after the end of the job, as at scancel, does not prevent the report.
             with interrupts.queued():
                 orchestrator.begin()
                 unstarted.job_runs = True
-                report = orchestrator.run()
+                for note in notes:
+                    say(note, urgent=False)
+                if swept:
+                    say(swept)
+                report = orchestrator.run(messages)
                 left = report.restarts < restarts
                 near = interrupts.limit_is_near
                 asks = bool(queue and left and near and report.failure and queue.may_requeue())
                 goes_on = asks or bool(queue and report.failure and queue.is_requeued())
                 if goes_on and not asks:  # the queue signals the processes of the job, one after the other
                     interrupts.ignore()
-                ending.enter_context(display.closing(report, interrupts, goes_on))
+                loop.watch(messages.fd, lambda: display.show_waiting(messages))
+                ending.callback(loop.watch, messages.fd)
+                ending.enter_context(display.closing(report, interrupts, messages, goes_on))
             if staged_files is not None:
-                complete = staged_files.collect(orchestrator.plan, paths, display.show)
+                complete = staged_files.collect(orchestrator.plan, paths)
             if options.report is not None:
-                written = write_report(report, options.report, display.show)
+                written = write_report(report, options.report)
             for line in fleet.leftovers():
-                display.show(line)
+                say(line)
             if goes_on:
-                display.show(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
+                say(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
         written = written and not (display.unwritten or orchestrator.plan_unwritten)
         code = report.exit_code
         if not code and not (complete and written):
             text = "the job is ok, but some files or output could not be written or fetched: see above"
-            print_notice(f"exit code {LaunchError.exit_code}: {text}")
+            say(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
         if code != report.exit_code and not goes_on:
             with suppress(OSError):  # a full disk
@@ -388,13 +386,13 @@ def _relays(fleet: Fleet, socket: str | None) -> dict[str, dict[str, str]]:
 def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
     ready = [host.name for host in placement.standby]
     if ready:
-        print_notice(f"no task runs on {join_names(ready)} until a host is lost")
+        say(f"no task runs on {join_names(ready)} until a host is lost")
     used = {*ready, *(host.name for host in placement.hosts())}
     idle = [host.name for host in hosts if host.name not in used and not host.spare]
     if idle:
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
-        print_notice(f"no task runs on {join_names(idle)}: the job has {tasks}")
+        say(f"no task runs on {join_names(idle)}: the job has {tasks}")
 
 
 def _run_folder(options: LaunchOptions, run_name: str, agents: Sequence[int]) -> RunPaths:

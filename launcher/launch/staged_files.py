@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from launcher.agent.transfer import OUTPUTS_FOLDER
 from launcher.backends.connections import ProgramRunner, with_tilde
@@ -20,8 +20,8 @@ from launcher.files.transfer import FileTransfer, collect, finish, sync
 from launcher.files.walk import SourceTree, left_out, read_trees
 from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement, Plan, RunPaths
 from launcher.launch.interrupts import Interrupts
-from launcher.launch.notices import print_notice
 from launcher.launch.options import LaunchOptions
+from launcher.messages import say
 
 #: Stands for the name of the run in a dry run.
 _EXAMPLE_RUN_NAME = "JOB"
@@ -78,13 +78,9 @@ class StagedFiles:
         self._tops: Mapping[str, str] = {}
         self._outputs: Mapping[str, str] = {}
 
-    def _transfer(
-        self, seconds: float = math.inf, show: Callable[[str], None] = print_notice
-    ) -> FileTransfer:
-        report = (lambda text: None) if self._options.quiet or self._options.json else show
-        return FileTransfer(
-            self._commands, self._options.connect_settings.fanout, report, seconds, self._loop
-        )
+    def _transfer(self, seconds: float = math.inf) -> FileTransfer:
+        fanout, quiet = self._options.connect_settings.fanout, self._options.quiet or self._options.json
+        return FileTransfer(self._commands, fanout, seconds, self._loop, quiet=quiet)
 
     @property
     def _timeout(self) -> float:
@@ -132,7 +128,7 @@ class StagedFiles:
         """
         names = self._tasks_for([host] if host in self._output_hosts else [])
         with self._bringing:
-            self._brought = FileTransfer(self._commands, 1, seconds=self._timeout)
+            self._brought = FileTransfer(self._commands, 1, self._timeout, quiet=True)
             if (self._trees or names) and not self._over:
                 sync(self._brought, [host], self._trees, self._run_name, names, self._other_user)
 
@@ -206,13 +202,12 @@ class StagedFiles:
 
     # ------------------------------------------------------------------ after the job
 
-    def collect(self, plan: Plan | None, paths: RunPaths, show: Callable[[str], None]) -> bool:
+    def collect(self, plan: Plan | None, paths: RunPaths) -> bool:
         """Copy files of the tasks from their hosts.
 
         Args:
             plan: of the job; ``None``: nothing was started.
             paths: of the run.
-            show: prints a line.
 
         Returns:
             Whether all files that exist were copied; a path that no task made is not a failure.
@@ -233,17 +228,17 @@ class StagedFiles:
         option = "--collect" if self._collects else "--output-dirs"
         try:
             with self._interrupts.limited("collecting the files of the job"):
-                results = collect(self._transfer(max(self._timeout, _MIN_COLLECT_SECONDS), show), items)
+                results = collect(self._transfer(max(self._timeout, _MIN_COLLECT_SECONDS)), items)
             for result in results.values():
                 for text in (*result.notices, *result.failures):
-                    show(f"{option}: {text}")
+                    say(f"{option}: {text}")
             self._incomplete = {host for host, result in results.items() if result.failures}
         except (KeyboardInterrupt, SystemExit):
-            show(f"{option}: stopped before all files of {join_names(sorted(self._incomplete))} were here")
+            say(f"{option}: stopped before all files of {join_names(sorted(self._incomplete))} were here")
             raise
         finally:
             if kept := [host for host in self._folders if host in self._incomplete]:
-                show(
+                say(
                     f"files that were not fetched are still in {_work_folder(self._run_name)} on "
                     f"{join_names(kept)}"
                 )
@@ -260,7 +255,7 @@ class StagedFiles:
                 pass
             failed = finish(self._transfer(_MAX_REMOVAL_SECONDS), hosts, self._run_name) if hosts else {}
         for text in failed.values() if self._sent else ():
-            print_notice(f"the folder of this run could not be removed: {text}")
+            say(f"the folder of this run could not be removed: {text}")
 
     # ------------------------------------------------------------------ dry run
 

@@ -139,7 +139,7 @@ class Cluster:
         left += [swept] if swept else []
         for job in self.jobs:
             if job.environ is not None and job.name and job.report() is None:  # it was killed
-                engine = Engine(lambda _: None, environ=job.environ)
+                engine = Engine(environ=job.environ)
                 left += engine.remove(engine.objects(job.name)).values()
         return left
 

@@ -519,7 +519,7 @@ class Task(_Waits):
         return container_name(self._job.name, self.host)
 
     def _docker(self, *arguments: str) -> str:
-        result = Engine(lambda _: None, environ=self._job.environ).docker(*arguments)
+        result = Engine(environ=self._job.environ).docker(*arguments)
         if result.code:
             raise ClusterError(f"{self.name}: its network can't be changed: {explain(result.fault)}")
         return result.out

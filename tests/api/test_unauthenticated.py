@@ -20,6 +20,7 @@ from launcher.feed import listener as listener_module
 from launcher.feed.listener import MAX_PENDING, FeedPeer, Listener
 from launcher.feed.remote.connect import GREETING, ConnectError, DriverRoutes
 from tests.local.seeing import soon
+from tests.told import Told
 
 pytestmark = pytest.mark.timeout(180)
 KEY = b"k" * 32
@@ -37,12 +38,12 @@ class Bomb:
 
 
 class Lab:
-    """A listener, the peers that it accepted, and its notices."""
+    """A listener, the peers that it accepted, and what it tells the user."""
 
     def __init__(self, folder: Path) -> None:
         self.peers: list[FeedPeer] = []
-        self.notices: list[str] = []
-        self.listener = Listener(KEY, str(folder), tcp=True, notice=self.notices.append)
+        self.told = Told()
+        self.listener = Listener(KEY, str(folder), tcp=True)
         self.listener.listen_on_network()
         self.listener.serve(self.peers.append)
 
@@ -63,7 +64,8 @@ def raw(listener: Listener) -> socket.socket:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     made = Lab(tmp_path)
-    yield made
+    with made.told:
+        yield made
     made.listener.close()
     for peer in made.peers:
         peer.sock.close()
@@ -123,8 +125,8 @@ def test_a_long_hello_is_not_read(lab: Lab):
             assert sock.recv(1) == b""
         except ConnectionResetError:
             pass
-    assert soon(lambda: lab.notices) and not lab.peers
-    assert "a hello of 5" in lab.notices[0]
+    assert soon(lambda: lab.told.lines) and not lab.peers
+    assert "a hello of 5" in lab.told.lines[0]
 
 
 def test_silent_connections_keep_no_task_out(lab: Lab, monkeypatch: pytest.MonkeyPatch):
@@ -133,7 +135,7 @@ def test_silent_connections_keep_no_task_out(lab: Lab, monkeypatch: pytest.Monke
     try:
         with lab.connector().connect("member"):
             assert soon(lambda: lab.peers)
-        assert len(lab.notices) == 1 and f"more than {MAX_PENDING}" in lab.notices[0]
+        assert len(lab.told.lines) == 1 and f"more than {MAX_PENDING}" in lab.told.lines[0]
     finally:
         for sock in crowd:
             sock.close()

@@ -21,9 +21,9 @@ from launcher.backends.connections import AgentLink, Connections
 from launcher.backends.local import fork_agent
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec
-from tests.conftest import is_about_waiting
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
+from tests.told import Told
 
 
 class Site(Protocol):
@@ -78,8 +78,8 @@ class SshSite:
     watchdog_killed = "its watchdog was killed"
     both_killed = "the agent was killed"
 
-    def __init__(self, hosts: Connections, notices: list[str], host: LabHost) -> None:
-        self._hosts, self._notices = hosts, notices
+    def __init__(self, hosts: Connections, host: LabHost) -> None:
+        self._hosts = hosts
         self.host = host.record()
         self.folder = str(host.home / "test")
         self._lab_host = host
@@ -93,7 +93,7 @@ class SshSite:
         """See `Site.open`."""
         from launcher.backends.link import open_link  # not on the path of the other transports
 
-        return open_link(loop, self.host.name, self._hosts, self._notices.append)
+        return open_link(loop, self.host.name, self._hosts)
 
 
 @contextmanager
@@ -110,17 +110,15 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
-    notices: list[str] = []
     lab.heal()
-    with SshConnections([lab.hosts[0].record()], SshSettings(), notices.append) as fleet:
+    with Told(waits=False) as told, SshConnections([lab.hosts[0].record()], SshSettings()) as fleet:
         fleet.connect()
-        site = SshSite(fleet, notices, lab.hosts[0])
+        site = SshSite(fleet, lab.hosts[0])
         site.run(["mkdir", site.folder])
         yield site
         site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
-    notices = [line for line in notices if not is_about_waiting(line)]
-    assert notices == [], notices
+    assert told.lines == []
 
 
 @contextmanager
@@ -134,13 +132,13 @@ def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
     exec(compile(example_transport(), "docs/extending.md", "exec"), module)
     transport = module["TRANSPORT"]
     hosts = CommandConnections(transport, [lab.hosts[0].record()], str(lab.ssh_config))
-    notices: list[str] = []
-    site = SshSite(hosts, notices, lab.hosts[0])
+    site = SshSite(hosts, lab.hosts[0])
     site.run(["mkdir", site.folder])
-    yield site
+    with Told() as told:
+        yield site
     site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
-    assert notices == [], notices
+    assert told.lines == []
 
 
 class RoomSite(LocalSite):
@@ -149,15 +147,15 @@ class RoomSite(LocalSite):
     watchdog_killed = "its watchdog was killed"
     both_killed = "the agent was killed"
 
-    def __init__(self, folder: Path, host: Host, hosts: Connections, notices: list[str]) -> None:
+    def __init__(self, folder: Path, host: Host, hosts: Connections) -> None:
         super().__init__(folder)
-        self.host, self._hosts, self._notices = host, hosts, notices
+        self.host, self._hosts = host, hosts
 
     def open(self, loop: EventLoop) -> AgentLink:
         """See `Site.open`."""
         from launcher.backends.link import open_link
 
-        return open_link(loop, self.host.name, self._hosts, self._notices.append)
+        return open_link(loop, self.host.name, self._hosts)
 
 
 @contextmanager
@@ -168,19 +166,19 @@ def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
 
     folder: Path = request.getfixturevalue("tmp_path")
     request.getfixturevalue("monkeypatch").setenv("LEDGER", str(folder / "ledger"))
-    settings, reaching, notices = Namespace(count=1, shared=False), ConnectSettings(), list[str]()
+    settings, reaching = Namespace(count=1, shared=False), ConnectSettings()
     (folder / "test").mkdir()
 
     usual = TRANSPORT, None
-    launch = LaunchRequest("x", JobSpec(()), (), False, settings, reaching, usual, print, lambda: None)
+    launch = LaunchRequest("x", JobSpec(()), (), False, settings, reaching, usual, lambda: None)
     with (
         TRANSPORT.inventory(launch) as allocation,
-        TRANSPORT.connections(allocation.hosts, allocation.settings, reaching, print) as made,
+        TRANSPORT.connections(allocation.hosts, allocation.settings, reaching) as made,
+        Told() as told,
     ):
-        yield RoomSite(folder / "test", allocation.hosts[0], made, notices)
+        yield RoomSite(folder / "test", allocation.hosts[0], made)
     # The agent is the program at the other end of the first connection.
-    notices = [line for line in notices if not line.startswith("room1: connection lost (it was closed")]
-    assert notices == [], notices
+    assert [it for it in told.lines if not it.startswith("room1: connection lost (it was closed")] == []
 
 
 def example_transport() -> str:
@@ -225,14 +223,13 @@ def _on_a_node(request: pytest.FixtureRequest) -> Iterator[Site]:
     for name, value in environ.items():
         patch.setenv(name, value)
     patch.setenv("PATH", f"{slurm.commands(folder)}:{os.environ['PATH']}")
-    notices: list[str] = []
     (folder / "test").mkdir()
-    found = inspect_nodes(SlurmJob.of(environ), {}, lambda _: None, 0)
+    found = inspect_nodes(SlurmJob.of(environ), {}, 0)
     hosts = found.hosts(0, False)
-    with connections(found, hosts) as made:
-        yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made, notices)
+    with connections(found, hosts) as made, Told() as told:
+        yield SlurmSite(folder / "test", slurm.inside("n1"), hosts[0], made)
     assert soon(lambda: not slurm.steps())
-    assert notices == [], notices
+    assert told.lines == []
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from launcher.backends.docker.options import DockerOptions
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Placement
-from tests.conftest import is_about_waiting
 from tests.docker.engine import BASE, Engine, at_engine
+from tests.told import Told
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
 #: share of the CPU, but not within a container: there an agent is one of two hundred that want it.
@@ -35,13 +35,13 @@ _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "
 
 
 def containers(
-    job: str, planned: Sequence[Container], notices: list[str], loop: EventLoop
+    job: str, planned: Sequence[Container], loop: EventLoop
 ) -> AbstractContextManager[ContainerFleet]:
     """The containers of a launch at the engine of this machine."""
     spec, options = JobSpec(()), DockerOptions(BASE)
     usual = TRANSPORT, options
     request = LaunchRequest(
-        job, spec, (), False, options, ConnectSettings(), usual, notices.append, lambda: None
+        job, spec, (), False, options, ConnectSettings(), usual, lambda: None
     )
     return nullcontext(ContainerFleet(request, Allocation((), spec, options), planned, loop))
 
@@ -57,7 +57,7 @@ class DockerSite:
     def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:
         self.host = Host("worker-0")
         self.folder = str(folder)
-        self.notices: list[str] = []
+        self.told = stack.enter_context(Told(waits=False))
         self._lab = engine
         self._stack = stack
         environ = stack.enter_context(pytest.MonkeyPatch.context())
@@ -70,7 +70,7 @@ class DockerSite:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
         container = Container(self.host.name, BASE, self.python, (Mount(self.folder, self.folder),))
-        made = self._stack.enter_context(containers(job, [container], self.notices, loop))
+        made = self._stack.enter_context(containers(job, [container], loop))
         self._stack.enter_context(made.running(Placement(())))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, self.host.name))
         self._inits.append(int(found))
@@ -113,4 +113,4 @@ def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
         yield site
     # Launches of other tests are killed meanwhile.
     removed = "removed what a killed launch had left: "
-    assert [it for it in site.notices if not (is_about_waiting(it) or it.startswith(removed))] == []
+    assert [it for it in site.told.lines if not it.startswith(removed)] == []

@@ -18,6 +18,7 @@ from launcher.event_loop import EventLoop
 from launcher.job import Host, JobSpec, Policy, Program, ProgramKind, Role
 from tests.docker.site import DockerSite
 from tests.kubernetes.cluster import Cluster
+from tests.told import Told
 
 
 class KubernetesSite(DockerSite):
@@ -27,8 +28,8 @@ class KubernetesSite(DockerSite):
     folder = "/tmp/test"
     entered = (*DockerSite.entered, "--setuid", "1000", "--setgid", "1000")
 
-    def __init__(self, cluster: Cluster, host: Host, hosts: Connections, notices: list[str]) -> None:
-        self.host, self._hosts, self.notices = host, hosts, notices
+    def __init__(self, cluster: Cluster, host: Host, hosts: Connections) -> None:
+        self.host, self._hosts = host, hosts
         (pod,) = cluster.objects("pods")
         self._inits = [cluster.main_process(pod["metadata"]["name"])]
         self._is_open = False
@@ -39,22 +40,23 @@ class KubernetesSite(DockerSite):
         if self._is_open:
             pytest.skip("a pod is a machine of its own, and has one agent")
         self._is_open = True
-        return open_link(loop, self.host.name, self._hosts, self.notices.append)
+        return open_link(loop, self.host.name, self._hosts)
 
 
 @contextmanager
 def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
     """A site whose pod goes with it."""
-    settings, reaching, notices = KubernetesOptions(cluster.image), ConnectSettings(), list[str]()
+    settings, reaching = KubernetesOptions(cluster.image), ConnectSettings()
     worker = Role("worker", 1, Program(ProgramKind.EXECUTABLE, "true"))
     job = JobSpec((worker,), policy=Policy(grace=1.0))
     name = f"contract-{os.getpid()}-{os.urandom(2).hex()}"
-    request = LaunchRequest(name, job, (), False, settings, reaching, (TRANSPORT, None), print, lambda: None)
+    request = LaunchRequest(name, job, (), False, settings, reaching, (TRANSPORT, None), lambda: None)
     with (
         patch.object(pods, "MIN_OUTAGE_SECONDS", 1.5),  # as of other sites
         TRANSPORT.inventory(request) as found,
-        TRANSPORT.connections(found.hosts, found.settings, reaching, print) as made,
+        TRANSPORT.connections(found.hosts, found.settings, reaching) as made,
+        Told() as told,
     ):
-        yield KubernetesSite(cluster, found.hosts[0], made, notices)
+        yield KubernetesSite(cluster, found.hosts[0], made)
     assert cluster.gone(30), cluster.left()
-    assert notices == [], notices
+    assert told.lines == []

@@ -12,10 +12,11 @@ import pytest
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.job import Host
-from tests.conftest import Launch, is_about_waiting
+from tests.conftest import Launch
 from tests.ssh.connecting import Home
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
+from tests.told import Told
 
 
 @pytest.fixture(scope="session")
@@ -65,19 +66,15 @@ def caller(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def notices() -> list[str]:
-    """The lines for the user from `fleet`, but for those that come on a busy machine."""
-    return []
+def told() -> Iterator[Told]:
+    """What the user is told, but for what comes on a busy machine."""
+    with Told(waits=False) as told:
+        yield told
 
 
 @pytest.fixture
-def fleet(lab: Lab, caller: Path, notices: list[str]) -> Iterator[SshConnections]:
+def fleet(lab: Lab, caller: Path, told: Told) -> Iterator[SshConnections]:
     """Connections to all four, made by `caller`."""
-
-    def notice(line: str) -> None:
-        if not is_about_waiting(line):
-            notices.append(line)
-
-    with SshConnections([Host(host.name) for host in lab.hosts], SshSettings(), notice) as fleet:
+    with SshConnections([Host(host.name) for host in lab.hosts], SshSettings()) as fleet:
         fleet.connect()
         yield fleet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.backends.ssh.program import SshProgram
 from launcher.job import Host
-from tests.conftest import is_about_waiting
 from tests.ssh.lab import Lab
+from tests.told import Told
 
 _STUBS = "tests.stubs.programs"
 #: Seconds for what a host does in a moment, also on a busy machine.
@@ -50,8 +49,7 @@ class Home:
 
 def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     """That all can be connected to, and asked something; the notices meanwhile."""
-    notices: list[str] = []
-    with SshConnections(hosts, settings, notices.append) as fleet:
+    with Told(waits=False) as told, SshConnections(hosts, settings) as fleet:
         assert fleet.connect() == {}
         for host in hosts:
             assert fleet.is_alive(host.name)
@@ -59,12 +57,12 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
             receive(program)
             assert program.wait(30) is not None, program.stderr()
             program.close()
-    return [line for line in notices if not is_about_waiting(line)]
+    return told.lines
 
 
-def refusal(*hosts: Host, settings: SshSettings = ONCE, notice: Callable[[str], None] = print) -> str:
+def refusal(*hosts: Host, settings: SshSettings = ONCE) -> str:
     """Why they can't be connected to."""
-    with SshConnections(hosts, settings, notice) as fleet:
+    with SshConnections(hosts, settings) as fleet:
         failed = fleet.connect()
     assert failed
     return "\n".join(f"{host}: {why}" for host, why in failed.items())

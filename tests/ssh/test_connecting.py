@@ -15,11 +15,14 @@ import pytest
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError
+from launcher.common.events import Tell
 from launcher.common.record import replace
 from launcher.job import Host
+from launcher.messages import MessageQueue
 from tests.ssh.connecting import ONCE, QUICK, Home, refusal, works
 from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
+from tests.told import Told
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -104,23 +107,25 @@ def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent
 
 
 def test_a_notice_names_the_slow_hosts(home: Home, hosts: list[LabHost], silent: int):
-    notices: list[str] = []
     slow = Host("127.0.0.1", port=silent)
-    refusal(Host(hosts[0].name), slow, settings=replace(QUICK, connect_timeout=6.5), notice=notices.append)
+    with Told() as told:
+        refusal(Host(hosts[0].name), slow, settings=replace(QUICK, connect_timeout=6.5))
     step = "127.0.0.1: connecting over SSH"
-    assert notices == [f"waiting for {step}", f"still waiting, after 6.0s, for {step}"]
+    assert told.lines == [f"waiting for {step}", f"still waiting, after 6.0s, for {step}"]
 
 
 def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
-    def interrupt(_: str) -> None:
-        raise KeyboardInterrupt
+    class Interrupting(MessageQueue):
+        def put(self, message: Tell) -> None:
+            raise KeyboardInterrupt
 
     began = time.monotonic()
     many = [Host(f"127.0.0.{number}", port=silent) for number in range(1, 9)]
     with (
         pytest.raises(KeyboardInterrupt),
+        Interrupting(),
         SshConnections(
-            [Host(hosts[0].name), *many], SshSettings(connect_timeout=30, attempts=9, fanout=4), interrupt
+            [Host(hosts[0].name), *many], SshSettings(connect_timeout=30, attempts=9, fanout=4)
         ) as fleet,
     ):
         fleet.connect()
@@ -139,7 +144,7 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
         return original(fleet)
 
     monkeypatch.setattr(SshConnections, "_paramiko", import_slowly)
-    fleet = SshConnections([Host(hosts[0].name)], ONCE, print)
+    fleet = SshConnections([Host(hosts[0].name)], ONCE)
     pid = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         connecting = pool.submit(fleet.connect)
@@ -151,7 +156,7 @@ def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
 
 
 def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHost]):
-    with SshConnections([Host(hosts[0].name)], ONCE, print) as fleet:
+    with SshConnections([Host(hosts[0].name)], ONCE) as fleet:
         fleet.connect()
         hosts[0].stop_sshd()
         with pytest.raises(TransportError, match="node1: .* refused the connection"):

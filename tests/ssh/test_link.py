@@ -30,6 +30,7 @@ from tests.local.seeing import named
 from tests.pythons import oldest_python
 from tests.ssh.host import TIME_LIMIT, until
 from tests.ssh.pretend import ROOT, START, PretendFleet, PretendProgram
+from tests.told import Told
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -44,9 +45,9 @@ class Reach:
     """A link, and what is at its other end."""
 
     def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
-        self.notices: list[str] = []
+        self.told = Told().__enter__()
         self.fleet, self.loop = fleet, EventLoop()
-        self.link = open_link(self.loop, "node1", self.fleet, self.notices.append, lease)
+        self.link = open_link(self.loop, "node1", self.fleet, lease)
         self.agent = Driver(self.link, "node1", {MARK: mark}, self.loop)
 
     def keepers(self) -> list[int]:
@@ -79,6 +80,7 @@ class Reach:
         assert self.loop.run_until(lambda: self.link.is_over, TIME_LIMIT), "the agent does not exit"
         self.link.close()
         self.loop.__exit__()
+        self.told.__exit__()
         self.fleet.close()
 
 
@@ -175,7 +177,7 @@ def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connectio
         time.sleep(0.3)
     assert before == now, "the task goes on printing"
     time.sleep(links.SILENCE_SECONDS + 1)
-    assert here.notices == []
+    assert here.told.lines == []
     here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
     here.agent.stopped("worker/0")
 
@@ -229,7 +231,7 @@ def test_the_program_of_a_connection_is_killed(here: Reach):
     here.agent.prints("worker/0", b"line 20\n")
     here.fleet.programs[-1].process.kill()
     here.counted(100)
-    assert "connection lost" in here.notices[0]
+    assert "connection lost" in here.told.lines[0]
 
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
@@ -247,12 +249,11 @@ def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
 
 def never_ready(fleet: PretendFleet, lease: float = 60.0) -> tuple[str | None, int]:
     """How a link ends whose agent never answers, and the number of notices."""
-    notices: list[str] = []
-    with EventLoop() as loop:
-        link = open_link(loop, "node1", fleet, notices.append, lease)
+    with Told() as told, EventLoop() as loop:
+        link = open_link(loop, "node1", fleet, lease)
         loop.run_until(lambda: link.is_over, TIME_LIMIT)
     fleet.close()
-    return link.reason, len(notices)
+    return link.reason, len(told.lines)
 
 
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
@@ -352,8 +353,8 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     here.agent.until(lambda: fleet.dialled)
     monkeypatch.setattr(links, "FIRST_ANSWER_SECONDS", 60.0)  # the second one may take its time
     works(here)
-    assert re.match(r"node1: connection lost \(the agent has not started there", here.notices[0])
-    assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
+    assert re.match(r"node1: connection lost \(the agent has not started there", here.told.lines[0])
+    assert re.fullmatch(r"node1: connected again after \d+s", here.told.lines[1])
     assert fleet.dialled == 1
 
 
@@ -365,8 +366,8 @@ def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., R
     here = opened(lease=30.0, fleet=fleet)
     works(here)
     lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30)s"
-    assert re.fullmatch(lost, here.notices[0])
-    assert re.fullmatch(r"node1: connected again after \d+s", here.notices[1])
+    assert re.fullmatch(lost, here.told.lines[0])
+    assert re.fullmatch(r"node1: connected again after \d+s", here.told.lines[1])
     assert fleet.dialled == 1
 
 

@@ -16,6 +16,7 @@ from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
 from tests.ssh.lab import Lab
+from tests.told import Told
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -25,12 +26,12 @@ class Reach:
 
     def __init__(self, host: LabHost, lease: float, python: str) -> None:
         self.host = host
-        self.notices: list[str] = []
+        self.told = Told().__enter__()
         record = replace(host.record(), python=python)
-        self.fleet = SshConnections([record], SshSettings(connect_timeout=3.0), self.notices.append)
+        self.fleet = SshConnections([record], SshSettings(connect_timeout=3.0))
         self.fleet.connect()
         self.loop = EventLoop()
-        link = open_link(self.loop, record.name, self.fleet, self.notices.append, lease)
+        link = open_link(self.loop, record.name, self.fleet, lease)
         self.agent = Driver(link, record.name, {}, self.loop)
         self.agent.ready()
 
@@ -57,7 +58,7 @@ class Reach:
 
     def message(self) -> list[str]:
         """The notices, without the name."""
-        return [text.partition(": ")[2] for text in self.notices]
+        return [text.partition(": ")[2] for text in self.told.lines]
 
     def close(self) -> None:
         """Let go of everything."""
@@ -65,6 +66,7 @@ class Reach:
         self.agent.link.wait(TIME_LIMIT)
         self.fleet.close()
         self.loop.__exit__()
+        self.told.__exit__()
 
 
 @pytest.fixture
@@ -85,16 +87,16 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
-    record, notices = hosts[0].record(), list[str]()
-    with EventLoop() as loop, SshConnections([record], SshSettings(), notices.append) as fleet:
+    record = hosts[0].record()
+    with Told() as told, EventLoop() as loop, SshConnections([record], SshSettings()) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
-        link = open_link(loop, record.name, fleet, notices.append)
+        link = open_link(loop, record.name, fleet)
         agent = Driver(link, record.name, {}, loop)
         agent.ready()
         assert agent.close() == ""
         link.close()
-    lost, back = (text.removeprefix(f"{record.name}: ") for text in notices)
+    lost, back = (text.removeprefix(f"{record.name}: ") for text in told.lines)
     assert lost.startswith("connection lost (the connection broke")
     assert back.startswith("connected again after ")
 
@@ -158,5 +160,5 @@ def test_a_killed_agent_where_the_end_of_children_is_ignored(
     here.agent.started("worker/0", ["sleep", "600"])
     here.kill("launch-watchdog", "launch-agent")
     assert here.agent.to_the_end(TIME_LIMIT) == "the agent was killed"
-    assert here.notices == []
+    assert here.told.lines == []
     here.gone()

@@ -28,7 +28,7 @@ class Runner:
         """A fleet of this host alone."""
         record = Host(host.name, python=python)
         if record not in self._fleets:
-            self._fleets[record] = SshConnections([record], SshSettings(), print)
+            self._fleets[record] = SshConnections([record], SshSettings())
             self._fleets[record].connect()
         return self._fleets[record]
 

@@ -17,6 +17,7 @@ from launcher.backends.ssh.relay import MAX_CONNECTIONS
 from tests.conftest import Launch
 from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.lab import Lab
+from tests.told import Told
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -163,40 +164,41 @@ def crowd_on(host: LabHost, port: int, count: int, seconds: float = 60.0) -> str
     return printed_on(host, CROWD, port, count, seconds)
 
 
-def test_all_hosts_reach_it(lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo):
+def test_all_hosts_reach_it(lab: Lab, fleet: SshConnections, told: Told, echo: Echo):
     ports = fleet.relay(echo.path)
     assert sorted(ports) == [host.name for host in lab.hosts]
     talks = [host.start(["python3", "-c", TALK, str(ports[host.name]), "3000001"]) for host in lab.hosts]
     assert [talk.communicate(timeout=120)[0] for talk in talks] == [b"3000001 True\n"] * len(talks)
-    assert notices == []
+    assert told.lines == []
 
 
-def test_the_limit_of_connections(lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo):
+def test_the_limit_of_connections(lab: Lab, fleet: SshConnections, told: Told, echo: Echo):
     port = fleet.relay(echo.path)["node1"]
     node = lab.hosts[0]
     assert crowd_on(node, port, MAX_CONNECTIONS) == f"{MAX_CONNECTIONS} b'x'"
     until(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
     assert crowd_on(node, port, MAX_CONNECTIONS + 1) == f"{MAX_CONNECTIONS + 1} b''"
-    until(lambda: notices, TIME_LIMIT, "a notice")
-    assert notices == [f"node1: more than {MAX_CONNECTIONS} connections at a time to this machine: refused"]
+    until(lambda: told.lines, TIME_LIMIT, "a notice")
+    refused = f"node1: more than {MAX_CONNECTIONS} connections at a time to this machine: refused"
+    assert told.lines == [refused]
 
 
 def test_a_task_that_closes_in_the_middle_breaks_nothing(
-    lab: Lab, fleet: SshConnections, notices: list[str], echo: Echo
+    lab: Lab, fleet: SshConnections, told: Told, echo: Echo
 ):
     """The server would end the whole connection if anything were sent on a channel that is no more."""
     echo.endless = True
     port = fleet.relay(echo.path)["node1"]
     leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "50"]) for _ in range(3)]
     assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 3
-    assert fleet.is_alive("node1") and notices == []
+    assert fleet.is_alive("node1") and told.lines == []
 
 
-def test_nothing_listens(lab: Lab, fleet: SshConnections, notices: list[str], folder: str):
+def test_nothing_listens(lab: Lab, fleet: SshConnections, told: Told, folder: str):
     port = fleet.relay(f"{folder}/none")["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
-    until(lambda: notices, TIME_LIMIT, "a notice")
-    assert notices == [f"node1: can't connect its tasks to {folder}/none: no such file or directory"]
+    until(lambda: told.lines, TIME_LIMIT, "a notice")
+    assert told.lines == [f"node1: can't connect its tasks to {folder}/none: no such file or directory"]
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):

@@ -24,6 +24,7 @@ from launcher.common.record import replace
 from launcher.config.settings import EVERYWHERE, FileSection, Group, Setting, switch
 from launcher.config.values import whole
 from launcher.job import Host
+from launcher.messages import say
 
 ROOMS: Setting[int | None] = Setting(
     "rooms", whole(1, 100), "run in rooms", metavar="N", default=None, given_in=EVERYWHERE
@@ -102,7 +103,7 @@ class Rooms(CommandBackend):
             try:
                 for name in building.names:
                     building.make(name)
-                request.notice("the rooms are made")
+                say("the rooms are made")
                 if os.environ.get("LANDLORD") == "is slow":
                     time.sleep(60)
                 yield replace(found, settings=building)

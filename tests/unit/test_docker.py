@@ -46,7 +46,7 @@ def test_a_docker_command_that_hangs_in_a_child(tmp_path: Path):
     script = tmp_path / "docker"
     script.write_text("#!/bin/sh\nsleep 8\n:\n")
     script.chmod(0o755)
-    engine = Engine(print, environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    engine = Engine(environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     began = time.monotonic()
     assert engine.docker("ps", seconds=0.2).code != 0
     assert time.monotonic() - began < 4

@@ -11,26 +11,29 @@ import pytest
 from launcher.common.cluster import TaskId
 from launcher.common.events import SignalSent, TaskOutput, Tell
 from launcher.job import Host, JobSpec, Program, Role
-from launcher.launch.notices import Notices
 from launcher.launch.orchestrator import joined
 from launcher.launch.plan_output import plan_as_dict
+from launcher.messages import MessageQueue, say
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 
 
 def test_messages_wait_for_the_console_of_a_job(capsys: pytest.CaptureFixture[str]):
-    with Notices() as notices:
-        notices("before")
-        notices.add("first")
-        with notices.queued():
-            thread = threading.Thread(target=notices, args=("node2: connection lost",))
-            thread.start()
-            assert select.select([notices.fd], [], [], 10)[0]
-            thread.join()
-            assert notices.take() == [Tell("first"), Tell("node2: connection lost", urgent=True)]
-            notices("late\x1b[2J")
-        assert not select.select([notices.fd], [], [], 0)[0]
-    assert capsys.readouterr().err == "launch: before\nlaunch: late\\x1b[2J\n"
+    say("before")
+    with MessageQueue() as queue:
+        say("first", urgent=False)
+        assert queue.drain() == [Tell("first")]
+        assert not select.select([queue.fd], [], [], 0)[0]
+        thread = threading.Thread(target=say, args=("node2: connection lost",))
+        thread.start()
+        assert select.select([queue.fd], [], [], 10)[0]
+        thread.join()
+        assert queue.drain() == [Tell("node2: connection lost", urgent=True)]
+        say("late\x1b[2J")
+    say("two\nlines")
+    assert capsys.readouterr().err == (
+        "launch: before\nlaunch: late\\x1b[2J\nlaunch: two\nlaunch: lines\n"
+    )
 
 
 def test_the_plan_of_many_tasks_lists_their_addresses_once():

@@ -82,9 +82,8 @@ def test_a_launcher_has_no_resources_of_tasks():
     spec = {"containers": [container], "initContainers": [{}], "nodeSelector": {"disk": "ssd"}}
     options = KubernetesOptions("image", memory=(("", 64 << 30),), pod={"spec": spec})
     job = JobSpec((ROLE,))
-    request = LaunchRequest(
-        "run", job, (), False, options, ConnectSettings(), (TRANSPORT, None), print, lambda: None
-    )
+    usual = TRANSPORT, None
+    request = LaunchRequest("run", job, (), False, options, ConnectSettings(), usual, lambda: None)
     pod = LauncherPod(request).manifest(POD_HOST)["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"] == {"memory": "384Mi", "cpu": "1"}
     assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]

@@ -17,18 +17,19 @@ from launcher.agent import checks, ports
 from launcher.feed.listener import Listener
 from launcher.event_loop import EventLoop
 from launcher.backends.connections import for_each, slow
+from launcher.messages import MessageQueue
 def limit(number):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 os.setresuid(*[1_000_000 + os.getpid()] * 3)
 """
 HOSTS_ARE_NOT_REACHED = """
 limit(1)
-results, failed = for_each(["h1", "h2"], str, print, "a step")
+results, failed = for_each(["h1", "h2"], str, "a step")
 assert results == {} and set(failed) == {"h1", "h2"} and "ulimit -u" in failed["h1"], failed
 """
 FEWER_DO_THE_SAME = """
 limit(3)
-results, failed = for_each([f"h{n}" for n in range(50)], str, print, "a step")
+results, failed = for_each([f"h{n}" for n in range(50)], str, "a step")
 assert len(results) == 50 and not failed, failed
 """
 A_LOOP_TRIES_AGAIN = """
@@ -72,9 +73,8 @@ except TimeoutError:
 HOSTS_ARE_CHECKED_BY_FEW = HOSTS_ARE_CHECKED_IN_SEQUENCE.replace("1, 2", "5, 8")
 #: The driver of a Python program refuses a task, says so, and accepts the next one.
 A_LISTENER_GOES_ON = """
-lines = []
-with tempfile.TemporaryDirectory() as folder:
-    listener = Listener(b"k" * 32, folder, notice=lines.append)
+with tempfile.TemporaryDirectory() as folder, MessageQueue() as told:
+    listener = Listener(b"k" * 32, folder)
     listener.serve(lambda peer: None)
     limit(1)
     for most in (1, 20):
@@ -85,14 +85,13 @@ with tempfile.TemporaryDirectory() as folder:
             greeting = task.recv(1)
             assert bool(greeting) == (most == 20), greeting
     listener.close()
-assert len(lines) == 1 and "ulimit -u" in lines[0], lines
+    (told,) = told.drain()
+assert "ulimit -u" in told.text, told
 """
 A_STEP_GOES_ON_WITHOUT_ITS_TIMER = """
 limit(1)
-lines = []
-with slow(lines.append, "a step"):
-    pass
-assert "ulimit -u" in lines[0], lines
+with MessageQueue() as told, slow("a step"):
+    assert "ulimit -u" in told.drain()[0].text
 """
 SCRIPTS = [
     HOSTS_ARE_NOT_REACHED,

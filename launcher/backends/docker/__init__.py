@@ -13,7 +13,7 @@ launcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from launcher.backends.backend import Backend
@@ -83,13 +83,12 @@ class DockerBackend(Backend):
         cleaning: Cleaning,
         hosts: Sequence[Host],
         commands: ProgramRunner,
-        notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
         """See `Backend.cleanup`."""
         from launcher.backends.docker.fleet import cleanup
 
-        return cleanup(hosts, commands, notice, dry_run, cleaning)
+        return cleanup(hosts, commands, dry_run, cleaning)
 
 
 TRANSPORT = DockerBackend()

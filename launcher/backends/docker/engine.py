@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.agent.remote_programs import NOT_FOUND_STATUS, TIMED_OUT_STATUS
 from launcher.backends.cleaning import is_dead
@@ -21,6 +21,7 @@ from launcher.common.record import Record, replace
 from launcher.common.text import sanitize_host_text, why_not_started
 from launcher.event_loop import await_readable
 from launcher.job import Host
+from launcher.messages import say
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
 _EXECUTE_ENTRY = "launcher.agent.remote_programs:execute"
@@ -103,7 +104,6 @@ class Engine:
     """The engine that the ``docker`` command uses, here or on a host.
 
     Args:
-        notice: gets lines for the user; any thread may call it.
         host: its ``DOCKER_`` variables say where its engine is; ``None``: this machine.
         commands: run programs on the host.
         environ: of the ``docker`` command here; ``None``: that of this process.
@@ -111,12 +111,11 @@ class Engine:
 
     def __init__(
         self,
-        notice: Callable[[str], None],
         host: Host | None = None,
         commands: ProgramRunner | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
+        self._host, self._commands, self._environ = host, commands, environ
         #: The commands that run here now.
         self._running: set[subprocess.Popen[str]] = set()
         #: Whether they, and all later ones, are killed, see `abandon`.
@@ -254,7 +253,7 @@ class Engine:
             return
         if policy == "never":
             raise TransportError(f"the engine has no image {image}, and --pull never is set")
-        self._notice(f"pulling the image {image}{self._where}")
+        say(f"pulling the image {image}{self._where}")
         if self._commands is None:  # shows its progress on stderr
             result = self._run_here(["docker", "pull", "--", image], PULL_TIMEOUT_SECONDS, stdout=2)
         else:
@@ -352,7 +351,7 @@ class Engine:
             left = self.remove(found)
             names = ", ".join(f"{item.name}{self._where}" for item in found)
             removed = f"removed what a killed launch had left: {names}"
-            self._notice("; ".join(left.values()) if left else removed)
+            say("; ".join(left.values()) if left else removed)
 
 
 def explain(message: str, image: str = "", python: str = "") -> str:

@@ -50,6 +50,7 @@ from launcher.common.record import replace
 from launcher.common.text import join_names
 from launcher.event_loop import EventLoop
 from launcher.job import Host, PlacedTask, Placement
+from launcher.messages import say
 from launcher.threads import in_thread
 
 _T = TypeVar("_T")
@@ -68,7 +69,6 @@ _HURRIED_ANSWER_SECONDS = 10.0
 def _for_all(
     names: Iterable[str],
     function: Callable[[str], _T],
-    notice: Callable[[str], None],
     step: str,
     loop: EventLoop | None = None,
 ) -> dict[str, _T]:
@@ -77,7 +77,7 @@ def _for_all(
     Raises:
         HostsError: the faults of some of them, each fault once.
     """
-    results, failed = for_each(names, function, notice, step, loop=loop)
+    results, failed = for_each(names, function, step, loop=loop)
     by_fault: dict[str, list[str]] = {}
     for name, fault in failed.items():
         by_fault.setdefault(fault, []).append(name)
@@ -92,12 +92,11 @@ def _for_all(
 def cleanup(
     hosts: Sequence[Host],
     commands: ProgramRunner,
-    notice: Callable[[str], None],
     dry_run: bool,
     cleaning: Cleaning,
 ) -> Iterator[str]:
     """See `launcher.backends.backend.Backend.cleanup`."""
-    engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_THIS_MACHINE: Engine(notice)}
+    engines = {host.name: Engine(host, commands) for host in hosts} or {_THIS_MACHINE: Engine()}
 
     def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
         if not engines[name].is_installed():
@@ -112,7 +111,7 @@ def cleanup(
         return found, {} if dry_run else engines[name].remove(found)
 
     faults = []
-    for name, (found, left) in _for_all(engines, clean, notice, "its Docker engine").items():
+    for name, (found, left) in _for_all(engines, clean, "its Docker engine").items():
         faults += [fault if name == _THIS_MACHINE else f"{name}: {fault}" for fault in left.values()]
         where = "" if name == _THIS_MACHINE else f" on {name}"
         for item in found:
@@ -163,27 +162,27 @@ class ContainerFleet:
         fleet: AgentFleet | None = None,
     ) -> None:
         self._request, self._allocation, self._loop = request, allocation, loop
-        self._notice, self._agent_fleet = request.notice, fleet
+        self._agent_fleet = fleet
         self._docker: DockerOptions = allocation.settings
         self._containers = {container.host: container for container in containers}
         self._labels = labels(request.run_name, self._docker.keep)
         self.has_remote_hosts = fleet is not None and fleet.has_remote_hosts
         self.forwarding = None if fleet is None else fleet.forwarding
         self.seconds_until_tasks_ended = 0.0 if fleet is None else None
-        self._engines = {_THIS_MACHINE: Engine(self._notice)}
+        self._engines = {_THIS_MACHINE: Engine()}
         if fleet is not None:
             hosts = [host for host in allocation.hosts if host.name in self._containers]
-            self._engines = {host.name: Engine(self._notice, host, fleet) for host in hosts}
+            self._engines = {host.name: Engine(host, fleet) for host in hosts}
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
         #: Removes containers that others replace. At its end the launch does not wait for that.
-        self._renewing = Engine(self._notice)
+        self._renewing = Engine()
         #: Held while a container takes the place of another; the launch ends.
         self._starting = threading.Lock()
         self._over = False
         self._elsewhere: dict[str, _Elsewhere] = {}
-        _for_all(self._engines, self._prepare, self._notice, "its Docker engine", loop)
+        _for_all(self._engines, self._prepare, "its Docker engine", loop)
 
     def _prepare(self, name: str) -> None:
         """Check that an engine responds and has the image; remove what killed launches left there."""
@@ -249,7 +248,7 @@ class ContainerFleet:
         self._network = in_thread(partial(engine.make_network, network, self._labels))
         for host in self._containers:
             self._links[host] = self._start(host)
-        _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _START_STEP)
+        _for_all(self._links, lambda host: self._links[host].await_agent(), _START_STEP)
 
     def _start(self, host: str) -> ContainerLink:
         container, program = self._containers[host], {"host": host, "agent": new_agent_id()}
@@ -284,7 +283,7 @@ class ContainerFleet:
             started.first.await_agent()
             return {placed.task: placed for placed in tasks}
 
-        found = _for_all(self._engines, start, self._notice, _START_STEP, self._loop)
+        found = _for_all(self._engines, start, _START_STEP, self._loop)
         tasks = (found[placed.host.name][placed.task] for placed in placement.tasks)
         return replace(placement, tasks=tuple(tasks))
 
@@ -310,7 +309,7 @@ class ContainerFleet:
         self._renewing.abandon()
         with self._starting:
             self._over = True
-        with slow(self._notice, "waiting for the Docker engine to remove the containers of this job"):
+        with slow("waiting for the Docker engine to remove the containers of this job"):
             self._remove_here()
 
     def _remove_here(self) -> None:
@@ -338,9 +337,7 @@ class ContainerFleet:
         except TransportError as error:
             left = [str(error)]
         if left:
-            self._notice(
-                f"not all of this job was removed ({'; '.join(left)}): `launch clean` removes the rest later"
-            )
+            say(f"not all of this job was removed ({'; '.join(left)}): `launch clean` removes the rest later")
 
     def recover(self, host: str) -> None:
         """See `Fleet.recover`: remove a container, which kills its tasks, and start another."""
@@ -360,7 +357,7 @@ class ContainerFleet:
         if host.name in self._links:
             return self._links[host.name]
         container = self._elsewhere[host.name]
-        return ReconnectingLink(self._loop, host.name, container, container.arguments, self._notice)
+        return ReconnectingLink(self._loop, host.name, container, container.arguments)
 
 
 def _absolute(home: str, path: str) -> str:

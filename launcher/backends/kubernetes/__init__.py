@@ -26,7 +26,7 @@ when its lease is over. Then its pod ends, and the cluster removes the Job.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class KubernetesBackend(Backend):
         return KubernetesQueue()
 
     @contextmanager
-    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Allocation | None]:
+    def present(self, asked: Asked, name: str) -> Iterator[Allocation | None]:
         """See `Backend.present`: two pods for ``launch check --kubernetes IMAGE``."""
         python = asked.settings[PYTHON]
         role = Role("pod", 2, Program(ProgramKind.EXECUTABLE, "true"))
@@ -85,7 +85,7 @@ class KubernetesBackend(Backend):
         from launcher.backends.kubernetes.manifest import HOME
 
         usual, connect_settings = (self, options), ConnectSettings()
-        request = LaunchRequest(name, spec, (), False, options, connect_settings, usual, notice, lambda: None)
+        request = LaunchRequest(name, spec, (), False, options, connect_settings, usual, lambda: None)
         with self.inventory(replace(request, python_given=bool(python))) as found:
             hosts = tuple(replace(host, workdir=HOME) for host in found.hosts)  # where --sync copies to
             yield replace(found, hosts=hosts)
@@ -106,7 +106,6 @@ class KubernetesBackend(Backend):
         hosts: Sequence[Host],
         settings: Pods,
         connect_settings: ConnectSettings,
-        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`."""
         from launcher.backends.kubernetes.pods import connected
@@ -132,7 +131,6 @@ class KubernetesBackend(Backend):
         cleaning: Cleaning,
         hosts: Sequence[Host],
         commands: ProgramRunner,
-        notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
         """See `Backend.cleanup`: the Jobs of launches of this machine."""

@@ -24,7 +24,6 @@ from launcher.backends.batch_queue import (
     Parcel,
     Submission,
     run_shown,
-    say,
 )
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes.kubectl import Kubectl
@@ -102,13 +101,13 @@ class KubernetesQueue(BatchQueue):
                 places.setdefault(_kubectl(run.batch), []).append(run)
         for kubectl, own in places.items():
             only = own[0].name if len(own) == 1 else ""
-            with slow(say, "waiting for an answer from kubectl"):
+            with slow("waiting for an answer from kubectl"):
                 pods = _by_launcher(kubectl, "pods", only)
                 alone = {run.name for run in own} - pods.keys()
                 jobs = _by_launcher(kubectl, "jobs", only) if alone else {}
             for run in own:
                 try:
-                    with slow(say, f"{run.name}: waiting for the pod of its launcher"):
+                    with slow(f"{run.name}: waiting for the pod of its launcher"):
                         queued = self._look(kubectl, run, pods.get(run.name), jobs.get(run.name))
                 except TransportError as error:  # others may answer
                     queued = BatchJobStatus(RUNNING, f"the pod of its launcher runs: {error}")

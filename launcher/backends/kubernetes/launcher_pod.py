@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher.agent.transfer import walk
 from launcher.backends import bootstrap
-from launcher.backends.batch_queue import Parcel, say
+from launcher.backends.batch_queue import Parcel
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes.keeper import LAUNCHER_ENDED_LINE, TASKS_START_LINE
 from launcher.backends.kubernetes.kubectl import Kubectl, explain
@@ -170,7 +170,7 @@ def check_account(there: Pod, namespace: str) -> None:
         return there.ask(_REVIEW_CODE % json.dumps(json.loads(stdin)["items"]))
 
     try:
-        with slow(say, "waiting for the API server's answer to the launcher's pod"):
+        with slow("waiting for the API server's answer to the launcher's pod"):
             missing = missing_rights(ask, namespace)
     except TransportError:  # the launcher, by its kubectl, may get an answer, or says why not
         return
@@ -198,7 +198,7 @@ def send(there: Pod, run: Run, request: LaunchRequest, parcel: Parcel) -> dict[s
     Raises:
         TransportError: the image can't run a launcher; the files can't be sent.
     """
-    with slow(request.notice, "waiting for Python in the launcher's pod"):
+    with slow("waiting for Python in the launcher's pod"):
         version, has_kubectl = json.loads(there.ask(_IMAGE_FACTS_CODE))
     if tuple(version) < _MIN_PYTHON:
         found, needed = (".".join(map(str, each)) for each in (version, _MIN_PYTHON))
@@ -214,7 +214,7 @@ def send(there: Pod, run: Run, request: LaunchRequest, parcel: Parcel) -> dict[s
             place = f"{_FILES_PATH}/{number}/{tree.request.name}"
             places[tree.request.text] = place
             trees.append(replace(tree, request=replace(tree.request, remote=place)))
-    sync(FileTransfer(there, 1, request.notice), [POD_HOST.name], trees, run.name)
+    sync(FileTransfer(there, 1), [POD_HOST.name], trees, run.name)
     return places
 
 
@@ -259,9 +259,7 @@ def fetch(
         Item("launcher", POD_HOST.name, f"{RUN_PATH}/results/{number}", ".", folder)
         for number, folder in enumerate(results)
     ]
-    failures = collect(FileTransfer(there, 1, (lambda _: None) if quiet else say), items)[
-        POD_HOST.name
-    ].failures
+    failures = collect(FileTransfer(there, 1, quiet=quiet), items)[POD_HOST.name].failures
     if failures:
         raise TransportError(f"{run.name}: its files can't be fetched: {'; '.join(failures)}")
 
@@ -299,7 +297,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
     waiting = ExitStack()
     try:
         rest = b""
-        waiting.enter_context(slow(say, "waiting for the launcher in its pod"))
+        waiting.enter_context(slow("waiting for the launcher in its pod"))
         while True:
             await_readable(program, _READ_SECONDS)
             data = program.recv(1 << 16)

@@ -43,6 +43,7 @@ from launcher.common.errors import (
 from launcher.common.text import duration, join_names
 from launcher.event_loop import await_readable
 from launcher.job import Host, JobSpec
+from launcher.messages import say
 from launcher.threads import in_thread
 
 _SERVE_ENTRY = "launcher.agent.main:serve_passed"
@@ -160,7 +161,7 @@ class Pods:
             TransportError: they can't be made, or a pod does not run in time.
         """
         self._hosts.update({host.name: host for host in hosts})
-        with slow(self._request.notice, _UNANSWERED_NOTICE):
+        with slow(_UNANSWERED_NOTICE):
             check_rights(self.kubectl.ask, self.kubectl.used_namespace())
             # A signal does not end the command that creates something.
             in_thread(partial(self._make, [(host, 1, "") for host in hosts]))
@@ -183,7 +184,7 @@ class Pods:
             self._pause(len(hosts), selects, min(_WATCH_SECONDS, self.options.start_timeout))
             try:
                 left = began + self.options.start_timeout - time.monotonic()
-                with slow(self._request.notice, _UNANSWERED_NOTICE):
+                with slow(_UNANSWERED_NOTICE):
                     self.refresh(_POLL_SECONDS, max(1.0, left))
                 if time.monotonic() >= asked_at + _REASON_PAUSE_SECONDS:
                     self._ask_why(hosts)
@@ -203,7 +204,7 @@ class Pods:
                 raise TransportError(f"not all pods run after {limit} (--start-timeout): {why}")
             is_reason = not shown or _IS_STARTING not in why
             if waited >= _FIRST_NOTICE_SECONDS and why != shown and is_reason:
-                self._request.notice(f"waiting for pods: {why}")
+                say(f"waiting for pods: {why}")
                 shown = why
             if self._over:
                 raise TransportError("launch is exiting")
@@ -252,7 +253,7 @@ class Pods:
         while not (ended := self._has_ended(host)) and time.monotonic() < began + longest and not self._over:
             if not shown and time.monotonic() >= began + _FIRST_NOTICE_SECONDS:
                 shown = True
-                self._request.notice(
+                say(
                     f"{host}: a new pod is made when the tasks in the lost one have ended, after "
                     f"{duration(longest)} at most"
                 )
@@ -280,9 +281,7 @@ class Pods:
                 try:
                     self.kubectl.delete("jobs", self.selects)
                 except TransportError as error:
-                    self._request.notice(
-                        f"the Jobs can't be removed: {error}; the cluster removes them later"
-                    )
+                    say(f"the Jobs can't be removed: {error}; the cluster removes them later")
                 else:
                     with suppress(TransportError):  # the pods end even if the API does not answer
                         self._await_removal()

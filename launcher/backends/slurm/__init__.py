@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +196,7 @@ class SlurmBackend(Backend):
             yield f"no allocation is asked for ({shlex.join(options.salloc())}): {text}"
 
     @contextmanager
-    def present(self, asked: Asked, name: str, notice: Callable[[str], None]) -> Iterator[Allocation | None]:
+    def present(self, asked: Asked, name: str) -> Iterator[Allocation | None]:
         """See `Backend.present`."""
         options = self.parse(asked)
         if faults := list(self.faults(asked, options)):
@@ -212,8 +212,8 @@ class SlurmBackend(Backend):
         words += [] if options.time else [f"--time={_CHECK_MINUTES}"]
         with ExitStack() as stack:
             with _way_out(options.implied):
-                job = stack.enter_context(allocated(words, name, notice, lambda: None))
-                found = present(job, notice, python)
+                job = stack.enter_context(allocated(words, name, lambda: None))
+                found = present(job, python)
             yield found
 
     def findings(self, allocation: Allocation, facts: Mapping[str, HostFacts]) -> Iterable[Finding]:
@@ -228,7 +228,6 @@ class SlurmBackend(Backend):
         cleaning: Cleaning,
         hosts: Sequence[Host],
         commands: ProgramRunner,
-        notice: Callable[[str], None],
         dry_run: bool,
     ) -> Iterable[str]:
         """See `Backend.cleanup`: jobs that were asked for."""
@@ -238,7 +237,7 @@ class SlurmBackend(Backend):
             return ()
         from launcher.backends.slurm.batch import cleanup
 
-        return cleanup(notice, dry_run, cleaning)
+        return cleanup(dry_run, cleaning)
 
     @contextmanager
     def inventory(self, request: LaunchRequest) -> Iterator[Allocation]:
@@ -260,9 +259,7 @@ class SlurmBackend(Backend):
         notice = max(options.notice, request.spec.policy.grace + _AFTER_GRACE_SECONDS)
         with ExitStack() as stack:
             with _way_out(options.implied):
-                job = stack.enter_context(
-                    allocated(words, request.run_name, request.notice, request.ignore_signals)
-                )
+                job = stack.enter_context(allocated(words, request.run_name, request.ignore_signals))
                 found = stack.enter_context(inventory(request, job))
             if not request.dry_run:
                 stack.enter_context(notice_of_limit(job, notice))
@@ -280,7 +277,6 @@ class SlurmBackend(Backend):
         hosts: Sequence[Host],
         settings: Any,
         connect_settings: ConnectSettings,
-        notice: Callable[[str], None],
     ) -> AbstractContextManager[Connections]:
         """See `Backend.connections`."""
         from launcher.backends.slurm.steps import connections

@@ -21,6 +21,7 @@ from launcher.backends.slurm import is_in_step, is_inside
 from launcher.backends.slurm.rows import MOST_NODES
 from launcher.common.errors import Fault, JobError, TransportError
 from launcher.common.text import why_not_started
+from launcher.messages import say
 
 #: Seconds for an answer from Slurm's controller, which may be busy; for the end of a holder.
 _ANSWER_TIMEOUT_SECONDS = 30.0
@@ -379,15 +380,12 @@ def owner_of(comment: str) -> str:
 
 
 @contextmanager
-def allocated(
-    words: Sequence[str], name: str, notice: Callable[[str], None], ignore_signals: Callable[[], None]
-) -> Iterator[SlurmJob]:
+def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None]) -> Iterator[SlurmJob]:
     """The job around this process, else one of our own, from when Slurm grants it.
 
     Args:
         words: options of salloc.
         name: of the launch.
-        notice: gets a line while the job is pending.
         ignore_signals: called before it is given back.
 
     Raises:
@@ -414,7 +412,7 @@ def allocated(
         except OSError as error:
             raise TransportError(f"salloc can't be started: {why_not_started(error)}") from error
         try:
-            yield _await(holder, stderr, label, loud, notice)
+            yield _await(holder, stderr, label, loud)
         finally:
             ignore_signals()
             _give_back(holder, label, _is_submitted(stderr))
@@ -425,7 +423,6 @@ def _await(
     stderr: IO[bytes],
     label: str,
     words: Sequence[str],
-    notice: Callable[[str], None],
 ) -> SlurmJob:
     assert holder.stdout is not None
     printed, pause, shown = b"", _FIRST_POLL_SECONDS, ""
@@ -438,7 +435,7 @@ def _await(
             else:
                 state = UNANSWERED_NOTICE if pause > _FIRST_POLL_SECONDS else ""
             if state and state != shown:
-                notice(state)
+                say(state)
                 shown = state
             until = time.monotonic() + pause
             pause = min(2 * pause, _MAX_POLL_SECONDS)

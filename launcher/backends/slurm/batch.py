@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGUSR1
 
@@ -20,7 +20,6 @@ from launcher.backends.batch_queue import (
     Parcel,
     Submission,
     run_shown,
-    say,
 )
 from launcher.backends.cleaning import Cleaning, is_dead
 from launcher.backends.connections import slow
@@ -41,6 +40,7 @@ from launcher.backends.slurm.steps import NO_BINDING_MESSAGE, srun
 from launcher.common.errors import TransportError
 from launcher.itself import launch_command
 from launcher.job import RUN_FOLDER_VARIABLE
+from launcher.messages import say
 from launcher.runs.run import BatchJob, Run
 from launcher.threads import start
 
@@ -88,7 +88,7 @@ class SlurmQueue(BatchQueue):
         names = (f"--job-name={job_name(run.name)}", f"--output={output}")
         environ = {**outside(), RUN_FOLDER_VARIABLE: run.paths.root}
         words = request.settings.for_job(request.spec)
-        with slow(request.notice, UNANSWERED_NOTICE):
+        with slow(UNANSWERED_NOTICE):
             number = ask("sbatch", *options, *names, *words, stdin=script, environ=environ).partition(";")[0]
         refuse_hopeless(number, words)
         return Submission(f"Slurm's job {number} is submitted")
@@ -119,7 +119,7 @@ class SlurmQueue(BatchQueue):
 
     def inspect(self, runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
         """See `BatchQueue.inspect`."""
-        with slow(say, UNANSWERED_NOTICE):
+        with slow(UNANSWERED_NOTICE):
             shown = ask("squeue", "--noheader", "--me", "--states=all", "--format=%A|%j|%T|%r|%S")
         found: dict[str, list[str]] = {}
         for line in shown.splitlines():
@@ -195,13 +195,12 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
         thread.join(_END_TIMEOUT_SECONDS)
 
 
-def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
+def cleanup(dry_run: bool, cleaning: Cleaning) -> Iterator[str]:
     """End the jobs that launches have asked for, and that no process looks after.
 
     Batch jobs are left alone: they end with their launchers.
 
     Args:
-        notice: gets lines for the user.
         dry_run: end nothing.
         cleaning: Decides which ones are ended.
 
@@ -211,7 +210,7 @@ def cleanup(notice: Callable[[str], None], dry_run: bool, cleaning: Cleaning) ->
     try:
         shown = ask("squeue", "--noheader", "--me", "--format=%A|%j|%T")
     except TransportError as error:
-        notice(str(error))
+        say(str(error))
         return
     for line in shown.splitlines():
         number, name, state = line.rsplit("|", 2)

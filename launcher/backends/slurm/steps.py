@@ -48,6 +48,7 @@ from launcher.common.record import Record, replace
 from launcher.common.text import duration, join_names, plural
 from launcher.findings import WARNING, Finding
 from launcher.job import Host, JobSpec, ProgramKind
+from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
 _SERVE_ENTRY = "launcher.agent.slurm_node:serve"
@@ -521,7 +522,6 @@ class Nodes(Record):
 def inspect_nodes(
     job: SlurmJob,
     files: Mapping[str, Any],
-    notice: Callable[[str], None],
     fanout: int,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Nodes:
@@ -530,7 +530,6 @@ def inspect_nodes(
     Args:
         job: at Slurm.
         files: see `launcher.agent.slurm_node.serve`.
-        notice: gets a line while some take long.
         fanout: how many nodes at once.
         meanwhile: called while the nodes answer.
 
@@ -539,19 +538,18 @@ def inspect_nodes(
     """
     steps = Steps(job)
     try:
-        with slow(notice, UNANSWERED_NOTICE):
+        with slow(UNANSWERED_NOTICE):
             names = job.nodes(lambda: bootstrap.packed(bootstrap.AGENT_MODULES))
         steps.variables = job.variables(names)
         with asked("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %o") as answer:
             found, silent = for_each(
                 names,
                 lambda name: steps.inspect(name, files),
-                notice,
                 "its first step",
                 fanout,
                 meanwhile=meanwhile,
             )
-            with slow(notice, UNANSWERED_NOTICE):
+            with slow(UNANSWERED_NOTICE):
                 pairs = [line.split() for line in answer().splitlines()]
         reasons: dict[str, list[str]] = {}
         for name, why in silent.items():
@@ -565,18 +563,18 @@ def inspect_nodes(
     return Nodes(tuple(found[name] for name in names), steps, addresses)
 
 
-def present(job: SlurmJob, notice: Callable[[str], None], python_given: bool) -> Allocation:
+def present(job: SlurmJob, python_given: bool) -> Allocation:
     """The nodes of a job, for commands without a launch.
 
     Args:
-        job, notice: see `inspect_nodes`.
+        job: see `inspect_nodes`.
         python_given: whether the user names the Python of the tasks.
 
     Raises:
         TransportError: see `inspect_nodes`.
     """
     folder = os.getcwd()
-    found = inspect_nodes(job, {folder: fingerprint(folder)}, notice, ConnectSettings().fanout)
+    found = inspect_nodes(job, {folder: fingerprint(folder)}, ConnectSettings().fanout)
     found.steps.end(over=False)
     partition, left = job.fields().get("Partition", "?"), job.seconds_left()
     limit = "no time limit" if left is None else f"{duration(left)} left"
@@ -620,7 +618,7 @@ def inventory(request: LaunchRequest, job: SlurmJob) -> Iterator[Allocation]:
     programs = (role.program for role in request.spec.roles if role.program.kind is ProgramKind.SCRIPT)
     paths = [folder, *(os.path.join(folder, os.path.expanduser(program.name)) for program in programs)]
     files = {path: known for path in paths if (known := fingerprint(path)) is not None}
-    found = inspect_nodes(job, files, request.notice, request.connect_settings.fanout, request.meanwhile)
+    found = inspect_nodes(job, files, request.connect_settings.fanout, request.meanwhile)
     try:
         count = sum(role.count for role in request.spec.roles if not role.sidecar)
         made = found.hosts(count, bool(request.spec.policy.restarts))
@@ -634,7 +632,7 @@ def inventory(request: LaunchRequest, job: SlurmJob) -> Iterator[Allocation]:
             text += f"; {join_names(names)} {verb} not have the files of this machine"
         if request.settings.implied:
             text += " (--no-slurm: only this machine)"
-        request.notice(text)
+        say(text)
         yield Allocation(made, request.spec, found, same_files=found.same_files)
     finally:
         found.steps.end()

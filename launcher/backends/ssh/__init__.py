@@ -22,7 +22,7 @@ does not take at once, that thread sends. Only forwarded ports have threads, two
 them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from launcher.backends.backend import Backend
@@ -67,7 +67,6 @@ class SshBackend(Backend):
         hosts: Sequence[Host],
         settings: SshSettings,
         connect_settings: ConnectSettings,
-        notice: Callable[[str], None],
     ) -> Iterator[Connections]:
         """See `Backend.connections`."""
         from launcher.backends.ssh.connections import SshConnections
@@ -76,7 +75,7 @@ class SshBackend(Backend):
             settings,
             connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
         )
-        with SshConnections(hosts, settings, notice) as connections:
+        with SshConnections(hosts, settings) as connections:
             connections.connect()
             yield connections
 

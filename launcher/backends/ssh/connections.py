@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from launcher.backends.ssh.sockets import ProxyCommand, tcp_socket
 from launcher.common.errors import ConnectionLostError, TransportError
 from launcher.common.record import replace
 from launcher.job import Host
+from launcher.messages import say
 from launcher.threads import start
 
 if TYPE_CHECKING:  # they import paramiko
@@ -73,13 +74,11 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     Args:
         hosts: with different names.
         settings: of the connections.
-        notice: gets lines for the user: hosts that are slow, keys that were added.
     """
 
-    def __init__(self, hosts: Iterable[Host], settings: SshSettings, notice: Callable[[str], None]) -> None:
+    def __init__(self, hosts: Iterable[Host], settings: SshSettings) -> None:
         self._hosts = {host.name: host for host in hosts}
         self._settings = settings
-        self._notice = notice
         self._queries = Queries()
         self._connector: SshConnector | None = None
         self._closed = threading.Event()
@@ -140,11 +139,11 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
                 self.failed = dict.fromkeys(self._hosts, str(error))
                 return self.failed
             self._connections, self.failed = for_each(
-                self._hosts, self._connect_host, self._notice, step, fanout
+                self._hosts, self._connect_host, step, fanout
             )
             preparing.join()
         for line in self._paramiko().known.added:
-            self._notice(line)
+            say(line)
         return self.failed
 
     def _prepare(self) -> None:
@@ -311,14 +310,14 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""
         from launcher.backends.ssh.relay import Relay
 
-        self._relay = Relay(path, self._notice)
-        return self._relay.open(self._connections, self._notice)
+        self._relay = Relay(path)
+        return self._relay.open(self._connections)
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
         """See `launcher.backends.connections.Forwarding.local_port`: until `close`."""
         from launcher.backends.ssh.forward import Forward
 
         if self._forward is None:
-            self._forward = Forward(self.connection, (host, port), preferred, self._notice)
+            self._forward = Forward(self.connection, (host, port), preferred)
         self._forward.target = (host, port)
         return self._forward.port

@@ -19,6 +19,7 @@ from launcher.backends.ssh.connection import PROHIBITED, SshConnection
 from launcher.backends.ssh.options import reason_of
 from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
 from launcher.common.errors import ConnectionLostError, TransportError
+from launcher.messages import say
 
 #: Largest number of connections at a time; further ones are closed at once.
 MAX_CONNECTIONS = 32
@@ -37,7 +38,6 @@ class Forward:
         connection: gives the connection to a host; raises ConnectionLostError.
         target: the host, and its port.
         preferred: ports to try first.
-        notify: gets lines for the user; called by any thread.
 
     Raises:
         TransportError: this machine has no port, or no thread left.
@@ -48,14 +48,12 @@ class Forward:
         connection: Callable[[str], SshConnection],
         target: tuple[str, int],
         preferred: Sequence[int],
-        notify: Callable[[str], None],
     ) -> None:
         self._connection = connection
-        self._notify = notify
         self.target = target
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._notified: set[str] = set()
+        self._said: set[str] = set()
         self._closing = threading.Event()
         try:
             self._listener = first_free(preferred, _listen) or _listen(0)
@@ -118,14 +116,14 @@ class Forward:
 
     def _refused(self, why: TransportError) -> None:
         """Say that a connection to the port was closed at once."""
-        self._notify_once(f"a connection to port {self.port} of this machine was refused: {why}")
+        self._say_once(f"a connection to port {self.port} of this machine was refused: {why}")
 
-    def _notify_once(self, text: str) -> None:
+    def _say_once(self, text: str) -> None:
         with self._lock:
-            is_new = text not in self._notified
-            self._notified.add(text)
+            is_new = text not in self._said
+            self._said.add(text)
         if is_new:
-            self._notify(text)
+            say(text)
 
     def _channel(self) -> Channel | None:
         """A connection from the host to its port; ``None``: there is none now."""
@@ -139,7 +137,7 @@ class Forward:
         except ChannelException as error:  # nothing listens there yet, or the server forbids it
             if error.code == PROHIBITED:
                 why = "its ssh server forbids connections to its own ports (AllowTcpForwarding, PermitOpen)"
-                self._notify_once(f"{host}: port {self.port} of this machine can't be forwarded to it: {why}")
+                self._say_once(f"{host}: port {self.port} of this machine can't be forwarded to it: {why}")
         except (ConnectionLostError, SSHException, EOFError, OSError):
             pass
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from paramiko import Channel, SSHException
@@ -21,6 +21,7 @@ from launcher.backends.ssh.options import reason_of
 from launcher.backends.ssh.program import close_channel, close_socket, join_both, start_thread
 from launcher.common.errors import TransportError
 from launcher.common.trusted_io import connect_unix
+from launcher.messages import say
 
 #: Largest number of connections through one host; further ones are closed at once.
 MAX_CONNECTIONS = 64
@@ -38,29 +39,26 @@ class Relay:
 
     Args:
         path: of the Unix socket here.
-        notify: gets lines for the user; called by any thread.
     """
 
-    def __init__(self, path: str, notify: Callable[[str], None]) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._notify = notify
         self._lock = threading.Lock()
         self._ports: dict[str, int] = {}
         self._open: dict[str, set[socket.socket]] = {}
-        self._notified: set[str] = set()
+        self._said: set[str] = set()
         self._closing = threading.Event()
 
-    def open(self, connections: Mapping[str, SshConnection], notice: Callable[[str], None]) -> dict[str, int]:
+    def open(self, connections: Mapping[str, SshConnection]) -> dict[str, int]:
         """Request a port of every host, in parallel; a message names hosts without one.
 
         Args:
             connections: by host.
-            notice: gets a line if that takes long.
 
         Returns:
             The ports, by host.
         """
-        for_each(connections, lambda host: self._request(connections[host]), notice, "opening a port")
+        for_each(connections, lambda host: self._request(connections[host]), "opening a port")
         return dict(self._ports)
 
     def renew(self, connection: SshConnection) -> None:
@@ -92,11 +90,11 @@ class Relay:
                 if not port:
                     why = "it forwards no ports (AllowTcpForwarding, PermitListen)"
                     why = why if isinstance(error, SSHException) else reason_of(error)
-                    self._notify_once(f"{host}: its ssh server opens no port for its tasks: {why}")
+                    self._say_once(f"{host}: its ssh server opens no port for its tasks: {why}")
                     return
             if time.monotonic() > deadline:
                 text = f"port {port} there, forwarded to this machine for its tasks, can't be opened again"
-                self._notify_once(f"{host}: {text}")
+                self._say_once(f"{host}: {text}")
                 return
             self._closing.wait(_RETRY_PAUSE_SECONDS)
 
@@ -111,7 +109,7 @@ class Relay:
         try:
             if full:
                 text = f"more than {MAX_CONNECTIONS} connections at a time to this machine: refused"
-                self._notify_once(f"{host}: {text}")
+                self._say_once(f"{host}: {text}")
             elif self._is_connected(here, host):
                 join_both("ssh relay", here, channel)
         except OSError:  # the program here has closed the connection
@@ -128,21 +126,21 @@ class Relay:
         try:
             connect_unix(here, self._path, _CONNECT_TIMEOUT_SECONDS)
         except OSError as error:
-            self._notify_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
+            self._say_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
             return False
         here.settimeout(None)
         return not self._closing.is_set()
 
     def _refused(self, host: str, why: TransportError) -> None:
         """Say that a connection to the port of a host was closed at once."""
-        self._notify_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
+        self._say_once(f"{host}: a connection of its tasks to this machine was refused: {why}")
 
-    def _notify_once(self, text: str) -> None:
+    def _say_once(self, text: str) -> None:
         with self._lock:
-            is_new = text not in self._notified and not self._closing.is_set()
-            self._notified.add(text)
+            is_new = text not in self._said and not self._closing.is_set()
+            self._said.add(text)
         if is_new:
-            self._notify(text)
+            say(text)
 
     def close(self) -> None:
         """End all connections; the ports go with the connections to the hosts."""

@@ -431,4 +431,4 @@ def test_samples(name: str, names: str):
     [("", ()), (" 0,2", ("0", "2")), ("-1", ()), ("1,-1,2", ("1",)), ("GPU-8f", ("GPU-8f",))],
 )
 def test_gpus_of_this_machine(visible: str, gpus: tuple[str, ...]):
-    assert this_machine({"CUDA_VISIBLE_DEVICES": visible}, print).gpus == gpus
+    assert this_machine({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus

@@ -12,6 +12,7 @@ from launcher.feed.feeder import Feeder
 from launcher.feed.listener import FeedPeer, Listener
 from launcher.feed.remote.connect import DriverRoutes
 from launcher.feed.remote.data_feed import DataFeed, end_all
+from tests.told import Told
 
 KEY = b"k" * 32
 
@@ -34,12 +35,9 @@ class Lab:
         tcp: bool = False,
         **settings: Any,
     ) -> None:
-        self.notices: list[str] = []
-        notice = self.notices.append
-        self.feeder = Feeder(
-            [f"worker/{n}" for n in range(workers)], feeds, notice=notice, warn=notice, **settings
-        )
-        self.listener = Listener(KEY, str(folder), tcp, notice)
+        self.told = Told().__enter__()
+        self.feeder = Feeder([f"worker/{n}" for n in range(workers)], feeds, **settings)
+        self.listener = Listener(KEY, str(folder), tcp)
         self.listener.listen_on_network()
         self.listener.serve(self._accept)
         self.address = f"tcp:127.0.0.1:{self.listener.port}" if tcp else f"unix:{self.listener.path}"
@@ -54,6 +52,7 @@ class Lab:
         self.listener.close()
         self.feeder.close()
         end_all()
+        self.told.__exit__()
         for thread in self._threads:
             thread.join(20)
             assert not thread.is_alive()

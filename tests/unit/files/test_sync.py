@@ -20,6 +20,7 @@ from launcher.files.requests import Item, parse_syncs
 from launcher.files.transfer import FileTransfer, collect, finish, sync
 from launcher.files.walk import SourceTree, read_trees
 from tests.pythons import oldest_python
+from tests.told import Told
 from tests.unit.files.conftest import Sync
 from tests.unit.files.hosts import LocalHosts, snapshot
 
@@ -174,12 +175,12 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
 
     trees = trees_of(folder)
     (folder / "run.sh").unlink()
-    lines: list[str] = []
     monkeypatch.setattr(CommandPipe, "send", meddling_send)
-    paths = sync(FileTransfer(hosts, 8, lines.append), ("a",), trees, "job1")
-    assert f"--sync: {folder}/run.sh vanished: left out" in lines
+    with Told() as told:
+        paths = sync(FileTransfer(hosts, 8), ("a",), trees, "job1")
+    assert f"--sync: {folder}/run.sh vanished: left out" in told.lines
     text = f"--sync: {folder}/src/big changed while it was read: the copy may mix old and new content"
-    assert (text in lines) == (how != "rewrite once")
+    assert (text in told.lines) == (how != "rewrite once")
     assert synced(Path(paths["a"][0])).keys() == snapshot(folder).keys()
     monkeypatch.setattr(CommandPipe, "send", send)
     finish(FileTransfer(hosts, 1), ("a",), "job1")

@@ -1,0 +1,40 @@
+"""Hints from what the agents of a job find on their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.common.events import AgentReady, Event, HostFacts
+from launcher.common.text import join_names
+from launcher.job import Host
+
+
+class HostHints:
+    """Gives hints from what the agents of a job on other machines or in containers find.
+
+    Args:
+        hosts: the hosts of the tasks.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._names = {host.name for host in hosts}
+        self._ready: dict[str, HostFacts] = {}
+
+    def observe(self, event: Event) -> str:
+        """A hint for the user about this event; empty: there is none."""
+        if isinstance(event, AgentReady) and event.host in self._names:
+            known = event.host in self._ready
+            self._ready[event.host] = event.facts
+            if len(self._ready) == len(self._hosts) and not known:
+                return "\n".join(self._findings())
+        return ""
+
+    def _findings(self) -> list[str]:
+        from launcher.findings import findings_of_agents
+
+        lines = []
+        for finding in findings_of_agents(self._hosts, self._ready):
+            advice = f" ({finding.advice})" if finding.advice else ""
+            lines.append(f"{finding.severity}: {join_names(finding.hosts)}: {finding.seen}{advice}")
+        return lines

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from launcher.backends.connections import RemoteProgram
 from launcher.backends.link import ReconnectingLink, open_link
+from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.event_loop import EventLoop
@@ -30,7 +30,7 @@ class Agents:
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `ProgramRunner.run`."""
-        return self._links[host].command(entry, arguments)
+        return self._links[host].run(entry, arguments)
 
 
 @contextmanager

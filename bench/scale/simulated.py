@@ -18,6 +18,7 @@ from launcher.backends import BACKENDS, bootstrap
 from launcher.backends.backend import Backend
 from launcher.backends.connections import Connections
 from launcher.backends.launch_request import Asked, ConnectSettings
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import TransportError
 from launcher.config.settings import Group, Setting
 from launcher.job import Host
@@ -26,18 +27,18 @@ from launcher.job import Host
 _ACCEPTING = 30.0
 
 
-class Program:
-    """A program on a simulated host; see `launcher.backends.connections.RemoteProgram`."""
+class SocketPipe:
+    """The pipe to a program on a simulated host; see `launcher.backends.programs.Pipe`."""
 
     def __init__(self, host: str, sock: socket.socket) -> None:
         self._host, self._socket = host, sock
 
     def fileno(self) -> int:
-        """See `RemoteProgram.fileno`."""
+        """See `Pipe.fileno`."""
         return self._socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteProgram.recv`."""
+        """See `Pipe.recv`."""
         try:
             return self._socket.recv(size)
         except BlockingIOError:
@@ -46,25 +47,22 @@ class Program:
             raise TransportError(f"{self._host}: {error.strerror}") from error
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteProgram.send`."""
+        """See `Pipe.send`."""
         try:
             return self._socket.send(data)
         except OSError:  # full, or closed: `recv` reports which
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`: a simulated program ends well."""
+        """See `Pipe.wait`: a simulated program ends well."""
         return 0
 
-    def start_error(self) -> None:
-        """See `RemoteProgram.start_error`."""
-
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
+        """See `Pipe.stderr`."""
         return ""
 
     def close(self) -> None:
-        """See `RemoteProgram.close`."""
+        """See `Pipe.close`."""
         self._socket.close()
 
 
@@ -74,7 +72,7 @@ class Simulators(Connections):
     def __init__(self, sockets: Sequence[str]) -> None:
         self._sockets = sockets
 
-    def run(self, host: str, entry: str, arguments: object) -> Program:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `ProgramRunner.run`. The number in a host's name chooses its simulator."""
         sock = socket.socket(socket.AF_UNIX)
         try:
@@ -85,7 +83,7 @@ class Simulators(Connections):
             sock.close()
             raise TransportError(f"{host}: its simulator does not answer: {error}") from error
         sock.setblocking(False)
-        return Program(host, sock)
+        return RemoteProgram(host, SocketPipe(host, sock), is_ready=True)
 
 
 SIMULATED: Setting[str | None] = Setting(

@@ -10,7 +10,7 @@ from launcher.backends import bootstrap
 from launcher.backends.backend import Backend
 from launcher.backends.connections import AgentArguments, Connections
 from launcher.backends.launch_request import ConnectSettings
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram, start_program
 from launcher.job import Host
 from launcher.scheduler.plan import DEFAULT_PYTHON
 
@@ -58,17 +58,17 @@ class CommandConnections(Connections):
         self._hosts = {host.name: host for host in hosts}
         bootstrap.packed(bootstrap.AGENT_MODULES)  # once for all hosts
 
-    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `ProgramRunner.run`."""
         return self._run(host, self._transport.connect, entry, arguments)
 
-    def start_agent(self, host: str, arguments: AgentArguments) -> CommandPipe:
+    def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
         """See `Connections.start_agent`."""
         return self._run(host, self._transport.start, self._transport.agent, arguments.as_json())
 
     def _run(
         self, host: str, command: Callable[[Host, Any], Sequence[str]], entry: str, arguments: object
-    ) -> CommandPipe:
+    ) -> RemoteProgram:
         python = self._transport.python(self._hosts[host], self._settings)
         startup = bootstrap.startup(python, entry, arguments)
-        return CommandPipe(host, command(self._hosts[host], self._settings), startup, python)
+        return start_program(host, command(self._hosts[host], self._settings), startup, python)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from launcher.common.errors import TransportError
 from launcher.common.events import Command
@@ -18,6 +18,9 @@ from launcher.event_loop import EventLoop
 from launcher.job import Host, Placement
 from launcher.messages import say
 from launcher.threads import start
+
+if TYPE_CHECKING:  # a launch on this machine starts no remote program
+    from launcher.backends.programs import RemoteProgram
 
 _T = TypeVar("_T")
 #: Programs on a host: one that starts an agent, one that connects to it, and one that kills it.
@@ -79,52 +82,6 @@ class AgentLink(Protocol):
 
     def close(self) -> None:
         """Close the file descriptors."""
-
-
-class RemoteProgram(Protocol):
-    """A program of ours that runs on a host, with a byte pipe each way.
-
-    Only `wait`, `start_error`, `exit_reason` and `close` block, for seconds at most.
-    """
-
-    def fileno(self) -> int:
-        """For select: readable when `recv` has something; it may become writable when `send` takes more."""
-
-    def recv(self, size: int) -> bytes | None:
-        """Up to ``size`` bytes of its stdout; ``b""`` at the end; ``None`` when there is nothing yet.
-
-        Raises:
-            TransportError: it could not be started, or the connection broke; says which.
-        """
-
-    def start_error(self) -> TransportError | None:
-        """After the end of its stdout: why it never ran; ``None``: it ran.
-
-        `HostGoneError` if nothing can connect to its host any more.
-        """
-
-    def exit_reason(self, why: str) -> str:
-        """Why an agent exits without being asked to, for the user; ``why`` is what the agent itself said.
-
-        Raises:
-            HostGoneError: with a reason for which the host has gone.
-        """
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Write to its stdin without blocking, and return the number of bytes written.
-
-        Raises:
-            TransportError: the connection broke.
-        """
-
-    def wait(self, seconds: float) -> int | None:
-        """Wait for its exit status; ``None``: not in time, or not known."""
-
-    def stderr(self) -> str:
-        """The last 64 KiB of its stderr."""
-
-    def close(self) -> None:
-        """Close its pipes: the program sees the end of its stdin."""
 
 
 class ProgramRunner(Protocol):

@@ -1,5 +1,7 @@
 """The machines of a launch, this one and others, and the links to their agents."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import resource
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.backends.backend import Backend
-from launcher.backends.connections import AgentArguments, AgentLink, Connections, Forwarding, RemoteProgram
+from launcher.backends.connections import AgentArguments, AgentLink, Connections, Forwarding
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.local import fork_agent
@@ -22,6 +24,7 @@ from launcher.messages import say
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
     from launcher.backends.link import ReconnectingLink
+    from launcher.backends.programs import RemoteProgram
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
 _DESCRIPTORS_PER_HOST = 16
@@ -114,7 +117,7 @@ class AgentFleet:
         self.programs = Programs(self._here, None)
         self._stack = ExitStack()
 
-    def __enter__(self) -> "AgentFleet":
+    def __enter__(self) -> AgentFleet:
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # Forked first: a process with threads, as connections need them, can't be forked.
@@ -237,7 +240,7 @@ class AgentFleet:
             raise link
         running = self._reconnecting.get(host)
         if running is not None and not running.is_over:
-            return running.command(entry, arguments)
+            return running.run(entry, arguments)
         return self.programs.run(host, entry, arguments)
 
     def leftovers(self) -> Sequence[str]:

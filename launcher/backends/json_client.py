@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from launcher.backends.connections import RemoteProgram
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import ProtocolError, TransportError
 from launcher.common.text import last_line, sanitize_host_text
 from launcher.common.validation import FieldReader

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from launcher.agent.processes import new_agent_id
 from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
-from launcher.backends.connections import AgentArguments, Connections, RemoteProgram
-from launcher.backends.link_pipe import LinkCommand
+from launcher.backends.connections import AgentArguments, Connections
+from launcher.backends.link_pipe import LinkPipe
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import (
     AllocationEndedError,
     ConnectionLostError,
@@ -126,15 +127,16 @@ class ReconnectingLink:
         self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
         self.tasks: set[str] = set()
-        #: Guards the channel and the remote commands: other threads use these, too.
+        #: Guards the channel and the pipes of programs: other threads use these, too.
         self.lock = threading.RLock()
         self._channel = MessageChannel(lambda: Decoder(True, host, self.tasks), arguments.token, greets=True)
         self._inbox: list[Message] = []
         self._inbox_size = 0
         #: Called when `receive` has something.
         self._ready: Callable[[], object] = lambda: None
-        self._commands: dict[int, LinkCommand] = {}
-        self._numbers = 0
+        #: The pipes of the programs that run over it, by their numbers, which count up.
+        self._pipes: dict[int, LinkPipe] = {}
+        self._last_number = 0
         self._program: RemoteProgram | None = None
         #: Another thread makes a connection; or finds out why the present one has ended.
         self._connecting = self._ending = False
@@ -206,22 +208,20 @@ class ReconnectingLink:
                 self._flush_asked = True
                 self.loop.call_soon(self._flush)
 
-    def command(self, entry: str, arguments: object) -> LinkCommand:
-        """Start a remote command: a program of ours in a child of the agent; see `ProgramRunner.run`."""
+    def run(self, entry: str, arguments: object) -> RemoteProgram:
+        """Run a program of ours in a child of the agent; see `ProgramRunner.run`."""
         with self.lock:
-            self._numbers += 1
-            command = self._commands[self._numbers] = LinkCommand(
-                self._numbers, self.lock, self.send, self.forget
-            )
+            self._last_number += 1
+            number = self._last_number
+            pipe = self._pipes[number] = LinkPipe(number, self.lock, self.send, self._close_pipe)
             if self.is_over:
-                command.lost(f"{self.host}: {self.reason or 'its agent has exited'}")
-            self.send(RunCommand(command.number, entry, arguments))
-        return command
+                pipe.lost(f"{self.host}: {self.reason or 'its agent has exited'}")
+            self.send(RunCommand(number, entry, arguments))
+        return RemoteProgram(self.host, pipe, is_ready=True)
 
-    def forget(self, number: int) -> None:
-        """Close a remote command."""
+    def _close_pipe(self, number: int) -> None:
         with self.lock:
-            if self._commands.pop(number, None) is not None:
+            if self._pipes.pop(number, None) is not None:
                 self.send(CloseCommand(number))
 
     def shut_down(self) -> None:
@@ -316,8 +316,8 @@ class ReconnectingLink:
             self._timer.cancel()
         self._drop_program()
         with self.lock:
-            for command in self._commands.values():
-                command.lost(f"{self.host}: {reason or 'its agent has exited'}")
+            for pipe in self._pipes.values():
+                pipe.lost(f"{self.host}: {reason or 'its agent has exited'}")
         self._ready()
 
     # ------------------------------------------------------------------ messages
@@ -356,14 +356,14 @@ class ReconnectingLink:
             self._deliver(messages, len(data))
 
     def _deliver(self, messages: list[Message], size: int) -> None:
-        """Pass messages of remote commands to these, all others to the reader."""
+        """Pass messages about programs to their pipes, all others to the reader."""
         with self.lock:
             others = []
             for message in messages:
                 if not isinstance(message, _COMMAND_RECORDS):
                     others.append(message)
-                elif message.command in self._commands:
-                    self._commands[message.command].handle_message(message)
+                elif message.command in self._pipes:
+                    self._pipes[message.command].handle_message(message)
             if self._hung_up or not self.stays:
                 self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
             if self._hung_up:

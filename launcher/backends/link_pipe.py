@@ -1,4 +1,4 @@
-"""A program of ours on a host, whose bytes go over the link to the host's agent."""
+"""The pipe to a program of ours on a host whose bytes go over the link to the host's agent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from launcher.common.protocol import CREDIT_BYTES, CommandCredit, CommandData, C
 from launcher.common.text import last_line
 
 
-class LinkCommand:
-    """See `launcher.backends.connections.RemoteProgram`.
+class LinkPipe:
+    """See `launcher.backends.programs.Pipe`; `wait` is not for the loop's thread.
 
     Args:
-        number: of the command.
-        lock: of the link; held by it when it calls `handle_message` and `lost`.
-        send: sends a message over the link.
-        forget: called when it is closed, with its number.
+        number: The number of the program at its agent.
+        lock: That of the link, which holds it when it calls `handle_message` and `lost`.
+        send: Sends a message over the link.
+        on_close: Called when the pipe is closed, with its number.
     """
 
     def __init__(
@@ -27,21 +27,21 @@ class LinkCommand:
         number: int,
         lock: threading.RLock,
         send: Callable[[Message], None],
-        forget: Callable[[int], None],
+        on_close: Callable[[int], None],
     ) -> None:
         self.number = number
-        self._lock, self._send, self._forget = lock, send, forget
+        self._lock, self._send, self._on_close = lock, send, on_close
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._output = bytearray()
         self._output_ended = False
         self._credit = CREDIT_BYTES
-        self._lost = ""
+        self._why_lost = ""
         self._stderr = ""
         self._status: int | None = None
         self._ended = threading.Event()
 
     def handle_message(self, message: CommandData | CommandCredit | CommandEnded) -> None:
-        """Called by the link, which holds its lock, with a message of this command."""
+        """React to a message of the agent about this program."""
         if isinstance(message, CommandCredit):
             self._credit += message.size
         elif isinstance(message, CommandData):
@@ -55,23 +55,23 @@ class LinkCommand:
         os.eventfd_write(self._wake, 1)
 
     def lost(self, why: str) -> None:
-        """Called by the link, which holds its lock: no message follows."""
-        self._lost = self._lost or why
+        """React to the end of the link: no message follows."""
+        self._why_lost = self._why_lost or why
         self._ended.set()
         os.eventfd_write(self._wake, 1)
 
     def fileno(self) -> int:
-        """See `RemoteProgram.fileno`."""
+        """See `Pipe.fileno`."""
         return self._wake
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteProgram.recv`."""
+        """See `Pipe.recv`."""
         with self._lock:
             data = bytes(self._output[:size])
             del self._output[:size]
             if not data and not self._output_ended:
-                if self._lost:
-                    raise TransportError(self._lost)
+                if self._why_lost:
+                    raise TransportError(self._why_lost)
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
                 return None
@@ -80,10 +80,10 @@ class LinkCommand:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteProgram.send`."""
+        """See `Pipe.send`."""
         with self._lock:
-            if self._lost:
-                raise TransportError(self._lost)
+            if self._why_lost:
+                raise TransportError(self._why_lost)
             if self._status is not None:
                 raise TransportError(f"the agent there exited: {last_line(self._stderr)}")
             count = min(len(data), self._credit)
@@ -93,24 +93,16 @@ class LinkCommand:
         return count
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`; not for the loop's thread. A program that was killed has no status."""
+        """See `Pipe.wait`."""
         self._ended.wait(seconds)
-        status = self._status
-        return status if status is not None and status >= 0 else None
-
-    def start_error(self) -> None:
-        """See `RemoteProgram.start_error`: it ran; if the agent has exited, `recv` says so."""
-
-    def exit_reason(self, why: str) -> str:
-        """See `RemoteProgram.exit_reason`."""
-        return why
+        return self._status
 
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`; known after its end."""
+        """See `Pipe.stderr`. It is known after the end of the program."""
         return self._stderr
 
     def close(self) -> None:
-        """See `RemoteProgram.close`."""
+        """See `Pipe.close`."""
         with self._lock:
-            self._forget(self.number)
+            self._on_close(self.number)
             os.close(self._wake)

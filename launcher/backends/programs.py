@@ -1,16 +1,22 @@
-"""Programs of ours started by a command line of this machine: a child process, or one that reaches a host."""
+"""Programs of ours on hosts: `RemoteProgram` over the `Pipe` of whatever reaches the host.
+
+Links, copies of files, engines and checks use a program by `RemoteProgram` alone. A backend that starts its
+programs by a command line of this machine uses `start_program`.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Protocol
 
 from launcher.backends import bootstrap
 from launcher.common.errors import TransportError
@@ -19,130 +25,210 @@ from launcher.common.text import last_line, nothing_started, signal_name, why_no
 _READ_BYTES = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
 STDERR_LIMIT_BYTES = 64 * 1024
-#: Seconds for a command to read our program; to end after its output or stdin has ended. Then it is killed.
-_ARRIVAL_SECONDS = 60.0
-_END_TIMEOUT_SECONDS = 5.0
+#: Seconds for a command to read our program.
+_ARRIVAL_TIMEOUT_SECONDS = 60.0
+#: Seconds for a command to exit after its output or its stdin has ended. Then it is killed.
+_EXIT_TIMEOUT_SECONDS = 5.0
 
 
-class PipedProgram:
-    """A program of ours behind a pipe; see `launcher.backends.connections.RemoteProgram`.
+class Pipe(Protocol):
+    """A byte stream each way to a process. Only `wait` and `close` block, for seconds at most."""
 
-    It drops output before the mark of `bootstrap`. One thread uses it at a time.
-
-    Args:
-        host: for messages.
-        python: the Python that runs the program, for messages.
-        starter: the command that starts it, for messages: ``its login shell``.
-        patience: seconds for it to start; a login shell may wait for ever, an ``srun`` for its turn.
-    """
-
-    def __init__(self, host: str, python: str, starter: str, patience: float = math.inf) -> None:
-        self._host, self._python, self._starter = host, python, starter
-        self._patience, self._begun_at = patience, time.monotonic()
-        self._ready, self._early = False, b""
+    def fileno(self) -> int:
+        """For select: readable when `recv` has something; it may become writable when `send` takes more."""
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteProgram.recv`."""
-        while not self._ready:
-            data = self._receive(_READ_BYTES)
-            if data:
-                self._await_mark(data)
-            elif data is None and time.monotonic() > self._begun_at + self._patience:
-                raise self._fault(nothing_started(self._patience))
-            else:
-                return data
-        data, self._early = self._early[:size], self._early[size:]
-        return data or self._receive(size)
+        """Return up to ``size`` bytes of its stdout.
 
-    def _receive(self, size: int) -> bytes | None:
-        """As `recv`, before the mark, too."""
-        raise NotImplementedError
+        Returns:
+            ``b""`` at the end, None when there is nothing yet.
 
-    def _await_mark(self, data: bytes) -> None:
-        self._early += data
-        found = bootstrap.find_mark(self._early)
-        if found is not None:
-            state, end = found
-            if state != bootstrap.READY:
-                raise self._fault(bootstrap.explain(state, self._python))
-            self._early, self._ready = self._early[end:], True
-        elif bootstrap.is_echoed(self._early):
-            raise self._fault(bootstrap.explain(bootstrap.EATEN, self._python))
-        elif len(self._early) > bootstrap.MAX_NOISE_BYTES:
-            raise self._fault(
-                f"{self._starter} printed more than {bootstrap.MAX_NOISE_BYTES // 1024} KiB before the agent "
-                "started; its start-up files must print nothing when a command is run"
-            )
-
-    def start_error(self) -> TransportError | None:
-        """See `RemoteProgram.start_error`."""
-        if self._ready:
-            return None
-        status = self.wait(_END_TIMEOUT_SECONDS)
-        if why := bootstrap.explain_status(status):
-            return self._fault(why)
-        ended = f"{self._starter} {self._how_ended(status)}"
-        text = last_line(self.stderr() or self._early.decode("utf-8", "replace"))
-        printed = f" and printed: {text}" if text else ""
-        return self._fault(f"the agent could not be started there: {ended}{printed}")
-
-    def _how_ended(self, status: int | None) -> str:
-        return "exited" if status is None else f"exited with {status}"
-
-    def exit_reason(self, why: str) -> str:
-        """See `RemoteProgram.exit_reason`."""
-        return why
-
-    def _fault(self, text: str) -> TransportError:
-        return TransportError(f"{self._host}: {text}")
+        Raises:
+            TransportError: The connection broke.
+        """
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteProgram.send`; takes no bytes before the program runs."""
-        return self._send(data) if self._ready else 0
+        """Write to its stdin without blocking, and return the number of bytes written.
 
-    def _send(self, data: bytes | memoryview) -> int:
-        """As `send`, before the mark, too."""
-        raise NotImplementedError
+        Raises:
+            TransportError: The connection broke. A pipe may leave that to `recv`.
+        """
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`."""
-        raise NotImplementedError
+        """Wait for the process to exit.
+
+        Returns:
+            Its exit status, or -N after signal N. None: it has not exited in time, or nobody knows.
+        """
 
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
-        raise NotImplementedError
+        """Return the last 64 KiB of its stderr."""
+
+    def close(self) -> None:
+        """Close the pipe: the process sees the end of its stdin."""
 
 
-class CommandPipe(PipedProgram):
-    """A command whose stdin and stdout are those of a program of ours.
+class RemoteProgram:
+    """A program of ours that runs on a host, with a byte pipe each way. One thread uses it at a time.
+
+    What comes on its stdout before the mark of `bootstrap` is not the program's, and is dropped.
+    Only `wait`, `start_error`, `exit_reason` and `close` block, for seconds at most.
 
     Args:
-        host: for messages.
-        argv: the command.
-        startup: the bytes that it reads first, see `bootstrap.startup`.
-        python: the Python that runs the program, for messages.
-        environ: the variables of the command; ``None``: those of this process.
-        started: called when the command runs, before it has read the program.
-
-    Raises:
-        TransportError: the command can't be started.
+        host: The name of the host.
+        pipe: To the process that runs the program.
+        python: The Python that runs the program, for messages.
+        starter: The command that starts it, for messages: ``its login shell``.
+        patience: Seconds for it to start. A login shell may wait for ever, an ``srun`` for its turn.
+        is_ready: Whether the program runs already: there is no mark.
     """
 
     def __init__(
         self,
         host: str,
-        argv: Sequence[str],
-        startup: bytes,
-        python: str,
-        environ: Mapping[str, str] | None = None,
-        started: Callable[[CommandPipe], object] = lambda _: None,
+        pipe: Pipe,
+        *,
+        python: str = "",
+        starter: str = "",
+        patience: float = math.inf,
+        is_ready: bool = False,
     ) -> None:
-        super().__init__(host, python, argv[0])
+        self.host = host
+        self.is_ready = is_ready
+        self._pipe = pipe
+        self._python, self._starter, self._patience = python, starter, patience
+        self._begun_at = time.monotonic()
+        self._received_early = b""
+
+    def fileno(self) -> int:
+        """See `Pipe.fileno`."""
+        return self._pipe.fileno()
+
+    def recv(self, size: int) -> bytes | None:
+        """Return up to ``size`` bytes of its stdout.
+
+        Returns:
+            ``b""`` at the end, None when there is nothing yet.
+
+        Raises:
+            TransportError: It could not be started, or the connection broke; the message says which.
+        """
+        while not self.is_ready:
+            data = self._pipe.recv(_READ_BYTES)
+            if data:
+                self._look_for_mark(data)
+            elif data is None and time.monotonic() > self._begun_at + self._patience:
+                raise self.fault(nothing_started(self._patience))
+            else:
+                return data
+        data, self._received_early = self._received_early[:size], self._received_early[size:]
+        return data or self._pipe.recv(size)
+
+    def _look_for_mark(self, data: bytes) -> None:
+        self._received_early += data
+        found = bootstrap.find_mark(self._received_early)
+        if found is not None:
+            state, end = found
+            if state != bootstrap.READY:
+                raise self.fault(bootstrap.explain(state, self._python))
+            self._received_early, self.is_ready = self._received_early[end:], True
+            self.on_ready()
+        elif bootstrap.is_echoed(self._received_early):
+            raise self.fault(bootstrap.explain(bootstrap.EATEN, self._python))
+        elif len(self._received_early) > bootstrap.MAX_NOISE_BYTES:
+            raise self.fault(
+                f"{self._starter} printed more than {bootstrap.MAX_NOISE_BYTES // 1024} KiB before the agent "
+                "started; its start-up files must print nothing when a command is run"
+            )
+
+    def on_ready(self) -> None:
+        """React to the mark: the program runs."""
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Write to its stdin without blocking.
+
+        Returns:
+            The number of bytes written. 0 before the program runs.
+
+        Raises:
+            TransportError: The connection broke.
+        """
+        return self._pipe.send(data) if self.is_ready else 0
+
+    def start_error(self) -> TransportError | None:
+        """Return, after the end of its stdout, why it never ran.
+
+        Returns:
+            `HostGoneError` if nothing can connect to its host any more. None: it ran.
+        """
+        if self.is_ready:
+            return None
+        status = self.wait(_EXIT_TIMEOUT_SECONDS)
+        if why := bootstrap.explain_status(status):
+            return self.fault(why)
+        text = last_line(self.stderr() or self._received_early.decode("utf-8", "replace"))
+        printed = f" and printed: {text}" if text else ""
+        ended = f"{self._starter} {self._how_exited()}"
+        return self.fault(f"the agent could not be started there: {ended}{printed}")
+
+    def _how_exited(self) -> str:
+        status = self._pipe.wait(0.0)
+        if status is None:
+            return "exited"
+        return f"exited with {status}" if status >= 0 else f"was killed by {signal_name(-status)}"
+
+    def exit_reason(self, said: str) -> str:
+        """Return why an agent exits without being asked to, for the user.
+
+        Args:
+            said: What the agent itself said.
+
+        Raises:
+            HostGoneError: The host has gone; the message says why.
+        """
+        return said
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its exit status.
+
+        Returns:
+            None if it has not exited in time, was killed, or the status is not known.
+        """
+        status = self._pipe.wait(seconds)
+        return status if status is not None and status >= 0 else None
+
+    def stderr(self) -> str:
+        """Return the last 64 KiB of its stderr."""
+        return self._pipe.stderr()
+
+    def close(self) -> None:
+        """Close its pipes: the program sees the end of its stdin."""
+        self._pipe.close()
+
+    def fault(self, text: str) -> TransportError:
+        """Return an error about the host."""
+        return TransportError(f"{self.host}: {text}")
+
+
+class SubprocessPipe:
+    """The stdin and stdout of a command of this machine; see `Pipe`.
+
+    Args:
+        host: The name of the host, for messages.
+        argv: The command.
+        environ: The variables of the command. None: those of this process.
+
+    Raises:
+        TransportError: The command can't be started.
+    """
+
+    def __init__(self, host: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        self._host = host
         self._socket, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         try:
             with theirs:
-                self._process = subprocess.Popen(
+                self.process = subprocess.Popen(
                     argv,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
@@ -153,22 +239,31 @@ class CommandPipe(PipedProgram):
         except OSError as error:
             self._socket.close()
             self._stderr.close()
-            raise self._fault(f"{argv[0]} can't be started: {why_not_started(error)}") from error
-        started(self)
-        self._socket.settimeout(_ARRIVAL_SECONDS)
+            why = why_not_started(error)
+            raise TransportError(f"{host}: {argv[0]} can't be started: {why}") from error
+        self._socket.setblocking(False)
+
+    def deliver(self, startup: bytes) -> None:
+        """Send the program that the command runs. Blocks until the command has read most of it.
+
+        Args:
+            startup: See `bootstrap.startup`.
+        """
+        self._socket.settimeout(_ARRIVAL_TIMEOUT_SECONDS)
         try:
             self._socket.sendall(startup)
         except TimeoutError:  # it has read a part of the program only
-            self._process.kill()
+            self.process.kill()
         except OSError:  # it has ended already: `recv` reports why
             pass
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """See `RemoteProgram.fileno`."""
+        """See `Pipe.fileno`."""
         return self._socket.fileno()
 
-    def _receive(self, size: int) -> bytes | None:
+    def recv(self, size: int) -> bytes | None:
+        """See `Pipe.recv`."""
         try:
             return self._socket.recv(size)
         except BlockingIOError:
@@ -176,45 +271,72 @@ class CommandPipe(PipedProgram):
         except ConnectionResetError:  # it ended, and has not read all of its stdin
             return b""
         except OSError as error:
-            raise self._fault("this program was closed") from error
+            raise TransportError(f"{self._host}: this program was closed") from error
 
-    def _send(self, data: bytes | memoryview) -> int:
+    def send(self, data: bytes | memoryview) -> int:
+        """See `Pipe.send`."""
         try:
             return self._socket.send(data)
         except OSError:  # it takes nothing now, has ended, or was closed: `recv` reports which
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`."""
+        """See `Pipe.wait`."""
         try:
-            status = self._process.wait(seconds)
+            return self.process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             return None
-        return status if status >= 0 else None
-
-    def _how_ended(self, status: int | None) -> str:
-        code = self._process.returncode
-        if code is not None and code < 0:
-            return f"was killed by {signal_name(-code)}"
-        return super()._how_ended(status)
 
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
+        """See `Pipe.stderr`."""
         fd = self._stderr.fileno()
         start = max(0, os.fstat(fd).st_size - STDERR_LIMIT_BYTES)
         return os.pread(fd, STDERR_LIMIT_BYTES, start).decode("utf-8", "replace")
 
-    def close(self) -> None:
-        """See `RemoteProgram.close`; a program that does not end by itself is killed."""
+    def end_input(self) -> None:
+        """Close the stdin of the command; its output can still be read."""
+        with suppress(OSError):  # its other end is closed
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close_socket(self) -> None:
+        """Close the stdin and stdout of the command, and leave it alone."""
         self._socket.close()
-        if self._process.returncode is None and self.wait(_END_TIMEOUT_SECONDS) is None:
-            self._process.kill()
-            self._process.wait()
+
+    def kill(self) -> None:
+        """Kill the command and its children, unless it has exited."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """See `Pipe.close`. A command that does not exit by itself is killed."""
+        self._socket.close()
+        if self.process.returncode is None and self.wait(_EXIT_TIMEOUT_SECONDS) is None:
+            self.process.kill()
+            self.process.wait()
         self._stderr.close()
 
 
-def run_here(host: str, entry: str, arguments: object) -> CommandPipe:
+def start_program(
+    host: str, argv: Sequence[str], startup: bytes, python: str, environ: Mapping[str, str] | None = None
+) -> RemoteProgram:
+    """Run a program of ours by a command line of this machine.
+
+    Args:
+        host: The name of the host.
+        argv: The command, whose stdin and stdout are those of the program.
+        startup: The bytes that it reads first, see `bootstrap.startup`.
+        python: The Python that runs the program, for messages.
+        environ: The variables of the command. None: those of this process.
+
+    Raises:
+        TransportError: The command can't be started.
+    """
+    pipe = SubprocessPipe(host, argv, environ)
+    pipe.deliver(startup)
+    return RemoteProgram(host, pipe, python=python, starter=argv[0])
+
+
+def run_here(host: str, entry: str, arguments: object) -> RemoteProgram:
     """Run a program of ours in a child process here; see `ProgramRunner.run`."""
-    return CommandPipe(
-        host, bootstrap.loader(sys.executable), bootstrap.program(entry, arguments), sys.executable
-    )
+    program = bootstrap.program(entry, arguments)
+    return start_program(host, bootstrap.loader(sys.executable), program, sys.executable)

@@ -29,7 +29,8 @@ from launcher.agent.transfer import (
     list_of,
     send_entries,
 )
-from launcher.backends.connections import ProgramRunner, RemoteProgram, for_each, with_tilde
+from launcher.backends.connections import ProgramRunner, for_each, with_tilde
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import HostsError, ProtocolError, StartTimeoutError, TransportError
 from launcher.common.protocol import FileData, FileEntry, FileNotice, FilesDone, FilesFollow, FilesNeeded
 from launcher.common.text import byte_size, duration, join_names, last_line, plural, sanitize_host_text

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.connections import AgentArguments, Connections, RemoteProgram
+from launcher.backends.connections import AgentArguments, Connections
 from launcher.backends.link import open_link
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram, start_program
 from launcher.event_loop import EventLoop
 from tests.contract.driver import Driver
 from tests.kubernetes.cluster import soon
@@ -112,7 +112,8 @@ class _Pod(Connections):
         """See `Connections.start_agent`."""
         entry = "launcher.agent.main:serve_passed"
         sent = bootstrap.passed(entry, {**arguments.as_json(), "grace": 20.0}, arguments.token)
-        return CommandPipe(host, bootstrap.passing(sys.executable, self._name, 30), sent, sys.executable)
+        argv = bootstrap.passing(sys.executable, self._name, 30)
+        return start_program(host, argv, sent, sys.executable)
 
 
 def test_tasks_have_their_grace_where_it_is_not_the_first_process(name: str, tmp_path: Path):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.backends import bootstrap
-from launcher.backends.connections import RemoteProgram
+from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
-from launcher.backends.ssh.program import SshProgram
+from launcher.backends.ssh.program import start_ssh_program
 from launcher.job import Host
 from tests.ssh.lab import Lab
 from tests.told import Told
@@ -68,11 +68,11 @@ def refusal(*hosts: Host, settings: SshSettings = ONCE) -> str:
     return "\n".join(f"{host}: {why}" for host, why in failed.items())
 
 
-def start(hosts: SshConnections, host: str, function: str, arguments: object) -> SshProgram:
+def start(hosts: SshConnections, host: str, function: str, arguments: object) -> RemoteProgram:
     """Start one of the functions there."""
     python = hosts.python(host)
     startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments, (_STUBS,))
-    return SshProgram(hosts.connection(host), python, startup)
+    return start_ssh_program(hosts.connection(host), python, startup)
 
 
 def receive(program: RemoteProgram, until: int | None = None, seconds: float = TIME_LIMIT) -> bytes:

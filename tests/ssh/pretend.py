@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from launcher.backends.connections import Connections
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import ConnectionLostError, HostGoneError, TransportError
 
 ROOT = str(Path(__file__).parents[2])
@@ -32,8 +33,8 @@ sys.exit(getattr(__import__(module, fromlist=[function]), function)(json.loads(l
 _PIECE = 64 * 1024
 
 
-class PretendProgram:
-    """See `launcher.backends.connections.RemoteProgram`."""
+class PretendPipe:
+    """See `launcher.backends.programs.Pipe`."""
 
     def __init__(self, line: PretendLine, python: str, entry: str, arguments: object) -> None:
         self._line = line
@@ -61,11 +62,11 @@ class PretendProgram:
                     return
 
     def fileno(self) -> int:
-        """See `RemoteProgram.fileno`."""
+        """See `Pipe.fileno`."""
         return self._ours.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteProgram.recv`."""
+        """See `Pipe.recv`."""
         try:
             data = self._ours.recv(size)
         except BlockingIOError:
@@ -77,7 +78,7 @@ class PretendProgram:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteProgram.send`."""
+        """See `Pipe.send`."""
         try:
             return self._ours.send(data)
         except BlockingIOError:
@@ -86,25 +87,18 @@ class PretendProgram:
             raise ConnectionLostError(f"{self._line.host}: the connection broke") from error
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`."""
+        """See `Pipe.wait`."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
-    def exit_reason(self, why: str) -> str:
-        """See `RemoteProgram`."""
-        return why
-
-    def start_error(self) -> None:
-        """See `RemoteProgram.start_error`."""
-
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
+        """See `Pipe.stderr`."""
         return os.pread(self._errors, _PIECE, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """See `RemoteProgram.close`."""
+        """See `Pipe.close`."""
         self._ours.close()
 
     def end(self) -> None:
@@ -118,6 +112,19 @@ class PretendProgram:
             self.process.kill()
             self.process.wait()
         os.close(self._errors)
+
+
+class PretendProgram(RemoteProgram):
+    """A program over such a pipe."""
+
+    def __init__(self, line: PretendLine, python: str, entry: str, arguments: object) -> None:
+        self.pipe = PretendPipe(line, python, entry, arguments)
+        self.process = self.pipe.process
+        super().__init__(line.host, self.pipe, is_ready=True)
+
+    def end(self) -> None:
+        """See `PretendPipe.end`."""
+        self.pipe.end()
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> bool:

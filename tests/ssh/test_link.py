@@ -291,16 +291,16 @@ def _gone_by_itself(gone: Callable[[], bool]) -> None:
 
 
 def test_a_remote_command_that_is_closed_ends(here: Reach):
-    command = here.link.command("tests.stubs.programs:echo", None)
+    command = here.link.run("tests.stubs.programs:echo", None)
     command.send(b"x")
     here.agent.until(lambda: command.recv(1))
     names = here.alive()
     command.close()
     here.agent.until(lambda: len(here.alive()) < len(names))
-    broken = here.link.command("tests.stubs.programs:breaks", None)
+    broken = here.link.run("tests.stubs.programs:breaks", None)
     here.agent.until(lambda: broken.wait(0.0) == 1)
     assert "RuntimeError: a program that is broken" in broken.stderr()
-    killed = here.link.command("tests.stubs.programs:killed", None)
+    killed = here.link.run("tests.stubs.programs:killed", None)
     here.agent.until(lambda: killed.recv(1) == b"")
     assert killed.wait(0.0) is None
     broken.close()
@@ -309,7 +309,7 @@ def test_a_remote_command_that_is_closed_ends(here: Reach):
 
 
 def test_a_remote_command_whose_agent_is_gone(here: Reach):
-    command = here.link.command("tests.stubs.programs:echo", None)
+    command = here.link.run("tests.stubs.programs:echo", None)
     os.kill(here.keepers()[1], 9)
     here.agent.to_the_end(TIME_LIMIT)
     with pytest.raises(TransportError, match="node1: the agent was killed"):

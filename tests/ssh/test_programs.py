@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.backends.connections import RemoteProgram
+from launcher.backends.programs import RemoteProgram
 from launcher.backends.ssh import SshSettings
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common.errors import TransportError

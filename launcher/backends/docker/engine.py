@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from launcher.agent.remote_programs import NOT_FOUND_STATUS, TIMED_OUT_STATUS
 from launcher.backends.cleaning import is_dead
-from launcher.backends.connections import ProgramRunner, RemoteProgram
+from launcher.backends.connections import ProgramRunner
 from launcher.backends.docker.container import JOB_LABEL, KEPT_LABEL, OWNER_LABEL, label_options
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import TransportError
 from launcher.common.record import Record, replace
 from launcher.common.text import sanitize_host_text, why_not_started

@@ -19,7 +19,6 @@ from launcher.backends.connections import (
     AgentLink,
     Connections,
     ProgramRunner,
-    RemoteProgram,
     for_each,
     slow,
 )
@@ -39,11 +38,12 @@ from launcher.backends.docker.container import (
     with_output_mounts,
 )
 from launcher.backends.docker.engine import Engine, EngineObject
-from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerCommand, ContainerLink
+from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerLink, ContainerProgram
 from launcher.backends.docker.options import DockerOptions
 from launcher.backends.fleet import AgentFleet
 from launcher.backends.launch_request import Allocation, LaunchRequest
 from launcher.backends.link import ReconnectingLink, lease_there
+from launcher.backends.programs import RemoteProgram
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError
 from launcher.common.record import replace
@@ -392,7 +392,7 @@ class _Elsewhere(Connections):
         served = replace(self.arguments, lease=lease_there(lease))
         program = bootstrap.program(_SERVE_ENTRY, served.as_json())
         #: The first connection to its agent, and whether the link has it.
-        self.first = ContainerCommand(engine.start(programs, argv), container, program)
+        self.first = ContainerProgram(engine.start(programs, argv), container, program)
         self.taken = False
 
     def start_agent(self, host: str, arguments: AgentArguments) -> RemoteProgram:
@@ -406,7 +406,8 @@ class _Elsewhere(Connections):
         """See `Connections.connect_agent`."""
         argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
         program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
-        return ContainerCommand(self._engine.start(self._programs, argv), self._container, program, False)
+        command = self._engine.start(self._programs, argv)
+        return ContainerProgram(command, self._container, program, is_run=False)
 
     def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
         """See `Connections.kill_agent`: nothing in a container outlives it."""

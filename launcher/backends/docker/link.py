@@ -16,19 +16,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.agent.remote_programs import TIMED_OUT_STATUS
 from launcher.backends import bootstrap
-from launcher.backends.connections import RemoteProgram
 from launcher.backends.docker.container import Container
 from launcher.backends.docker.engine import Engine, Result, explain
 from launcher.backends.local import PipeLink
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import Pipe, RemoteProgram, SubprocessPipe
 from launcher.common.errors import HostGoneError, TransportError
 from launcher.common.text import byte_size, last_line, signal_name
 from launcher.event_loop import await_readable
@@ -49,28 +46,24 @@ _NOT_STARTED_STATUSES = (125, 126, 127)
 _CUT_OFF_MESSAGE = re.compile(r"^(read|write) (unix|tcp) \S*->\S+: ")
 
 
-class ContainerCommand:
-    """A ``docker run`` or ``docker exec`` whose stdin and stdout are a connection to the agent.
+class ContainerProgram(RemoteProgram):
+    """The agent in a container, over the stdin and stdout of a ``docker run`` or ``docker exec``.
 
-    See `launcher.backends.connections.RemoteProgram`.
+    The engine may take long until the container reads, so the agent's modules are sent bit by bit.
 
     Args:
-        command: the ``docker`` command; its output is that of the container.
-        container: in which the agent runs.
-        program: see `launcher.backends.bootstrap.program`.
-        is_run: the command is ``docker run``: it ends with the container.
+        command: The ``docker`` command. What it prints is the output of the container.
+        container: The container in which the agent runs.
+        program: See `launcher.backends.bootstrap.program`.
+        is_run: Whether the command is ``docker run``, which exits with the container.
     """
 
-    def __init__(
-        self, command: RemoteProgram, container: Container, program: bytes, is_run: bool = True
-    ) -> None:
-        self._command, self._is_run = command, is_run
-        self._container = container
-        self._unsent, self._output = program, b""
-        #: All that follows on stdout is the agent's; its stdout has ended before.
-        self.ready = self._ended = False
-        self.fileno, self.wait, self.stderr = command.fileno, command.wait, command.stderr
-        self.close = command.close
+    def __init__(self, command: Pipe, container: Container, program: bytes, *, is_run: bool = True) -> None:
+        super().__init__(container.host, command)
+        self._container, self._is_run = container, is_run
+        self._unsent = program
+        #: Whether the command's stdout has ended before the agent was up.
+        self._ended = False
 
     def arrive(self) -> bool:
         """Send and receive until the agent is up or nothing more can be done now; whether it is up.
@@ -80,27 +73,27 @@ class ContainerCommand:
         Raises:
             TransportError: there will be no agent.
         """
-        while not self.ready and not self._ended:
+        while not self.is_ready and not self._ended:
             if self._unsent:
                 with suppress(TransportError):  # it has ended: reading shows why
-                    self._unsent = self._unsent[self._command.send(self._unsent) :]
-            data = self._command.recv(1)
+                    self._unsent = self._unsent[self._pipe.send(self._unsent) :]
+            data = self._pipe.recv(1)
             if data is None:
                 return False
             self._ended = not data
-            self._output += data
-            found = bootstrap.find_mark(self._output)
+            self._received_early += data
+            found = bootstrap.find_mark(self._received_early)
             if found is not None:
                 if found[0] != bootstrap.READY:
                     python = f"{self._container.python} of the image {self._container.image}"
                     advice = "--python names another Python of the image"
                     raise TransportError(bootstrap.explain(found[0], python, advice))
-                self.ready = True
-            elif len(self._output) > bootstrap.MAX_NOISE_BYTES:
+                self.is_ready = True
+            elif len(self._received_early) > bootstrap.MAX_NOISE_BYTES:
                 raise TransportError(
                     f"its {self._container.python} printed too much before the agent started"
                 )
-        return self.ready
+        return self.is_ready
 
     def await_agent(self) -> None:
         """Wait until the agent is up; `close` by another thread ends the wait.
@@ -118,62 +111,29 @@ class ContainerCommand:
 
     def _end(self) -> str:
         """How the container ended; empty: all is well, or the command was killed and does not know."""
-        code = self._command.wait(_STATUS_TIMEOUT_SECONDS)
+        code = self._pipe.wait(_STATUS_TIMEOUT_SECONDS)
         if code is None:
-            return "" if self.ready else "its `docker` command was killed"
+            return "" if self.is_ready else "its `docker` command was killed"
         return self.explain(code)
 
     def explain(self, code: int) -> str:
         """How the container ended, for this exit status of the command; empty if all is well."""
-        return end_fault(code, self._container, self.ready, self._command.stderr())
+        return end_fault(code, self._container, self.is_ready, self._pipe.stderr())
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteProgram.recv`."""
         if not self.arrive():
             return b"" if self._ended else None
-        return self._command.recv(size)
-
-    def exit_reason(self, why: str) -> str:
-        """See `RemoteProgram.exit_reason`."""
-        return why
+        return self._pipe.recv(size)
 
     def start_error(self) -> TransportError | None:
         """See `RemoteProgram.start_error`: why the container has ended."""
-        if not self._is_run and _GONE_MESSAGE.search(self._command.stderr()):
+        if not self._is_run and _GONE_MESSAGE.search(self._pipe.stderr()):
             return HostGoneError("its container exited while the connection was down")
-        if not self.ready:
+        if not self.is_ready:
             return TransportError(self._end() or "its container exited at once")
         why = self._end() if self._is_run else ""
         return HostGoneError(why) if why else None
-
-    def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteProgram.send`."""
-        return self._command.send(data) if self.ready else 0
-
-
-class DockerRun(CommandPipe):
-    """A ``docker run`` here. Its output is the container's from the first byte on."""
-
-    def __init__(self, host: str, argv: Sequence[str]) -> None:
-        super().__init__(host, ["docker", *argv], b"", "docker")
-        self._ready = True
-
-    def end_input(self) -> None:
-        """Close the container's stdin."""
-        with suppress(OSError):  # it has ended
-            self._socket.shutdown(socket.SHUT_WR)
-
-    def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`; ``-N`` after signal N."""
-        try:
-            return self._process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        """End the command; the engine then closes the container's stdin."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class ContainerLink(PipeLink):
@@ -197,8 +157,8 @@ class ContainerLink(PipeLink):
         self, container: Container, name: str, argv: Sequence[str], engine: Engine, program: bytes
     ) -> None:
         self._name, self._engine = name, engine
-        self._run = DockerRun(container.host, argv)
-        self._command = ContainerCommand(self._run, container, program)
+        self._run = SubprocessPipe(container.host, ["docker", *argv])
+        self._command = ContainerProgram(self._run, container, program)
         self.await_agent = self._command.await_agent
         #: How the container ended; ``None``: it has not.
         self._ended: str | None = None

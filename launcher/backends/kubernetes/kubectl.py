@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.backends.programs import SubprocessPipe
 from launcher.common.errors import TransportError
 from launcher.common.record import Record
 from launcher.common.text import why_not_started
@@ -161,6 +162,14 @@ def is_in_pod() -> bool:
     """Whether kubectl uses the service account of the pod around it: not if it gets ``--request-timeout``."""
     given = os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser("~/.kube/config"))
     return "KUBERNETES_SERVICE_HOST" in os.environ and not given
+
+
+class KubectlPipe(SubprocessPipe):
+    """The stdin and stdout of a kubectl that runs a program in a pod."""
+
+    def stderr(self) -> str:
+        """See `Pipe.stderr`."""
+        return explain(super().stderr())
 
 
 def explain(stderr: str, status: int | None = None) -> str:

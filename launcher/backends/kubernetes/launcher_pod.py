@@ -21,7 +21,7 @@ from launcher.backends import bootstrap
 from launcher.backends.batch_queue import Parcel
 from launcher.backends.connections import slow
 from launcher.backends.kubernetes.keeper import LAUNCHER_ENDED_LINE, TASKS_START_LINE
-from launcher.backends.kubernetes.kubectl import Kubectl, explain
+from launcher.backends.kubernetes.kubectl import Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import HOME, launcher_options
 from launcher.backends.kubernetes.names import LAUNCHER_LABEL, selector
 from launcher.backends.kubernetes.names import RUN_LABEL as RUN_LABEL
@@ -29,7 +29,7 @@ from launcher.backends.kubernetes.pods import OWNER_POD_VARIABLE, Pods
 from launcher.backends.kubernetes.rights import LAUNCHER_ACCOUNT, lacks, missing_rights
 from launcher.backends.kubernetes.status import TASK_CONTAINER
 from launcher.backends.launch_request import LaunchRequest
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram, start_program
 from launcher.common.errors import TransportError
 from launcher.common.record import replace
 from launcher.common.text import escape_controls
@@ -143,10 +143,12 @@ class Pod:
         pod = (f"--container={TASK_CONTAINER}", f"pod/{self._name}")
         return ["exec", "--quiet", *options, *pod, "--", *words]
 
-    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `ProgramRunner.run`."""
         argv = self.command("--stdin", words=bootstrap.loader(self._python))
-        return _LauncherPodProgram(host, argv, bootstrap.program(entry, arguments), self._python)
+        kubectl = KubectlPipe(host, argv)
+        kubectl.deliver(bootstrap.program(entry, arguments))
+        return RemoteProgram(host, kubectl, python=self._python, starter=argv[0])
 
     def ask(self, code: str) -> str:
         """Run code: what it prints."""
@@ -176,14 +178,6 @@ def check_account(there: Pod, namespace: str) -> None:
         return
     if missing:
         raise TransportError(lacks(LAUNCHER_ACCOUNT, namespace, missing))
-
-
-class _LauncherPodProgram(CommandPipe):
-    """A program in the pod."""
-
-    def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
-        return explain(super().stderr())
 
 
 # ---------------------------------------------------------------------- files
@@ -293,7 +287,7 @@ def start(pods: LauncherPod, content: bytes, owner: str) -> int | None:
         "hours": _KEPT_HOURS,
     }
     sent = bootstrap.passed(_KEEP_ENTRY, arguments)
-    program = CommandPipe(POD_HOST.name, pods.first_command(POD_HOST.name), sent, pods.python)
+    program = start_program(POD_HOST.name, pods.first_command(POD_HOST.name), sent, pods.python)
     waiting = ExitStack()
     try:
         rest = b""

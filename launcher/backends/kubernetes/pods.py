@@ -15,7 +15,7 @@ from launcher.agent.identity import owner_text, this_process
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
 from launcher.backends.connections import KILL_ENTRY, AgentArguments, Connections, slow
-from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, explain
+from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
 from launcher.backends.kubernetes.options import KubernetesOptions, user_of
@@ -32,7 +32,7 @@ from launcher.backends.kubernetes.status import (
 )
 from launcher.backends.launch_request import LaunchRequest
 from launcher.backends.link import seconds_until_tasks_ended
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import (
     HostGoneError,
     HostPreemptedError,
@@ -385,41 +385,41 @@ class Pods:
         self._starting.discard(program)
 
 
-class PodProgram(CommandPipe):
-    """A program of ours in a pod.
+class PodProgram(RemoteProgram):
+    """A program of ours in a pod, whose kubectl runs from now on.
 
     Args:
-        pods: of the launch.
-        host: its name.
-        entry, arguments: see `launcher.backends.bootstrap.program`.
+        pods: Those of the launch.
+        host: The host whose pod it runs in.
+        argv: The command line of kubectl.
+        kills_agent: Whether the program kills the agent, and with it the pod.
     """
 
-    def __init__(self, pods: Pods, host: str, entry: str, arguments: object) -> None:
-        self._pods, self._kills = pods, entry == KILL_ENTRY
-        is_first = entry == _SERVE_ENTRY
-        argv = pods.first_command(host) if is_first else pods.command(host, *bootstrap.loader(pods.python))
+    def __init__(self, pods: Pods, host: str, argv: Sequence[str], *, kills_agent: bool = False) -> None:
+        self._pods, self._kills_agent = pods, kills_agent
+        self._kubectl = KubectlPipe(host, argv)
+        super().__init__(host, self._kubectl, python=pods.python, starter=argv[0])
+
+    def begin(self, startup: bytes, answer_seconds: float = 0.0) -> PodProgram:
+        """Send the program, and wait for so long for its first bytes."""
         try:
-            if is_first:
-                assert isinstance(arguments, Mapping)
-                sent = bootstrap.passed(entry, arguments, arguments["token"])
-            else:
-                sent = bootstrap.program(entry, arguments)
-            super().__init__(host, argv, sent, pods.python, started=lambda _: pods.starting(self))
-            if is_first:  # the main process becomes the agent only once: nothing else can be tried meanwhile
-                await_readable(self, _AGENT_START_SECONDS)
+            self._pods.starting(self)
+            self._kubectl.deliver(startup)
+            await_readable(self, answer_seconds)
         finally:
-            pods.started(self)
+            self._pods.started(self)
+        return self
 
     def kill(self) -> None:
         """Kill kubectl."""
-        self._process.kill()
+        self._kubectl.kill()
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteProgram.wait`: a program that kills the agent may be killed with the pod."""
         status = super().wait(seconds)
-        if status and self._kills:
-            self._pods.end_error(self._host, _END_KNOWN_SECONDS)
-            return 0 if self._pods.status(self._host).ended else status
+        if status and self._kills_agent:
+            self._pods.end_error(self.host, _END_KNOWN_SECONDS)
+            return 0 if self._pods.status(self.host).ended else status
         return status
 
     def start_error(self) -> TransportError | None:
@@ -428,24 +428,20 @@ class PodProgram(CommandPipe):
         If the program never ran, and the pod is there, the kubelet or the way to it is down.
         """
         if why := super().start_error():
-            return self._pods.end_error(self._host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(why))
+            return self._pods.end_error(self.host, _CONNECT_PAUSE_SECONDS) or RouteDownError(str(why))
         self.wait(_END_KNOWN_SECONDS)
-        status = self._process.returncode
+        status = self._kubectl.process.returncode
         killed = status is None or status < 0  # perhaps the pod lives
-        return self._pods.end_error(self._host, 0.0 if killed else _END_KNOWN_SECONDS)
+        return self._pods.end_error(self.host, 0.0 if killed else _END_KNOWN_SECONDS)
 
     def exit_reason(self, why: str) -> str:
         """See `RemoteProgram.exit_reason`: after SIGTERM, or without its watchdog, the pod ends."""
         is_asked = "SIGTERM" in why
         if is_asked or "watchdog" in why:
-            gone = self._pods.end_error(self._host, _END_KNOWN_SECONDS, taken=is_asked)
+            gone = self._pods.end_error(self.host, _END_KNOWN_SECONDS, taken=is_asked)
             if gone:
                 raise gone
         return why
-
-    def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
-        return explain(super().stderr())
 
 
 class _PodConnections(Connections):
@@ -457,12 +453,23 @@ class _PodConnections(Connections):
 
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
         """See `ProgramRunner.run`."""
-        return PodProgram(self._pods, host, entry, arguments)
+        return PodProgram(self._pods, host, self._command(host)).begin(bootstrap.program(entry, arguments))
+
+    def _command(self, host: str) -> list[str]:
+        return self._pods.command(host, *bootstrap.loader(self._pods.python))
 
     def start_agent(self, host: str, arguments: AgentArguments) -> PodProgram:
         """See `Connections.start_agent`. The main process becomes the agent, unless it has already."""
         more = {"grace": self._pods.grace, "outage": MIN_OUTAGE_SECONDS}
-        return self.run(host, _SERVE_ENTRY, {**arguments.as_json(), **more})
+        startup = bootstrap.passed(_SERVE_ENTRY, {**arguments.as_json(), **more}, arguments.token)
+        program = PodProgram(self._pods, host, self._pods.first_command(host))
+        # The main process becomes the agent only once: nothing else can be tried meanwhile.
+        return program.begin(startup, _AGENT_START_SECONDS)
+
+    def kill_agent(self, host: str, agent_id: int) -> PodProgram:
+        """See `Connections.kill_agent`."""
+        program = PodProgram(self._pods, host, self._command(host), kills_agent=True)
+        return program.begin(bootstrap.program(KILL_ENTRY, {"agent": agent_id}))
 
     def reconnect(self, host: str) -> None:
         """See `Connections.reconnect`: the next kubectl makes a new connection."""

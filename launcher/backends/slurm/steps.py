@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from launcher.backends import bootstrap
 from launcher.backends.connections import CONNECT_ENTRY, AgentArguments, Connections, for_each, slow
 from launcher.backends.json_client import JsonClient, read
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram, SubprocessPipe
 from launcher.backends.slurm.allocation import (
     UNANSWERED_NOTICE,
     SlurmJob,
@@ -99,38 +98,29 @@ def srun(run_name: str, node: str, name: str = "launch", component: int | None =
     return [*_SRUN_COMMAND, f"--job-name={name}", f"--jobid={run_name}", f"--nodelist={node}", *group]
 
 
-class Step(CommandPipe):
-    """A program of ours in a step.
+class Step(RemoteProgram):
+    """A program of ours in a step, whose srun runs from now on. `SubprocessPipe.deliver` sends the program.
 
     Args:
-        host: the node.
-        job: at Slurm.
-        python: on the node.
-        entry, arguments: see `launcher.backends.bootstrap.startup`.
-        started: called when srun runs, before it has taken the program.
+        host: The node.
+        job: At Slurm.
+        python: The Python on the node.
+        is_agent: Whether the program is, or becomes, the agent of the node.
     """
 
-    def __init__(
-        self,
-        host: str,
-        job: SlurmJob,
-        python: str,
-        entry: str,
-        arguments: object,
-        started: Callable[[Step], object],
-    ) -> None:
-        self._job, self._is_agent = job, entry == _SERVE_ENTRY
+    def __init__(self, host: str, job: SlurmJob, python: str, *, is_agent: bool) -> None:
+        self._job, self._is_agent = job, is_agent
         #: Its name at Slurm, which no other step has.
         self.name = f"launch-{os.urandom(8).hex()}"
         #: Whether its output has passed `swap`.
-        self.swapped = entry == CONNECT_ENTRY
+        self.swapped = False
         #: Whether the agent has written anything.
         self._answered = False
         #: Bytes to send in one message with the next ones: a second short message would take 40 ms (Nagle).
         self.first = b""
         argv = [*srun(job.id, host, self.name, job.components.get(host)), "--unbuffered", *_STEP_COMMAND]
-        startup = bootstrap.startup(python, entry, arguments)
-        super().__init__(host, argv, startup, python, environment(), lambda _: started(self))
+        self.srun = SubprocessPipe(host, argv, environment())
+        super().__init__(host, self.srun, python=python, starter=argv[0])
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteProgram.recv`."""
@@ -146,10 +136,10 @@ class Step(CommandPipe):
         self.first = self.first[sent:]
         return max(0, sent - before)
 
-    def _await_mark(self, data: bytes) -> None:
-        super()._await_mark(data)
-        if self._ready and self._is_agent:
-            self._send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
+    def on_ready(self) -> None:
+        """See `RemoteProgram.on_ready`."""
+        if self._is_agent:
+            self.srun.send(b"\n")  # without an answer, TCP delays what the program writes next by 40 ms
             self._let_it_outlive_srun()
 
     def _let_it_outlive_srun(self) -> None:
@@ -158,7 +148,7 @@ class Step(CommandPipe):
         If srun is killed after that, the agent lives on, and another step connects to it. If no other does in
         time, the agent ends by itself, and `Steps.end` cancels its step.
         """
-        parent = self._process.pid
+        parent = self.srun.process.pid
         if _program(parent) != "srun":  # a script in its place has the real one as its child
             return
         for pid in children_of(parent):
@@ -177,22 +167,22 @@ class Step(CommandPipe):
         """See `RemoteProgram.start_error`. When its step has ended, the agent has."""
         why = super().start_error()
         status = (
-            self._process.returncode
+            self.srun.process.returncode
             if why
             else self.status(_END_TIMEOUT_SECONDS if self._is_agent else _EXIT_TIMEOUT_SECONDS)
         )
         if why is None and status is not None and status < 0:  # perhaps the step lives
-            return ConnectionLostError(f"{self._host}: {self._starter} {self._how_ended(None)}")
+            return ConnectionLostError(f"{self.host}: {self._starter} {self._how_exited()}")
         if why is None and (not self._is_agent or status is None):
             return None
         if over := self._job.end_reason():
             return AllocationEndedError(over)
         reason = self._reason()
         if why is None and not self._answered:  # no task runs there: another agent may be started
-            return ConnectionLostError(f"{self._host}: {reason or _KILLED_EARLY_REASON}")
+            return ConnectionLostError(f"{self.host}: {reason or _KILLED_EARLY_REASON}")
         if why is None:
-            return HostGoneError(f"{self._host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
-        return self._fault(f"the agent can't be started there: {reason}") if reason else why
+            return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
+        return self.fault(f"the agent can't be started there: {reason}") if reason else why
 
     def _reason(self) -> str:
         """Why the step has ended, in the words of Slurm: a node failed, or somebody has cancelled it."""
@@ -205,19 +195,18 @@ class Step(CommandPipe):
         Returns:
             How it has ended, negative by a signal; None if it has not in time.
         """
-        self.wait(seconds)
-        return self._process.returncode
+        return self.srun.wait(seconds)
 
     @property
     def was_killed(self) -> bool:
         """Whether srun, or its program, has ended by SIGKILL, or srun by any other signal."""
-        status = self._process.poll()
+        status = self.srun.process.poll()
         return status is not None and (status < 0 or status == _KILLED_STATUS)
 
     @property
     def may_live(self) -> bool:
         """Whether the step may still be there, because its srun runs or was killed."""
-        status = self._process.poll()
+        status = self.srun.process.poll()
         return status is None or status < 0
 
     def exit_reason(self, why: str) -> str:
@@ -244,38 +233,28 @@ class Step(CommandPipe):
     def close(self) -> None:
         """See `RemoteProgram.close`. The srun of an agent stays: it says how the agent ends."""
         if self._is_agent:
-            self._socket.close()
+            self.srun.close_socket()
         else:
             super().close()
-
-    def hang_up(self) -> None:
-        """Close its stdin."""
-        with suppress(OSError):  # its other end is closed
-            self._socket.shutdown(socket.SHUT_WR)
 
     @property
     def is_running(self) -> bool:
         """Whether its srun runs."""
-        return self._process.poll() is None
+        return self.srun.process.poll() is None
 
     def is_agent_of(self, host: str) -> bool:
         """Return whether it is, or was, the agent of a host."""
-        return self._is_agent and self._host == host
+        return self._is_agent and self.host == host
 
     @property
     def is_unused(self) -> bool:
         """Whether its srun has exited and its connection is closed."""
-        return not self.is_running and self._socket.fileno() < 0
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether its program runs, or has run."""
-        return self._ready
+        return not self.is_running and self.fileno() < 0
 
     def signal(self, number: signal.Signals, until: float) -> None:
         """Signal srun, so that Slurm ends the step, unless it ends before a time (monotonic)."""
-        self.wait(max(0.0, until - time.monotonic()))
-        self._process.send_signal(number)
+        self.wait(until - time.monotonic())
+        self.srun.process.send_signal(number)
 
     def release(self) -> None:
         """Close everything, after srun has exited."""
@@ -330,7 +309,7 @@ class Steps(Connections):
         until, is_first = time.monotonic() + _INSPECT_TIMEOUT_SECONDS, True
         pythons = list(dict.fromkeys((sys.executable, DEFAULT_PYTHON)))
         while True:
-            step = self._start(host, pythons[0], _SERVE_ENTRY, {"files": files})
+            step = self._start(host, pythons[0], _SERVE_ENTRY, {"files": files}, is_agent=True)
             left = until - time.monotonic()
             try:
                 seen = read(
@@ -341,7 +320,7 @@ class Steps(Connections):
                 is_lost = step.was_killed or step.is_running
                 if is_lost:
                     # `end` ends what is left of it. That may take long, and the next step need not wait.
-                    step.hang_up()
+                    step.srun.end_input()
                 else:
                     _end([step])
                     del pythons[0]
@@ -358,7 +337,9 @@ class Steps(Connections):
 
     def connect_agent(self, host: str, arguments: AgentArguments) -> Step:
         """See `Connections.connect_agent`."""
-        return self.run(host, CONNECT_ENTRY, self._of_agent(arguments))
+        step = self.run(host, CONNECT_ENTRY, self._of_agent(arguments))
+        step.swapped = True
+        return step
 
     def _of_agent(self, arguments: AgentArguments) -> dict[str, Any]:
         return {**arguments.as_json(), "variables": self.variables, "swapped": True}
@@ -382,10 +363,15 @@ class Steps(Connections):
         if over := self.job.end_reason(fresh=False):
             raise AllocationEndedError(over)
 
-    def _start(self, host: str, python: str, entry: str, arguments: object) -> Step:
-        return Step(host, self.job, python, entry, arguments, self._started)
+    def _start(
+        self, host: str, python: str, entry: str, arguments: object, *, is_agent: bool = False
+    ) -> Step:
+        step = Step(host, self.job, python, is_agent=is_agent)
+        self._add(step)  # before it takes the program, which may be long: `end` ends it
+        step.srun.deliver(bootstrap.startup(python, entry, arguments))
+        return step
 
-    def _started(self, step: Step) -> None:
+    def _add(self, step: Step) -> None:
         with self._lock:
             unused = [each for each in self._steps if each.is_unused and not each.may_live]
             self._steps = [*(each for each in self._steps if each not in unused), step]
@@ -408,7 +394,7 @@ class Steps(Connections):
     def dismiss(self, wanted: Collection[str] = ()) -> None:
         """End the waiting steps of nodes that are not wanted."""
         for host in self._waiting.keys() - wanted:
-            self._waiting.pop(host).hang_up()
+            self._waiting.pop(host).srun.end_input()
 
     def end(self, over: bool = True) -> None:
         """Wait until no step is left; one that does not end is killed.

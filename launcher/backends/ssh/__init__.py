@@ -72,8 +72,7 @@ class SshBackend(Backend):
         from launcher.backends.ssh.connections import SshConnections
 
         settings = replace(
-            settings,
-            connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
+            settings, connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout
         )
         with SshConnections(hosts, settings) as connections:
             connections.connect()

@@ -33,10 +33,10 @@ from launcher.job import Host
 from launcher.messages import say
 from launcher.threads import start
 
-if TYPE_CHECKING:  # they import paramiko
+if TYPE_CHECKING:  # most of them import paramiko
+    from launcher.backends.programs import RemoteProgram
     from launcher.backends.ssh.connection import SshConnection, SshConnector
     from launcher.backends.ssh.forward import Forward
-    from launcher.backends.ssh.program import SshProgram
     from launcher.backends.ssh.relay import Relay
 
 #: Seconds before the second attempt, the third, and each later one.
@@ -138,9 +138,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             except TransportError as error:
                 self.failed = dict.fromkeys(self._hosts, str(error))
                 return self.failed
-            self._connections, self.failed = for_each(
-                self._hosts, self._connect_host, step, fanout
-            )
+            self._connections, self.failed = for_each(self._hosts, self._connect_host, step, fanout)
             preparing.join()
         for line in self._paramiko().known.added:
             say(line)
@@ -290,12 +288,12 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         connection = self._connections.get(host)
         return connection is not None and connection.is_alive
 
-    def run(self, host: str, entry: str, arguments: object) -> SshProgram:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `launcher.backends.connections.ProgramRunner.run`."""
-        from launcher.backends.ssh.program import SshProgram
+        from launcher.backends.ssh.program import start_ssh_program
 
         connection, python = self.connection(host), self.python(host)
-        return SshProgram(connection, python, bootstrap.startup(python, entry, arguments))
+        return start_ssh_program(connection, python, bootstrap.startup(python, entry, arguments))
 
     def python(self, host: str) -> str:
         """The Python that runs our programs on a host.

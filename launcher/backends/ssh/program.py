@@ -12,7 +12,7 @@ from typing import cast
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.backends import bootstrap
-from launcher.backends.programs import STDERR_LIMIT_BYTES, PipedProgram
+from launcher.backends.programs import STDERR_LIMIT_BYTES, RemoteProgram
 from launcher.backends.ssh.connection import ClosingSocket, SshConnection
 from launcher.backends.ssh.options import unexpected
 from launcher.common.errors import ConnectionLostError, TransportError
@@ -29,27 +29,45 @@ _LAST_BYTES_SECONDS = 5.0
 _START_TIMEOUT_SECONDS = 30.0
 
 
-class SshProgram(PipedProgram):
-    """A program that runs on a host. To start it blocks; then no call but `wait` does.
+def start_ssh_program(connection: SshConnection, python: str, startup: bytes) -> RemoteProgram:
+    """Run a program of ours on a host, in a channel of its own. Blocks until the host has taken the program.
 
     Args:
-        connection: to the host.
-        python: the Python that runs the program, for messages.
-        startup: see `bootstrap.startup`.
+        connection: To the host.
+        python: The Python that runs the program, for messages.
+        startup: See `bootstrap.startup`.
 
     Raises:
-        TransportError: it can't be started; this machine has no descriptor left.
+        TransportError: It can't be started, or this machine has no descriptor left.
+    """
+    return RemoteProgram(
+        connection.host,
+        SshChannelPipe(connection, startup),
+        python=python,
+        starter="its login shell",
+        patience=_START_TIMEOUT_SECONDS,
+    )
+
+
+class SshChannelPipe:
+    """A channel whose shell runs a program of ours; see `launcher.backends.programs.Pipe`.
+
+    Args:
+        connection: To the host.
+        startup: See `bootstrap.startup`.
+
+    Raises:
+        TransportError: No channel can be opened.
     """
 
-    def __init__(self, connection: SshConnection, python: str, startup: bytes) -> None:
-        super().__init__(connection.host, python, "its login shell", _START_TIMEOUT_SECONDS)
+    def __init__(self, connection: SshConnection, startup: bytes) -> None:
         self._connection = connection
         self._stderr = b""
         try:
             self._channel = connection.transport.open_session()
         except ChannelException as error:
-            raise self._fault(
-                "its ssh server gives no further session on this connection "
+            raise TransportError(
+                f"{connection.host}: its ssh server gives no further session on this connection "
                 "(is MaxSessions very low, or does it only forward?)"
             ) from error
         except (SSHException, EOFError, OSError) as error:
@@ -70,10 +88,11 @@ class SshProgram(PipedProgram):
             raise
 
     def fileno(self) -> int:
-        """See `RemoteProgram.fileno`; it never becomes writable."""
+        """See `Pipe.fileno`. It never becomes writable."""
         return self._fd
 
-    def _receive(self, size: int) -> bytes | None:
+    def recv(self, size: int) -> bytes | None:
+        """See `Pipe.recv`."""
         channel = self._channel
         ended = channel.eof_received or channel.closed  # read before the last bytes are
         if channel.recv_stderr_ready():
@@ -89,22 +108,23 @@ class SshProgram(PipedProgram):
             return b""
         raise ConnectionLostError(self._connection.why_broken())
 
-    def _send(self, data: bytes | memoryview) -> int:
+    def send(self, data: bytes | memoryview) -> int:
+        """See `Pipe.send`."""
         return send_now(self._channel, data)
 
     def wait(self, seconds: float) -> int | None:
-        """See `RemoteProgram.wait`. A program that was killed has no exit status."""
+        """See `Pipe.wait`. Of a program that was killed, the status is not known."""
         if not self._channel.status_event.wait(seconds):
             return None
         status = self._channel.recv_exit_status()
         return status if status >= 0 else None
 
     def stderr(self) -> str:
-        """See `RemoteProgram.stderr`."""
+        """See `Pipe.stderr`."""
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See `RemoteProgram.close`."""
+        """See `Pipe.close`."""
         close_channel(self._channel)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.backends import bootstrap
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram, start_program
 
 #: Begins the code of a host that does something else: it reports that it is ready.
 _READY = "import os, sys; os.write(1, b'\\n<tf-launcher program: ready>\\n');"
@@ -48,15 +48,15 @@ class LocalHosts:
     def cache(self, host: str) -> Path:
         return self.home(host) / ".cache/tf-launcher"
 
-    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         variables = {"HOME": str(self.home(host)), **self.environments.get(host, {})}
         start = ["env", "-u", "XDG_CACHE_HOME", *map("=".join, variables.items()), *as_user(self.uid)]
         start = [*self.before.get(host, ()), *start]
         if host in self._codes:
             argv = [*start, self.python, "-I", "-c", _READY + self._codes[host]]
-            return CommandPipe(host, argv, b"", self.python)
+            return start_program(host, argv, b"", self.python)
         argv = [*start, *bootstrap.loader(self.python)]
-        return CommandPipe(host, argv, bootstrap.program(entry, arguments), self.python)
+        return start_program(host, argv, bootstrap.program(entry, arguments), self.python)
 
 
 def snapshot(root: Path) -> dict[bytes, tuple[str, int, object]]:

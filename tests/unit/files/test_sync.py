@@ -14,7 +14,7 @@ import pytest
 from launcher.agent import files
 from launcher.agent.identity import this_process
 from launcher.agent.transfer import SYNC_MARK
-from launcher.backends.programs import CommandPipe
+from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import JobError, TransportError
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.transfer import FileTransfer, collect, finish, sync
@@ -163,9 +163,9 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
     """Exactly what was announced is sent; the next sync brings the file again."""
     restless = folder / "src/big"
     sends = iter(range(10_000))
-    send = CommandPipe.send
+    send = RemoteProgram.send
 
-    def meddling_send(command: CommandPipe, data: bytes | memoryview) -> int:
+    def meddling_send(command: RemoteProgram, data: bytes | memoryview) -> int:
         size = restless.stat().st_size
         if how == "rewrite" or next(sends) == 4:
             restless.write_bytes(os.urandom(size))
@@ -175,14 +175,14 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
 
     trees = trees_of(folder)
     (folder / "run.sh").unlink()
-    monkeypatch.setattr(CommandPipe, "send", meddling_send)
+    monkeypatch.setattr(RemoteProgram, "send", meddling_send)
     with Told() as told:
         paths = sync(FileTransfer(hosts, 8), ("a",), trees, "job1")
     assert f"--sync: {folder}/run.sh vanished: left out" in told.lines
     text = f"--sync: {folder}/src/big changed while it was read: the copy may mix old and new content"
     assert (text in told.lines) == (how != "rewrite once")
     assert synced(Path(paths["a"][0])).keys() == snapshot(folder).keys()
-    monkeypatch.setattr(CommandPipe, "send", send)
+    monkeypatch.setattr(RemoteProgram, "send", send)
     finish(FileTransfer(hosts, 1), ("a",), "job1")
     paths = sync(FileTransfer(hosts, 8), ("a",), trees_of(folder), "job2")
     assert synced(Path(paths["a"][0])) == snapshot(folder)
@@ -191,9 +191,9 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
 def test_several_folders_and_the_runs_own_stays(
     bring: Sync, hosts: LocalHosts, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    send = CommandPipe.send
+    send = RemoteProgram.send
     monkeypatch.setattr(
-        CommandPipe, "send", lambda command, data: send(command, data[: 5000 if len(data) > 5000 else 60])
+        RemoteProgram, "send", lambda command, data: send(command, data[: 5000 if len(data) > 5000 else 60])
     )
     data = tmp_path / "dat\u00e4\n"
     data.mkdir()

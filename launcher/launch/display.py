@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from launcher.common.events import StopAsked, Tell, now
+from launcher.common.events import StopAsked, now
 from launcher.common.report import Report
 from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
@@ -60,7 +60,7 @@ class Display:
         self._pipe_closed = False
         self._tmux = tmux
         self.writer = Writer(paths.logs, skipped_notice if options.json else None)
-        self._files = Files(self._warn, resumed=options.submitted is not None)
+        self._files = Files(resumed=options.submitted is not None)
         self.event_buffer = self._files.event_buffer
         events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
         panes = [] if tmux is None else [tmux]
@@ -110,7 +110,8 @@ class Display:
             error = self.writer.broken(_STDOUT)
             if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
                 text = f"the output can't be written: {error.strerror}; it is complete in {self._paths.logs}"
-                self._warn(Tell(text, urgent=True))
+                line = f"launch: {text}\n".encode("utf-8", "backslashreplace")
+                self.writer.write(_STDERR, line, urgent=True)
                 self.unwritten = True
             self.unwritten = self.unwritten or self._files.unwritten
             self.writer.close()
@@ -120,10 +121,6 @@ class Display:
         for message in messages.drain():
             self._console.on(message)
         self.writer.flush()
-
-    def _warn(self, message: Tell) -> None:
-        text = f"launch: {message.text}\n".encode("utf-8", "backslashreplace")
-        self.writer.write(_STDERR, text, urgent=True)
 
 
 def _console(

@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Any
 
 from launcher.common.cluster import TaskId
-from launcher.common.events import TaskMoved, TaskOutput, Tell
+from launcher.common.events import TaskMoved, TaskOutput
 from launcher.common.report import Report
 from launcher.common.text import join_names
 from launcher.job import RunPaths
+from launcher.messages import say
 from launcher.output.lines import attempt_mark
 from launcher.output.renderers import DisplayEvent, RunInfo, event_as_dict, record_as_dict
 from launcher.output.writer import Writer
@@ -85,18 +86,12 @@ class Files:
     A file that can't be written (full disk) gets no more data, so that it has no gap; the job continues.
 
     Args:
-        warn: gets a message for the first file that can't be written, and at the end one that names all.
         clock: seconds since the epoch, for notices in ``events.jsonl``.
         resumed: the files may be there: a launcher before this one has begun the run.
     """
 
-    def __init__(
-        self,
-        warn: Callable[[Tell], None],
-        clock: Callable[[], float] = time.time,
-        resumed: bool = False,
-    ) -> None:
-        self._warn, self._resumed = warn, resumed
+    def __init__(self, clock: Callable[[], float] = time.time, resumed: bool = False) -> None:
+        self._resumed = resumed
         self._create = _APPEND_FLAGS | os.O_CREAT | (0 if resumed else os.O_EXCL)
         #: The run goes on with another launcher: its report is only for that.
         self.goes_on = False
@@ -163,7 +158,7 @@ class Files:
         self.tick(0.0)
         if len(self._broken) > 1:
             names = [os.path.basename(path) for path in self._broken]
-            self._warn(Tell(f"not complete in {self._paths.root}: {join_names(names, 10)}"))
+            say(f"not complete in {self._paths.root}: {join_names(names, 10)}")
         for path in list(self._fds):
             self._close(path)
         try:
@@ -171,7 +166,7 @@ class Files:
             write_json(path, record_as_dict(report))
         except OSError as error:
             self.unwritten = True
-            self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
+            say(f"{self._paths.report} can't be written: {error.strerror}")
 
     def _append(self, path: str, data: bytes, flags: int = _APPEND_FLAGS) -> None:
         """Append to a file. Without O_CREAT in the flags a log that was deleted is not created again."""
@@ -191,7 +186,7 @@ class Files:
             self._broken.append(path)
             self._close(path)
             if len(self._broken) == 1:
-                self._warn(Tell(f"{path} can't be written: {error.strerror}; log truncated; job continues"))
+                say(f"{path} can't be written: {error.strerror}; log truncated; job continues")
 
     def _close(self, path: str) -> None:
         if path in self._fds:

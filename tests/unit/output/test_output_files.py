@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import Tell
 from launcher.common.report import TaskState
 from launcher.job import RunPaths
 from launcher.output import run_files as files_module
 from launcher.output.renderers import RunInfo
 from launcher.output.run_files import Files, write_json_for_user
+from tests.told import Told
 from tests.unit.output.output_samples import moved, placement, report, task_report
 
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")
@@ -23,8 +24,9 @@ def printed(task: TaskId, data: bytes) -> events.TaskOutput:
 
 
 @pytest.fixture
-def warnings() -> list[Tell]:
-    return []
+def told() -> Iterator[Told]:
+    with Told() as told:
+        yield told
 
 
 @pytest.fixture
@@ -32,8 +34,8 @@ def paths(tmp_path) -> RunPaths:
     return RunPaths(str(tmp_path / "run"))
 
 
-def begun(paths: RunPaths, warnings: list[Tell], resumed: bool = False, **hosts: str) -> Files:
-    made = Files(warnings.append, lambda: 5.0, resumed)
+def begun(paths: RunPaths, resumed: bool = False, **hosts: str) -> Files:
+    made = Files(lambda: 5.0, resumed)
     made.begin(RunInfo("mnist", placement(**hosts), paths, 100.0))
     return made
 
@@ -60,20 +62,20 @@ def test_a_report_into_a_pipe_and_along_links(tmp_path):
 
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_link_or_pipe_in_the_place_of_the_report_is_replaced(paths, warnings, tmp_path, kind):
+def test_a_link_or_pipe_in_the_place_of_the_report_is_replaced(paths, told, tmp_path, kind):
     (tmp_path / "precious").write_text("precious")
-    files = begun(paths, warnings, node1="worker/0")
+    files = begun(paths, node1="worker/0")
     for path in (paths.report, f"{paths.report}.{os.getpid()}.new"):
         os.symlink(tmp_path / "precious", path) if kind == "link" else os.mkfifo(path)
     files.close(report(task_report("worker/0")))
     assert json.loads(content(paths.report))["job"] == "mnist"
     assert (tmp_path / "precious").read_text() == "precious"
-    assert not os.path.islink(paths.report) and warnings == []
+    assert not os.path.islink(paths.report) and told.lines == []
 
 
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
-def test_other_files_in_the_place_of_a_log_are_not_written(paths, warnings, tmp_path, kind):
+def test_other_files_in_the_place_of_a_log_are_not_written(paths, told, tmp_path, kind):
     precious = tmp_path / "precious"
     precious.write_text("precious")
     os.makedirs(paths.logs)
@@ -81,23 +83,23 @@ def test_other_files_in_the_place_of_a_log_are_not_written(paths, warnings, tmp_
         os.mkfifo(paths.log(W0))
     else:
         (os.link if kind == "hard link" else os.symlink)(precious, paths.log(W0))
-    files = begun(paths, warnings, node1="worker/0 worker/1")
+    files = begun(paths, node1="worker/0 worker/1")
     files.on(printed(W0, b"x"))
     files.on(printed(W1, b"y"))
     assert precious.read_text() == "precious"
     assert content(paths.log(W1)) == b"y"
-    assert [notice.text.partition(";")[0] for notice in warnings] == [
+    assert [line.partition(";")[0] for line in told.lines] == [
         f"{paths.log(W0)} can't be written: File exists"
     ]
     files.close(report())
 
 
-def test_another_launcher_begins_an_attempt_in_a_line_of_its_own(paths, warnings):
-    files = begun(paths, warnings, node1="worker/0 worker/1 ps/0")
+def test_another_launcher_begins_an_attempt_in_a_line_of_its_own(paths):
+    files = begun(paths, node1="worker/0 worker/1 ps/0")
     for task, data in ((W0, b"half a line"), (W1, b"whole\n")):
         files.on(printed(task, data))
     files.close(report())
-    files = begun(paths, warnings, resumed=True, node1="worker/0 worker/1 ps/0")
+    files = begun(paths, resumed=True, node1="worker/0 worker/1 ps/0")
     for task in (W0, W1, TaskId("ps/0")):
         files.on(moved(task, 2, TaskState.STARTING))
     files.close(report())
@@ -107,9 +109,9 @@ def test_another_launcher_begins_an_attempt_in_a_line_of_its_own(paths, warnings
     assert content(paths.log(TaskId("ps/0"))) == mark
 
 
-def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkeypatch):
+def test_logs_are_complete_where_fewer_files_may_be_open(paths, monkeypatch):
     monkeypatch.setattr(files_module, "_MAX_OPEN_FILES", 2)
-    files = begun(paths, warnings, node1="worker/0 worker/1 ps/0")
+    files = begun(paths, node1="worker/0 worker/1 ps/0")
     for data in (b"0\n", b"1\n", b"2\n"):
         for task in (W0, W1, TaskId("ps/0")):
             files.on(printed(task, data))
@@ -123,15 +125,15 @@ def test_logs_are_complete_where_fewer_files_may_be_open(paths, warnings, monkey
 
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkeypatch, kind):
+def test_a_log_that_was_swapped_is_not_written(paths, told, tmp_path, monkeypatch, kind):
     """Opened again because there are many: it is not what it was."""
     monkeypatch.setattr(files_module, "_MAX_OPEN_FILES", 1)
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    files = begun(paths, warnings, node1="worker/0 worker/1")
+    files = begun(paths, node1="worker/0 worker/1")
     os.unlink(paths.log(W0))
     os.symlink(precious, paths.log(W0)) if kind == "link" else os.mkfifo(paths.log(W0))
     files.on(printed(W0, b"x"))
     assert precious.read_text() == "precious"
-    assert len(warnings) == 1 and "worker-0.log can't be written" in warnings[0].text
+    assert len(told.lines) == 1 and "worker-0.log can't be written" in told.lines[0]
     files.close(report())

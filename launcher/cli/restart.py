@@ -6,7 +6,7 @@ from launcher.cli.completion import newest_tasks, unfinished_runs
 from launcher.cli.ps import described
 from launcher.cli.queued import relayed
 from launcher.common.cluster import TaskId
-from launcher.common.errors import LaunchError
+from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings
@@ -35,7 +35,7 @@ RUN: Setting[str] = Setting(
     positional="1", complete=unfinished_runs,
 )  # fmt: skip
 TASKS: Setting[tuple[str, ...]] = Setting(
-    "tasks", str, "tasks such as worker/0, or roles", metavar="TASK", default=(), positional="+",
+    "tasks", str, "tasks such as worker/0, or roles", metavar="TASK", default=(), positional="*",
     repeatable=True, complete=newest_tasks,
 )  # fmt: skip
 TIMEOUT = Setting(
@@ -48,10 +48,12 @@ def run(settings: Settings) -> int:
     """Restart the tasks, and wait until they run.
 
     Raises:
-        InputError: a name matches no task of the run.
+        InputError: no task is named; or a name matches no task of the run.
         LaunchError: the job ends; its launcher can't be asked.
     """
     found, names = find(settings[RUN]), settings[TASKS]
+    if not names:  # argparse would say so before `find` says that worker/0 is no run
+        raise InputError([Fault("", "the following arguments are required: TASK")])
     words = (found.paths.root, *names)
     if (code := relayed(found, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
         return code

@@ -191,7 +191,8 @@ class RowParser(argparse.ArgumentParser):
         names = {flag[1:] for flag in self._flags() if flag.startswith("--")}
         names |= {name for name in foreign_options.OPTIONS if not name.startswith("--") and len(name) > 2}
         misread = sorted(name for name in names if name[1] in letters)
-        self.add_argument(*misread, dest="refused", action=_Refuse, nargs="*", default=argparse.SUPPRESS)
+        self.add_argument(*misread, dest="refused", action=_Refuse, nargs="*", default=argparse.SUPPRESS,
+                          help=argparse.SUPPRESS)  # fmt: skip
 
     def _add_values_after_equals(self, words: Sequence[str]) -> None:
         """Let ``--tensorboard=DIR`` have a value. Of argparse's options with one, all take the next word."""

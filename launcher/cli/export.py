@@ -19,6 +19,7 @@ from launcher.cli.run import options_of
 from launcher.common.errors import Fault, JobError
 from launcher.common.record import replace
 from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settings
+from launcher.config.table import PYTHON, WORKDIR
 from launcher.config.values import choice
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
@@ -92,11 +93,11 @@ def _name(command: Sequence[str]) -> str:
 
 def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     check_programs_here(options)
-    asked: SlurmOptions = options.settings["slurm"]
+    asked: SlurmOptions = options.backend_options["slurm"]
     words = asked.for_job(spec)
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
-    python = spec.python if options.sources.python else DEFAULT_PYTHON
+    python = spec.python if options.settings.is_given(PYTHON) else DEFAULT_PYTHON
     if spec.venv:
         python = VENV_PYTHON
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
@@ -115,7 +116,7 @@ def _asked(options: LaunchOptions, *transports: str) -> Any:
     Raises:
         JobError: none is.
     """
-    found = next(filter(None, (options.settings[name] for name in transports)), None)
+    found = next(filter(None, (options.backend_options[name] for name in transports)), None)
     if found is None:
         names = " or ".join(f"--{name} IMAGE" for name in transports)
         raise JobError([Fault(ON_COMMAND_LINE, "no image is named", f"expected {names}, or image: of roles")])
@@ -129,10 +130,10 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
         given = KubernetesOptions(**{field: getattr(given, field) for field in shared})
         if faults := list(user_faults(given)):
             raise JobError(faults)
-    files, notes = ({}, []) if options.sources.workdir else program_files(spec)
+    files, notes = ({}, []) if options.settings.is_given(WORKDIR) else program_files(spec)
     for note in notes:
         say(note)
-    spec = in_images(spec, given, bool(options.sources.python), bool(options.sources.workdir))
+    spec = in_images(spec, given, options.settings.is_given(PYTHON), options.settings.is_given(WORKDIR))
     places = [(host, host.roles[0], host.name.rpartition("-")[2]) for host in own_hosts(spec)[0]]
     named = [replace(host, address=kubernetes.host_name(name, role, index)) for host, role, index in places]
     made = exported(spec, named, kubernetes.PORT, name)
@@ -141,7 +142,7 @@ def _kubernetes(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Expor
 
 def _compose(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[Exported, str]:
     given: DockerOptions = _asked(options, "docker")
-    has_folder = not given.no_mount or bool(options.sources.workdir)
-    spec = in_images(spec, given, bool(options.sources.python), has_folder)
+    has_folder = not given.no_mount or options.settings.is_given(WORKDIR)
+    spec = in_images(spec, given, options.settings.is_given(PYTHON), has_folder)
     made = exported(spec, own_hosts(spec)[0], compose.PORT, name)
     return made, compose.compose_file(made, given, given.user or f"{os.getuid()}:{os.getgid()}")

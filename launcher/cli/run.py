@@ -9,7 +9,7 @@ from launcher import backends
 from launcher.cli.arguments import CommandLine, parse_launch
 from launcher.cli.connecting import check_current_folder
 from launcher.config.settings import Given, Group, command_line_level, merge
-from launcher.config.table import SUBMITTED, UNTIL_EOF_FD
+from launcher.config.table import DETACH, DRY_RUN, SUBMITTED, UNTIL_EOF_FD
 from launcher.config.values import names_job_file
 from launcher.launch.build_options import LaunchWords, build_options
 from launcher.launch.interrupts import stop_at_end_of_file
@@ -57,7 +57,7 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
     if descriptor is not None:
         stop_at_end_of_file(descriptor)
     options = options_of(line)
-    if not options.detach or options.dry_run:
+    if not options.settings[DETACH] or options.settings[DRY_RUN]:
         return run_job(options)
     from launcher.launch.detach import run_detached
 

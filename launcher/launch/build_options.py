@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher import backends
@@ -18,7 +18,7 @@ from launcher.backends.container_rows import ANY_CONTAINERS
 from launcher.backends.docker.rows import DOCKER
 from launcher.backends.fleet import this_machine
 from launcher.backends.kubernetes.rows import KUBERNETES
-from launcher.backends.launch_request import Asked, ConnectSettings
+from launcher.backends.launch_request import Asked
 from launcher.common.errors import Fault, InputError, JobError
 from launcher.common.record import Record, replace
 from launcher.config import table
@@ -47,7 +47,7 @@ from launcher.job import (
 )
 from launcher.launch import option_faults
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
-from launcher.launch.options import LaunchOptions, Sources
+from launcher.launch.options import LaunchOptions
 from launcher.launch.tensorboard import ROLE as TENSORBOARD_ROLE
 from launcher.launch.tensorboard import tensorboard_role
 from launcher.scheduler.plan import check_descriptors, check_placeholders
@@ -149,7 +149,9 @@ class _Builder:
             self.notes.append(f"{where}: sync: is not used: all tasks run on this machine, in its folders")
         if self.faults:
             raise JobError(self.faults)
-        return self._options(spec, hosts, name, chosen, other_machines)
+        if not other_machines:  # nothing is copied
+            settings = settings.with_values({table.SYNC: ()})
+        return LaunchOptions(settings, spec, hosts, name, chosen, tuple(self.notes))
 
     # ------------------------------------------------------------------ files
 
@@ -251,67 +253,6 @@ class _Builder:
         if not hides_backend:
             self.faults += option_faults.need_faults(self.settings, met)
 
-    def _options(
-        self,
-        spec: JobSpec,
-        hosts: tuple[Host, ...],
-        name: str,
-        chosen: Mapping[str, Any],
-        other_machines: bool,
-    ) -> LaunchOptions:
-        """Return the record of all that was found."""
-        settings = self.settings
-        hosts_text = self.command_line[table.HOSTS]
-        return LaunchOptions(
-            spec,
-            hosts,
-            hosts_text=hosts_text if isinstance(hosts_text, str) else None,
-            hosts_named=self.named,
-            backend_name=name,
-            settings=chosen,
-            connect_settings=ConnectSettings(
-                settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
-            ),
-            check=not settings[table.NO_CHECK],
-            tensorboard=settings[table.TENSORBOARD],
-            relay=settings[table.RELAY],
-            sync=settings[table.SYNC] if other_machines else (),
-            collect=settings[table.COLLECT],
-            run_dir=settings[table.RUN_DIR],
-            report=settings[table.REPORT],
-            show=settings[table.SHOW],
-            fold=settings[table.FOLD],
-            verbose=settings[table.VERBOSE],
-            timestamps=settings[table.TIMESTAMPS],
-            quiet=settings[table.QUIET],
-            json=settings[table.JSON],
-            tmux=settings[table.TMUX],
-            detach=settings[table.DETACH],
-            last_lines=not settings[table.NO_LAST_LINES],
-            dry_run=settings[table.DRY_RUN],
-            events_fd=settings[table.EVENTS_FD],
-            commands_fd=settings[table.COMMANDS_FD],
-            sources=Sources(
-                workdir=settings.source(table.WORKDIR),
-                python=settings.source(table.PYTHON),
-                venv=settings.source(table.VENV),
-                run_dir=settings.source(table.RUN_DIR),
-                sync=settings.source(table.SYNC),
-                collect=settings.source(table.COLLECT),
-            ),
-            notes=tuple(self.notes),
-            defaults=tuple(_defaults_in_effect(settings, self.project.level)),
-        )
-
-
-def _defaults_in_effect(settings: Settings, project: Level) -> Iterator[str]:
-    """Yield the settings of a project file that nothing replaces, for the user: a section as one."""
-    sections = {section.head.name: section.name for section in backends.sections()}
-    rows = {row.name: row for row in table.ROWS}
-    for name, given in project.items():
-        if name in sections or (name in rows and given in settings.parts(rows[name])):
-            yield f"{sections.get(name, name)}={given.text} ({given.source})"
-
 
 # ---------------------------------------------------------------------- the job
 
@@ -411,8 +352,7 @@ def _with_tensorboard(spec: JobSpec, settings: Settings, own_container: bool, fa
         faults.append(Fault(source, problem, f"expected one of them: remove the role ({twin.source})"))
         return spec
     return replace(
-        spec,
-        roles=(*spec.roles, tensorboard_role(settings[table.TENSORBOARD] or "", own_container, source))
+        spec, roles=(*spec.roles, tensorboard_role(settings[table.TENSORBOARD] or "", own_container, source))
     )
 
 

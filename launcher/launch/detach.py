@@ -24,6 +24,7 @@ from launcher.common.events import TaskMoved
 from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import escape_controls, signal_name, why_not_started
+from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
@@ -166,7 +167,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
     if options.backend.shares_files:
         check_programs_here(options)
     parcel = _parcel(options)
-    paths = create(options.run_dir, new_run_name(), (), BatchJob(options.backend_name))
+    paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend_name))
     run = load(paths.root)
     assert run is not None
     unstarted = Unstarted(options)
@@ -213,14 +214,15 @@ def _parcel(options: LaunchOptions) -> Parcel:
     Raises:
         JobError: ``--sync`` or ``--collect`` are wrong.
     """
-    syncs = parse_syncs(options.sync, options.sources.sync)
+    settings = options.settings
+    syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
     counts = {role.name: role.count for role in options.spec.roles}
-    collects = parse_collects(options.collect, counts, options.sources.collect)
-    report = options.report and os.path.abspath(options.report)
+    collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
+    report = os.path.abspath(settings[REPORT] or "") if settings[REPORT] else None
     results = {os.path.abspath(request.into) for request in collects if request.into is not None}
     results |= {os.path.dirname(report)} if report else set()
 
-    def pack(places: Mapping[str, str], settings: Any) -> bytes:
+    def pack(places: Mapping[str, str], backend_options: Any) -> bytes:
         def moved(path: str) -> str:
             for sync in syncs if os.path.isabs(path) else ():
                 inside = sync.inside(path)
@@ -239,22 +241,26 @@ def _parcel(options: LaunchOptions) -> Parcel:
         collected = (
             text if request.into is None
             else text.removesuffix(request.into) + places[os.path.abspath(request.into)]
-            for text, request in zip(options.collect, collects, strict=True)
+            for text, request in zip(settings[COLLECT], collects, strict=True)
         )  # fmt: skip
         spec = replace(
-            options.spec,
-            roles=tuple(roles), workdir=options.spec.workdir and moved(options.spec.workdir)
+            options.spec, roles=tuple(roles), workdir=options.spec.workdir and moved(options.spec.workdir)
         )
         there = replace(
             options,
-            settings={**options.settings, options.backend_name: settings},
-            spec=spec,
-            sync=tuple(
-                places[sync.text] + (f":{sync.remote}" if sync.remote is not None else "") for sync in syncs
+            settings=settings.with_values(
+                {
+                    SYNC: tuple(
+                        places[sync.text] + (f":{sync.remote}" if sync.remote is not None else "")
+                        for sync in syncs
+                    ),
+                    COLLECT: tuple(collected),
+                    REPORT: report and f"{places[os.path.dirname(report)]}/{os.path.basename(report)}",
+                    RUN_DIR: None,
+                }
             ),
-            collect=tuple(collected),
-            report=report and f"{places[os.path.dirname(report)]}/{os.path.basename(report)}",
-            run_dir=None,
+            spec=spec,
+            backend_options={**options.backend_options, options.backend_name: backend_options},
         )
         return pickle.dumps((there, moved(os.getcwd()), sys.argv[1:]))
 

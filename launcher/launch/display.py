@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from launcher.common.events import StopAsked, now
 from launcher.common.report import Report
+from launcher.config import table
 from launcher.job import RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
@@ -59,10 +60,12 @@ class Display:
         self._paths = paths
         self._pipe_closed = False
         self._tmux = tmux
-        self.writer = Writer(paths.logs, skipped_notice if options.json else None)
+        settings = options.settings
+        self.writer = Writer(paths.logs, skipped_notice if settings[table.JSON] else None)
         self._files = Files(resumed=options.submitted is not None)
         self.event_buffer = self._files.event_buffer
-        events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
+        events_fd = settings[table.EVENTS_FD]
+        events = [] if events_fd is None else [EventPipe(events_fd)]
         panes = [] if tmux is None else [tmux]
         self._console = _console(options, show, self.writer, tmux)
         self.renderers: Sequence[Renderer] = [self._files, *panes, self._console, *events]
@@ -127,24 +130,25 @@ def _console(
     options: LaunchOptions, show: frozenset[str] | None, writer: Writer, tmux: Tmux | None
 ) -> Renderer:
     """The renderer for stdout."""
-    if options.json:
+    settings = options.settings
+    if settings[table.JSON]:
         return Jsonl(writer)
     terminal = os.isatty(_STDOUT)
     # No live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
     live = terminal and os.isatty(_STDERR) and tmux is None
     live = live and os.environ.get("TERM") != "dumb"
-    settings = ConsoleOptions(
+    shown = ConsoleOptions(
         live=live,
         colour=wants_colour(terminal, os.environ),
-        show=frozenset() if options.detach or (show is None and tmux and terminal) else show,
-        fold=(live or options.fold) and not options.verbose,
-        timestamps=options.timestamps,
-        quiet=options.quiet,
+        show=frozenset() if settings[table.DETACH] or (show is None and tmux and terminal) else show,
+        fold=(live or settings[table.FOLD]) and not settings[table.VERBOSE],
+        timestamps=settings[table.TIMESTAMPS],
+        quiet=settings[table.QUIET],
         place=_place(options),
-        last_lines=options.last_lines,
+        last_lines=not settings[table.NO_LAST_LINES],
         covered=lambda: tmux is not None and tmux.is_attached,
     )
-    return Console(writer, settings)
+    return Console(writer, shown)
 
 
 def _place(options: LaunchOptions) -> TaskPlace:
@@ -161,7 +165,7 @@ def _place(options: LaunchOptions) -> TaskPlace:
         other_machines=options.has_other_machines,
         over_ssh=over_ssh and not backend.runs_in_containers,
         in_containers=backend.runs_in_containers,
-        synced=bool(options.sync),
+        synced=bool(options.settings[table.SYNC]),
         files=backend.missing_file_hint,
         prepare=spec.prepare if options.has_other_machines else "launch prepare",
         venv="" if "/" in venv else venv,

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.backends import backends, default
+from launcher.backends import backends
 from launcher.backends.backend import Backend
-from launcher.backends.launch_request import ConnectSettings
 from launcher.common.record import Record
+from launcher.config.settings import Settings, SourceKind
+from launcher.config.table import HOSTS
 from launcher.job import Host, JobSpec
 
 if TYPE_CHECKING:
@@ -16,74 +17,37 @@ if TYPE_CHECKING:
 COMMAND_LINE = "command line"
 
 
-class Sources(Record):
-    """The sources of values, for messages: an option, or ``file:line``; empty: the value is the default."""
-
-    workdir: str = ""
-    python: str = ""
-    venv: str = ""
-    run_dir: str = ""
-    sync: str = ""
-    collect: str = ""
-
-
 class LaunchOptions(Record):
-    """The options of a launch."""
+    """What a launch is to do: made once, before anything is started."""
 
+    #: Each option is read from here where it is used.
+    settings: Settings
     spec: JobSpec
     hosts: tuple[Host, ...]
-    #: The text of ``--hosts``; ``None``: the option is not given.
-    hosts_text: str | None = None
-    #: Whether ``--hosts`` or the job file names the hosts.
-    hosts_named: bool = False
-    #: The name of the transport for the hosts, and the settings of all transports by name.
-    backend_name: str = default()
-    settings: Mapping[str, Any] = {}
-    connect_settings: ConnectSettings = ConnectSettings()
-    #: Whether the hosts connect to each other before the job starts.
-    check: bool = True
-    #: The folder of ``--tensorboard``; empty: the default; ``None``: the job runs no TensorBoard.
-    tensorboard: str | None = None
-    #: A unix socket that tasks on other machines can connect to.
-    relay: str | None = None
-    #: The values of ``--sync`` and ``--collect``.
-    sync: tuple[str, ...] = ()
-    collect: tuple[str, ...] = ()
-    #: The folder of the run; ``None``: a folder below the state folder.
-    run_dir: str | None = None
-    #: The run that a cluster's queue has started by this process; ``None``: none has.
-    submitted: "Run | None" = None
-    #: The file of ``--report``.
-    report: str | None = None
-    #: The value of ``--show``: the tasks whose output is shown.
-    show: str | None = None
-    #: Hide TensorFlow's start-up notices in pipes and files, too; show them always.
-    fold: bool = False
-    verbose: bool = False
-    #: Begin the lines of tasks with the time.
-    timestamps: bool = False
-    quiet: bool = False
-    json: bool = False
-    tmux: bool = False
-    #: Go on without a terminal when all tasks run.
-    detach: bool = False
-    #: Whether the failure report has the last lines of the task that failed.
-    last_lines: bool = True
-    dry_run: bool = False
-    #: An inherited pipe for events, see `launcher.output.renderers.EventPipe`.
-    events_fd: int | None = None
-    #: An inherited pipe with commands, see `launcher.launch.orchestrator`.
-    commands_fd: int | None = None
-    sources: Sources = Sources()
+    #: The name of the backend that gets the hosts, and the options of all backends by name.
+    backend_name: str
+    backend_options: Mapping[str, Any]
     #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
-    #: The defaults of the project, with their sources: ``workers=2 (pyproject.toml:14)``.
-    defaults: tuple[str, ...] = ()
+    #: The run that a cluster's queue has started by this process; ``None``: none has.
+    submitted: "Run | None" = None
 
     @property
     def backend(self) -> Backend:
         """The transport for the hosts."""
         return backends()[self.backend_name]
+
+    @property
+    def hosts_named(self) -> bool:
+        """Whether ``--hosts`` or a file names the hosts."""
+        return self.settings[HOSTS] is not None
+
+    @property
+    def hosts_text(self) -> str:
+        """The text of ``--hosts``. Empty: the option is not given."""
+        hosts = self.settings[HOSTS]
+        is_option = self.settings.source_kind(HOSTS) == SourceKind.COMMAND_LINE
+        return hosts if is_option and isinstance(hosts, str) else ""
 
     @property
     def has_other_machines(self) -> bool:

@@ -8,14 +8,18 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
+from launcher import backends
 from launcher.common.cluster import ClusterSpec
 from launcher.common.text import escape_controls, join_names, shortened
-from launcher.config.table import COMMANDS_FD, EVENTS_FD, ROLES_FD, UNTIL_EOF_FD
+from launcher.config import table
+from launcher.config.settings import Settings, SourceKind
 from launcher.job import OUTPUT_DIR_VARIABLE, RELAY_VARIABLE, JobSpec, Placement, Plan, TaskPlan
 from launcher.scheduler.plan import completed, make_plan
 
 #: Options with a descriptor of the program that has started `launch`.
-_DESCRIPTORS = tuple(row.flag for row in (EVENTS_FD, COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD))
+_DESCRIPTORS = tuple(
+    row.flag for row in (table.EVENTS_FD, table.COMMANDS_FD, table.ROLES_FD, table.UNTIL_EOF_FD)
+)
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
@@ -71,6 +75,15 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 
 
 # ---------------------------------------------------------------------- dry run
+
+
+def defaults_in_effect(settings: Settings) -> Iterator[str]:
+    """Yield a note on each setting of a project file that nothing replaces; on a section as a whole."""
+    sections = {section.head: section.name for section in backends.sections()}
+    for row in (*table.ROWS, *sections):
+        for given in settings.parts(row):
+            if given.kind == SourceKind.PROJECT_FILE:
+                yield f"default: {sections.get(row, row.name)}={given.text} ({given.source})"
 
 
 def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from launcher.agent.lookup import environment_variables, find_executable, find_s
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import join_names
+from launcher.config.table import DRY_RUN, PYTHON, VENV, WORKDIR
 from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
 from launcher.launch.options import COMMAND_LINE, LaunchOptions
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -40,7 +41,7 @@ def check_programs(options: LaunchOptions, placement: Placement, names: Collecti
             the class of the first.
     """
     here = [placed for placed in placement.tasks if placed.host.name in names]
-    alone = options.dry_run or len(here) == len(placement.tasks)
+    alone = options.settings[DRY_RUN] or len(here) == len(placement.tasks)
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
     if here:
         folders[("", ".")] = None
@@ -82,7 +83,7 @@ def _workdir(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
         return placed.role.source, os.path.expanduser(placed.role.workdir)
     if placed.host.workdir:
         return placed.host.source, os.path.expanduser(placed.host.workdir)
-    return options.sources.workdir, os.path.expanduser(options.spec.workdir or ".")
+    return options.settings.source(WORKDIR), os.path.expanduser(options.spec.workdir or ".")
 
 
 def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterator[_Missing]:
@@ -101,7 +102,7 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
             path = environment_variables({"PATH": path}, venv)["PATH"]
         except ProgramError as error:
             if alone:  # else the agents report it, those of all hosts together
-                where = options.sources.venv if venv == options.spec.venv else placed.host.source
+                where = options.settings.source(VENV) if venv == options.spec.venv else placed.host.source
                 make = "" if "/" in venv else f"; `{options.spec.prepare} --name {venv}` would make it"
                 yield _Missing(where, "", ProgramError(f"{error}{make}"))
             return
@@ -131,7 +132,7 @@ def _python(options: LaunchOptions, placed: PlacedTask) -> tuple[str, str]:
         return "", VENV_PYTHON
     if placed.host.python:
         return placed.host.source, placed.host.python
-    return options.sources.python, options.spec.python or DEFAULT_PYTHON
+    return options.settings.source(PYTHON), options.spec.python or DEFAULT_PYTHON
 
 
 def _job_file_hint(role: Role) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from launcher.common import events
 from launcher.common.errors import HostsError, LaunchError, TransportError
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+from launcher.config.table import DRY_RUN, JSON, REPORT
 from launcher.job import Placement, RunPaths
 from launcher.launch.options import LaunchOptions
 from launcher.messages import say
@@ -67,25 +68,25 @@ class Unstarted:
         Args:
             error: What ended the launch: a fault, or a signal as `Interrupts` raises it.
         """
-        if self.job_runs or self._options.dry_run or not self.run_name:
+        if self.job_runs or self._options.settings[DRY_RUN] or not self.run_name:
             return
         if self.paths is None and isinstance(error, LaunchError) and not isinstance(error, TransportError):
             return  # the input is wrong: nothing was begun
-        options = self._options
-        if self.paths is None and options.report is None and not options.json:
+        as_json, path = self._options.settings[JSON], self._options.settings[REPORT]
+        if self.paths is None and path is None and not as_json:
             return
         from launcher.output.renderers import record_as_dict
         from launcher.output.run_files import write_json
 
         report = self._report(error)
-        if options.json:
+        if as_json:
             with suppress(OSError):  # the reader has gone
                 print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)
         if self.paths is not None:
             with suppress(OSError):  # a full disk
                 write_json(self.paths.report, record_as_dict(report))
-        if options.report is not None:
-            write_report(report, options.report)
+        if path is not None:
+            write_report(report, path)
 
     def _report(self, error: BaseException) -> Report:
         placed_tasks = () if self.placement is None else self.placement.tasks

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from launcher import backends
 from launcher.backends.connections import Fleet
 from launcher.backends.fleet import AgentFleet
-from launcher.backends.launch_request import Allocation, LaunchRequest
+from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
 from launcher.common.record import replace
 from launcher.common.text import join_names, plural, plural_roles
 from launcher.common.trusted_io import similar_file
+from launcher.config import table
 from launcher.event_loop import EventLoop
 from launcher.job import RELAY_VARIABLE, Host, JobSpec, PlacedTask, Placement, RunPaths
 from launcher.launch.host_hints import HostHints
@@ -62,7 +63,7 @@ def run_job(options: LaunchOptions, detached: Background | None = None) -> int:
     """
     unstarted = Unstarted(options)
     with Interrupts() as interrupts:
-        if options.events_fd is not None:  # see `stop_at_end_of_file`
+        if options.settings[table.EVENTS_FD] is not None:  # see `stop_at_end_of_file`
             interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
         try:
             return _with_inventory(options, unstarted, interrupts, detached)
@@ -70,7 +71,7 @@ def run_job(options: LaunchOptions, detached: Background | None = None) -> int:
             unstarted.write_report(error)
             if interrupts.first_name and not unstarted.job_runs and not isinstance(error, LaunchError):
                 say(f"{interrupts.first_name}: no task was started")
-            text = options.hosts_text or ""
+            text = options.hosts_text
             is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
             if isinstance(error, HostsError) and is_word and "was not found" in str(error):
                 meant = similar_file(text)
@@ -109,7 +110,7 @@ def _with_inventory(
             from launcher.launch.staged_files import StagedFiles  # with compression and pathspec
 
             staged_files = StagedFiles(options, allocation, placement)
-        if options.dry_run:
+        if options.settings[table.DRY_RUN]:
             return _show_plan(options, allocation, placement, staged_files)
         show = _selection(options, placement)
         return _launch(
@@ -163,22 +164,23 @@ def launch_of(options: LaunchOptions, ignore: Callable[[], None]) -> LaunchReque
         options: of the launch.
         ignore: see `LaunchRequest.ignore_signals`.
     """
-    usual = backends.default()
+    usual, settings = backends.default(), options.settings
+    name = "dry-run" if settings[table.DRY_RUN] else new_run_name()
     return LaunchRequest(
-        options.submitted.name if options.submitted else "dry-run" if options.dry_run else new_run_name(),
+        options.submitted.name if options.submitted else name,
         options.spec,
         options.hosts,
         options.hosts_named,
-        options.settings[options.backend_name],
-        options.connect_settings,
-        (backends.backends()[usual], options.settings[usual]),
+        options.backend_options[options.backend_name],
+        ConnectSettings(settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]),
+        (backends.backends()[usual], options.backend_options[usual]),
         ignore,
-        options.dry_run,
-        python_given=bool(options.sources.python),
-        workdir_given=bool(options.sources.workdir),
-        commands=bool(options.sync or options.collect or options.spec.output_dirs),
-        files=bool(options.sync or options.spec.output_dirs),
-        relay=options.relay,
+        settings[table.DRY_RUN],
+        python_given=settings.is_given(table.PYTHON),
+        workdir_given=settings.is_given(table.WORKDIR),
+        commands=bool(settings[table.SYNC] or settings[table.COLLECT] or options.spec.output_dirs),
+        files=bool(settings[table.SYNC] or options.spec.output_dirs),
+        relay=settings[table.RELAY],
         meanwhile=_import_the_rest,
     )
 
@@ -190,13 +192,14 @@ def _import_the_rest() -> None:
 
 def _selection(options: LaunchOptions, placement: Placement) -> frozenset[str] | None:
     """The tasks of ``--show``; ``None``: all."""
-    if options.show is None:
+    show = options.settings[table.SHOW]
+    if show is None:
         return None
     from launcher.runs.run import selected
 
-    names = list(filter(None, map(str.strip, options.show.split(","))))
+    names = list(filter(None, map(str.strip, show.split(","))))
     if not names:
-        problem = f"{options.show!r} names no task"
+        problem = f"{show!r} names no task"
         raise JobError([Fault("--show", problem, "expected names, as in worker,ps/0")])
     return frozenset(selected([placed.task for placed in placement.tasks], names, "--show"))
 
@@ -204,15 +207,16 @@ def _selection(options: LaunchOptions, placement: Placement) -> frozenset[str] |
 def _show_plan(
     options: LaunchOptions, allocation: Allocation, placement: Placement, staged_files: StagedFiles | None
 ) -> int:
-    from launcher.launch.plan_output import show_plan
+    from launcher.launch.plan_output import defaults_in_effect, show_plan
 
     expected = placement if staged_files is None else staged_files.expected()
-    if options.tensorboard == "":
+    if options.settings[table.TENSORBOARD] == "":
         expected = with_output_folder(expected)
-    defaults = [f"default: {text}" for text in options.defaults]
-    notes = [*defaults, *options.notes, *expected.notes]
+    notes = [*defaults_in_effect(options.settings), *options.notes, *expected.notes]
     files = [*allocation.remarks, *([] if staged_files is None else staged_files.described())]
-    return show_plan(allocation.spec, replace(expected, notes=tuple(notes)), options.json, files)
+    return show_plan(
+        allocation.spec, replace(expected, notes=tuple(notes)), options.settings[table.JSON], files
+    )
 
 
 def new_run_name() -> str:
@@ -253,19 +257,21 @@ def _launch(
             stack.callback(staged_files.remove)
             staged_files.send()
 
-        tmux = tmux_session(run_name, lambda: bool(interrupts.read())) if options.tmux else None
+        tmux = (
+            tmux_session(run_name, lambda: bool(interrupts.read())) if options.settings[table.TMUX] else None
+        )
         unstarted.paths = paths = _run_folder(options, run_name, fleet.local_agents)
         if detached is not None:
             detached.use_folder(paths, run_name)
-        relays = _relays(fleet, options.relay)
+        relays = _relays(fleet, options.settings[table.RELAY])
         without_relay: tuple[str, ...] = ()
-        if options.relay is not None and fleet.has_remote_hosts:
+        if options.settings[table.RELAY] is not None and fleet.has_remote_hosts:
             reached = {*relays, *allocation.here}
             without_relay = tuple(host.name for host in allocation.hosts if host.name not in reached)
 
         board = (
             None
-            if options.tensorboard is None
+            if options.settings[table.TENSORBOARD] is None
             else TensorBoardSidecar(fleet.forwarding, allocation.here, options.has_own_containers)
         )
 
@@ -275,7 +281,7 @@ def _launch(
                 placement = staged_files.with_folders(placement)
             if staged_files is not None and options.spec.output_dirs:
                 placement = staged_files.make_output_dirs(placement, paths)
-            if options.tensorboard == "":
+            if options.settings[table.TENSORBOARD] == "":
                 placement = with_output_folder(placement)
             return placement.with_env({p.task: relays.get(p.host.name, {}) for p in placement.tasks})
 
@@ -304,7 +310,7 @@ def _launch(
             display.renderers = [*display.renderers, detached]
         notes = (_announcement(run_name, placement), *options.notes, *placement.notes, *display.notes)
         swept = _sweep(run_name)
-        check = fleet.has_remote_hosts and options.check
+        check = fleet.has_remote_hosts and not options.settings[table.NO_CHECK]
         hints = HostHints(placement.hosts()) if check else None
         gc.freeze()  # the collector need not look at imported modules
         gc.enable()
@@ -318,7 +324,7 @@ def _launch(
             interrupts,
             hints,
             check,
-            options.commands_fd,
+            options.settings[table.COMMANDS_FD],
             recovery,
             board,
         )
@@ -345,8 +351,8 @@ def _launch(
                 ending.enter_context(display.closing(report, interrupts, messages, goes_on))
             if staged_files is not None:
                 complete = staged_files.collect(orchestrator.plan, paths)
-            if options.report is not None:
-                written = write_report(report, options.report)
+            if (report_file := options.settings[table.REPORT]) is not None:
+                written = write_report(report, report_file)
             for line in fleet.leftovers():
                 say(line)
             if goes_on:
@@ -408,12 +414,12 @@ def _run_folder(options: LaunchOptions, run_name: str, agents: Sequence[int]) ->
     if options.submitted is not None:
         return adopt_run(options.submitted, agents, batch)
     try:
-        return create(options.run_dir, run_name, agents, batch)
+        return create(options.settings[table.RUN_DIR], run_name, agents, batch)
     except JobError as error:
-        if options.sources.run_dir in ("", "--run-dir"):
+        where = options.settings.source(table.RUN_DIR)
+        if where in ("", "--run-dir"):
             raise
         advice = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
-        where = options.sources.run_dir
         raise JobError(replace(fault, where=where, expected=advice) for fault in error.faults) from error
 
 

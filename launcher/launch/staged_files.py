@@ -14,6 +14,7 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 from launcher.common.text import byte_size, join_names, plural
+from launcher.config.table import COLLECT, FANOUT, JSON, QUIET, RUN_DIR, SYNC, WORKDIR
 from launcher.event_loop import EventLoop
 from launcher.files.requests import Item, parse_collects, parse_syncs
 from launcher.files.transfer import FileTransfer, collect, finish, sync
@@ -49,15 +50,16 @@ class StagedFiles:
         self._options, self._placement, self._other_user = options, placement, allocation.other_user
         hosts = [host.name for host in placement.agent_hosts()]
         self._remote = [host for host in hosts if host not in allocation.same_files]
-        self._syncs = parse_syncs(options.sync, options.sources.sync)
+        settings = options.settings
+        self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
-        self._collects = parse_collects(options.collect, counts, options.sources.collect)
+        self._collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
         #: For the user.
         self.notes: list[str] = []
         self._trees: list[SourceTree] = []
         self._subfolder = ""
         if self._syncs and self._remote:
-            self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), options.run_dir)
+            self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), settings[RUN_DIR])
         elif self._syncs:
             here = allocation.here.issuperset(hosts)
             why = "all tasks run on this machine" if here else "all hosts have the files of this machine"
@@ -79,8 +81,9 @@ class StagedFiles:
         self._outputs: Mapping[str, str] = {}
 
     def _transfer(self, seconds: float = math.inf) -> FileTransfer:
-        fanout, quiet = self._options.connect_settings.fanout, self._options.quiet or self._options.json
-        return FileTransfer(self._commands, fanout, seconds, self._loop, quiet=quiet)
+        settings = self._options.settings
+        quiet = settings[QUIET] or settings[JSON]
+        return FileTransfer(self._commands, settings[FANOUT], seconds, self._loop, quiet=quiet)
 
     @property
     def _timeout(self) -> float:
@@ -168,7 +171,9 @@ class StagedFiles:
     def _in_copy(self, placed: PlacedTask, top: str) -> PlacedTask:
         """The task, run in the copy of the first folder, or in the folder within that copy that it names."""
         role, first = placed.role, self._syncs[0]
-        workdir = role.workdir or (self._options.spec.workdir if self._options.sources.workdir else None)
+        workdir = role.workdir
+        if not workdir and self._options.settings.is_given(WORKDIR):
+            workdir = self._options.spec.workdir
         inside: str | None = self._subfolder
         if workdir:
             inside = None if workdir.startswith("~") else first.inside(workdir)
@@ -179,8 +184,7 @@ class StagedFiles:
             placed,
             role=replace(role, workdir=None, program=replace(role.program, name=name)),
             host=replace(
-                placed.host,
-                workdir=workdir if inside is None else os.path.join(top, inside).rstrip("/")
+                placed.host, workdir=workdir if inside is None else os.path.join(top, inside).rstrip("/")
             ),
         )
 
@@ -293,7 +297,7 @@ class StagedFiles:
 
     @property
     def _run_folder(self) -> str:
-        run_dir = self._options.run_dir
+        run_dir = self._options.settings[RUN_DIR]
         return "RUN_DIR" if run_dir is None else with_tilde(os.path.abspath(run_dir))
 
     def _place(self, number: int) -> str:

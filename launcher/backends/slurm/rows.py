@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 import shlex
 
@@ -39,7 +40,10 @@ def time_limit(text: str) -> str:
     return f"{seconds // 86400}-{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-SLURM = Setting("slurm", switch, "run on nodes that Slurm allocates", default=False, given_in=EVERYWHERE)
+SLURM = Setting(
+    "slurm", switch, "run on nodes that Slurm allocates", default=False, given_in=EVERYWHERE,
+    join=operator.or_,
+)  # fmt: skip
 NO_SLURM = Setting(
     "no_slurm", switch, "do not use the nodes of the allocation around launch", default=False,
     excludes=("slurm",),

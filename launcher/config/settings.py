@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from launcher.common.errors import Fault
@@ -293,6 +293,13 @@ class Settings:
         """Return what each level gives of a joined value, the weakest first."""
         return self._given.get(setting.name, ())
 
+    def given_in(self, kind: SourceKind) -> Iterator[tuple[str, Given]]:
+        """Yield what such a source gives, by names of rows and in its order, but what others replace."""
+        for name, parts in self._given.items():
+            for given in parts:
+                if given.kind == kind:
+                    yield name, given
+
     def with_values(self, values: Mapping[Setting[Any], Any]) -> Settings:
         """Return a copy with other values, as for a launcher that has other folders. Sources stay."""
         changed = {row.name: value for row, value in values.items()}
@@ -310,6 +317,7 @@ def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settin
     Returns:
         The settings, and a fault for each row that is given beside one that it excludes.
     """
+    by_name = {row.name: row for row in rows}
     found: dict[str, list[Given]] = {}
     for level in levels:
         for row in rows:
@@ -318,10 +326,9 @@ def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settin
                     found.pop(other, None)
                 if other in level:
                     found.pop(row.name, None)
-        for row in rows:
-            if row.name in level:
-                weaker = found.get(row.name, []) if row.join else []
-                found[row.name] = [*weaker, level[row.name]]
+        for name, given in level.items():
+            weaker = found.get(name, []) if by_name[name].join else []
+            found[name] = [*weaker, given]
     faults = [
         Fault(found[row.name][-1].source, f"{found[other][-1].source} is given, too", "expected one of them")
         for row in rows

@@ -79,11 +79,11 @@ def _without_values(argv: Sequence[str]) -> list[str]:
 
 def defaults_in_effect(settings: Settings) -> Iterator[str]:
     """Yield a note on each setting of a project file that nothing replaces; on a section as a whole."""
-    sections = {section.head: section.name for section in backends.sections()}
-    for row in (*table.ROWS, *sections):
-        for given in settings.parts(row):
-            if given.kind == SourceKind.PROJECT_FILE:
-                yield f"default: {sections.get(row, row.name)}={given.text} ({given.source})"
+    names = {row.name: row.name for row in table.ROWS}
+    names.update({section.head.name: section.name for section in backends.sections()})
+    for name, given in settings.given_in(SourceKind.PROJECT_FILE):
+        if name in names:
+            yield f"default: {names[name]}={given.text} ({given.source})"
 
 
 def show_plan(spec: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:

@@ -127,7 +127,7 @@ COMMAND_LINE = [
     ("logs nosuch", "no run 'nosuch'; running: none (`launch ps --all` lists all)"),
     ("stop", "nothing is running; `launch ps --all` lists earlier runs"),
     ("ps latest2", "no run 'latest2'"),
-    ("restart", "the following arguments are required: RUN, TASK (launch restart --help"),
+    ("restart", "the following arguments are required: RUN (launch restart --help"),
 ]
 #: Misspelt options and bad values.
 MISSPELT = [

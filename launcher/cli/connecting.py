@@ -14,6 +14,7 @@ from launcher.common.errors import Fault, JobError
 from launcher.config.settings import Group, Settings
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT, LEASE
 from launcher.job import Host
+from launcher.runs.run import new_run_name
 
 
 def check_current_folder() -> None:
@@ -58,8 +59,6 @@ def allocation(settings: Settings, named: bool) -> Iterator[tuple[Backend, Alloc
         InputError: the options do not fit.
         TransportError: no allocation is active, the queue grants none, or its list of hosts is empty.
     """
-    from launcher.launch.run import new_run_name
-
     for backend in backends.backends().values():
         with backend.present(Asked(settings, named=named), new_run_name()) as found:
             if found is not None:

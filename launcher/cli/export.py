@@ -26,7 +26,7 @@ from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
 from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
 from launcher.launch.options import LaunchOptions
-from launcher.launch.run import check_programs_here
+from launcher.launch.programs import check_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.messages import say
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON

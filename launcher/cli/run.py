@@ -14,7 +14,7 @@ from launcher.config.values import names_job_file
 from launcher.launch.build_options import LaunchWords, build_options
 from launcher.launch.interrupts import stop_at_end_of_file
 from launcher.launch.options import LaunchOptions
-from launcher.launch.run import run_job
+from launcher.launch.session import Session
 
 SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
 
@@ -58,7 +58,7 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
         stop_at_end_of_file(descriptor)
     options = options_of(line)
     if not options.settings[DETACH] or options.settings[DRY_RUN]:
-        return run_job(options)
+        return Session(options).run()
     from launcher.launch.detach import run_detached
 
     return run_detached(options)

@@ -26,16 +26,17 @@ from launcher.common.report import Report
 from launcher.common.text import escape_controls, signal_name, why_not_started
 from launcher.config.table import COLLECT, REPORT, RUN_DIR, SYNC
 from launcher.files.requests import parse_collects, parse_syncs
-from launcher.job import RUN_FOLDER_VARIABLE, RunPaths
+from launcher.job import RUN_FOLDER_VARIABLE, Placement, RunPaths
 from launcher.launch.interrupts import STOP_SIGNALS, Interrupts
 from launcher.launch.options import LaunchOptions
-from launcher.launch.reports import Unstarted
-from launcher.launch.run import check_programs_here, launch_of, new_run_name, run_job
+from launcher.launch.programs import check_programs_here
+from launcher.launch.reports import publish_report, unstarted_report
+from launcher.launch.session import Session, launch_request
 from launcher.messages import say
 from launcher.output.logs import GrowingLog
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.runs.folder import create, discard, with_batch_job
-from launcher.runs.run import BatchJob, Run, load
+from launcher.runs.run import BatchJob, Run, load, new_run_name
 
 #: Seconds between two looks at the launcher's messages.
 _POLL_SECONDS = 0.05
@@ -118,12 +119,12 @@ def run_detached(options: LaunchOptions) -> int:
         In this process 0, or the exit code of a job that has ended before; in the child that of the job.
 
     Raises:
-        LaunchError: the launcher was killed; or as `run_job`, in the child.
+        LaunchError: the launcher was killed; or as `Session.run`, in the child.
     """
     queue = options.backend.queue()
     folder = os.environ.pop(RUN_FOLDER_VARIABLE, "")
     if queue is not None and folder and (submitted := load(folder)):
-        return run_job(replace(options, submitted=submitted))
+        return Session(replace(options, submitted=submitted)).run()
     if queue is not None and queue.can_submit():
         return _submit(options, queue)
     reading, writing = os.pipe()
@@ -138,7 +139,7 @@ def run_detached(options: LaunchOptions) -> int:
         nothing_on(0)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        return run_job(options, Detached(writing))
+        return Session(options, detached=Detached(writing)).run()
     os.close(writing)
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -170,24 +171,22 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
     paths = create(options.settings[RUN_DIR], new_run_name(), (), BatchJob(options.backend_name))
     run = load(paths.root)
     assert run is not None
-    unstarted = Unstarted(options)
-    unstarted.run_name, unstarted.paths = run.name, run.paths
     try:
         os.close(os.open(paths.messages, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         interrupts = Interrupts()
         with nullcontext() if queue.shares_files else interrupts:  # else Ctrl-C exits at once
-            request = launch_of(replace(options, submitted=run), interrupts.ignore)
+            request = launch_request(options, run.name, interrupts.ignore)
             submitted = queue.submit(request, run, sys.argv[1:], parcel)
     except InputError:  # nothing was begun
         discard(run)
         raise
     except BaseException as error:
-        _leave(run, unstarted, error)
+        _leave(run, options, error)
         raise
     if submitted.code is not None and not run.report():
         ended = LaunchError("its launcher has ended before the tasks started")
         ended.exit_code = submitted.code
-        _leave(run, unstarted, ended)
+        _leave(run, options, ended)
         return submitted.code
     if submitted.code is None:
         say(f"{submitted.text}; launch attach {run.name} shows it")
@@ -196,7 +195,7 @@ def _submit(options: LaunchOptions, queue: BatchQueue) -> int:
     return submitted.code or 0
 
 
-def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
+def _leave(run: Run, options: LaunchOptions, error: BaseException) -> None:
     """Leave a run whose launcher was not started, or has ended at once: it is the newest run, and has failed.
 
     Otherwise `launch attach` would show the run before it, which may have succeeded.
@@ -205,7 +204,7 @@ def _leave(run: Run, unstarted: Unstarted, error: BaseException) -> None:
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
         with_batch_job(run, None)  # so that no queue is asked about it
-    unstarted.write_report(error)
+    publish_report(unstarted_report(run.name, Placement(()), run.started_at, error), options, run.paths)
 
 
 def _parcel(options: LaunchOptions) -> Parcel:
@@ -277,7 +276,7 @@ def run_submitted(path: str) -> int:
         The exit code of the job.
 
     Raises:
-        LaunchError: as `run_job`.
+        LaunchError: as `Session.run`.
     """
     with open(path, "rb") as file:
         name, packed = pickle.load(file)
@@ -285,7 +284,7 @@ def run_submitted(path: str) -> int:
     with suppress(FileNotFoundError):
         os.chdir(folder)
     run = Run(name, RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), None, 0.0)
-    return run_job(replace(options, submitted=run))
+    return Session(replace(options, submitted=run)).run()
 
 
 def _wait(pipe: int) -> tuple[str, bool]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.common.events import StopAsked, now
@@ -17,7 +16,7 @@ from launcher.launch.options import LaunchOptions
 from launcher.messages import MessageQueue
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import ConsoleOptions as ConsoleOptions
-from launcher.output.renderers import EventPipe, Jsonl, Renderer, TaskPlace, skipped_notice
+from launcher.output.renderers import Background, EventPipe, Jsonl, Renderer, TaskPlace, skipped_notice
 from launcher.output.run_files import Files
 from launcher.output.writer import Writer
 
@@ -47,19 +46,31 @@ def tmux_session(run_name: str, interrupted: Callable[[], bool]) -> Tmux:
 class Display:
     """The renderers of a job, and the writer for stdout and stderr.
 
+    A context, at whose end the verdict is shown, so that it is the last line. It has no verdict if
+    `end_output` was not called.
+
     Args:
-        options: how to show it.
-        show: the tasks whose output is shown; ``None``: ``--show`` is not given.
-        paths: the files of the run.
-        tmux: the session of ``--tmux``.
+        options: How to show the job.
+        show: The tasks whose output is shown. None without ``--show``.
+        paths: The files of the run.
+        tmux: The session of ``--tmux``. None without that option.
+        detached: The renderer of ``--detach``. None without that option.
+        messages: What the user is told after `end_output`, before the verdict.
     """
 
     def __init__(
-        self, options: LaunchOptions, show: frozenset[str] | None, paths: RunPaths, tmux: Tmux | None
+        self,
+        options: LaunchOptions,
+        show: frozenset[str] | None,
+        paths: RunPaths,
+        tmux: Tmux | None,
+        detached: Background | None,
+        messages: MessageQueue,
     ) -> None:
         self._paths = paths
         self._pipe_closed = False
         self._tmux = tmux
+        self._messages = messages
         settings = options.settings
         self.writer = Writer(paths.logs, skipped_notice if settings[table.JSON] else None)
         self._files = Files(resumed=options.submitted is not None)
@@ -67,10 +78,16 @@ class Display:
         events_fd = settings[table.EVENTS_FD]
         events = [] if events_fd is None else [EventPipe(events_fd)]
         panes = [] if tmux is None else [tmux]
+        told = [] if detached is None else [detached]
         self._console = _console(options, show, self.writer, tmux)
-        self.renderers: Sequence[Renderer] = [self._files, *panes, self._console, *events]
-        #: Set by `closing`: a file, or the output, is not complete.
+        self.renderers: Sequence[Renderer] = [self._files, *panes, self._console, *events, *told]
+        #: The report of the job. None until `end_output`.
+        self._report: Report | None = None
+        #: Whether a file, or the output, is not complete. Known at the end of the context.
         self.unwritten = False
+
+    def __enter__(self) -> Display:
+        return self
 
     @property
     def notes(self) -> list[str]:
@@ -84,44 +101,42 @@ class Display:
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
         return None if self._tmux is None else self._tmux.stop_asked()
 
-    @contextmanager
-    def closing(
-        self, report: Report, interrupts: Interrupts, messages: MessageQueue, goes_on: bool = False
-    ) -> Iterator[None]:
-        """Show the end of the output; at the end of this context the verdict, so that it is the last line.
+    def end_output(self, report: Report, interrupts: Interrupts, *, run_continues: bool) -> None:
+        """Show the end of the output of a job that has ended, and write its report.
 
         Args:
-            report: of the job, which has ended.
-            interrupts: a signal ends the wait for a slow reader.
-            messages: what the user is told within this context, before the verdict.
-            goes_on: the run goes on with another launcher.
+            report: The report of the job.
+            interrupts: A signal ends the wait for a slow reader.
+            run_continues: Whether the run continues with another launcher.
         """
-        self._files.goes_on = goes_on
+        self._report = report
+        self._files.goes_on = run_continues
         if isinstance(self._console, Console):
-            self._console.goes_on = goes_on
+            self._console.goes_on = run_continues
         with interrupts.queued():
             for renderer in self.renderers:
                 if renderer is not self._console:
                     renderer.close(report)
             self.writer.finish(lambda: bool(interrupts.read()))
-        try:
-            yield
-        finally:
-            self.show_waiting(messages)
-            self._console.close(report)
-            self.writer.finish()
-            error = self.writer.broken(_STDOUT)
-            if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
-                text = f"the output can't be written: {error.strerror}; it is complete in {self._paths.logs}"
-                line = f"launch: {text}\n".encode("utf-8", "backslashreplace")
-                self.writer.write(_STDERR, line, urgent=True)
-                self.unwritten = True
-            self.unwritten = self.unwritten or self._files.unwritten
-            self.writer.close()
 
-    def show_waiting(self, messages: MessageQueue) -> None:
-        """Show the messages that wait, within `closing`: only the console is still open."""
-        for message in messages.drain():
+    def __exit__(self, *_: object) -> None:
+        if self._report is None:
+            return
+        self.show_messages()
+        self._console.close(self._report)
+        self.writer.finish()
+        error = self.writer.broken(_STDOUT)
+        if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
+            text = f"the output can't be written: {error.strerror}; it is complete in {self._paths.logs}"
+            line = f"launch: {text}\n".encode("utf-8", "backslashreplace")
+            self.writer.write(_STDERR, line, urgent=True)
+            self.unwritten = True
+        self.unwritten = self.unwritten or self._files.unwritten
+        self.writer.close()
+
+    def show_messages(self) -> None:
+        """Show the messages that wait after `end_output`: only the console is still open."""
+        for message in self._messages.drain():
             self._console.on(message)
         self.writer.flush()
 

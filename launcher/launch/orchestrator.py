@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from launcher.backends.connections import AgentLink
+from launcher.backends.connections import AgentLink, Fleet
 from launcher.common import events
 from launcher.common.cluster import TASK_MARK, TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
@@ -91,59 +91,64 @@ class Recovery(Record):
     recover: Callable[[str], None]
 
 
+class Wiring(Record):
+    """What an orchestrator works with. It is always made by keywords."""
+
+    #: Drives the links.
+    loop: EventLoop
+    spec: JobSpec
+    #: Gives the link to the agent of a host.
+    fleet: Fleet
+    placement: Placement
+    display: Display
+    #: For the renderers of the display.
+    run_info: RunInfo
+    interrupts: Interrupts
+    #: What the user is told while the job runs.
+    messages: MessageQueue
+    #: How lost hosts are recovered. None if their tasks can't start again.
+    recovery: Recovery | None = None
+    #: Gives hints about other machines. None if there are none.
+    hints: HostHints | None = None
+    #: None if the job has no TensorBoard.
+    board: TensorBoardSidecar | None = None
+    #: Whether the hosts connect to each other before the tasks start.
+    check_network: bool = False
+    #: An inherited pipe from which `Orchestrator` reads commands. None if there is none.
+    commands_fd: int | None = None
+
+
 class Orchestrator:
     """Runs one job.
 
     Args:
-        loop: drives the links.
-        spec, placement: the tasks and their hosts.
-        open_link: gives the link to the agent of a host.
-        display: shows the job.
-        run_info: for the renderers of the display.
-        interrupts: of this launch.
-        hints: gives hints about other machines; ``None``: there are none.
-        check: let the hosts connect to each other before the tasks start.
-        commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
-        recovery: how tasks move; ``None``: they do not.
-        board: TensorBoard; ``None``: the job has none.
+        wiring: What it works with.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        spec: JobSpec,
-        placement: Placement,
-        open_link: Callable[[Host], AgentLink],
-        display: Display,
-        run_info: RunInfo,
-        interrupts: Interrupts,
-        hints: HostHints | None,
-        check: bool,
-        commands_fd: int | None = None,
-        recovery: Recovery | None = None,
-        board: TensorBoardSidecar | None = None,
-    ) -> None:
-        self._loop = loop
-        self._spec = spec
-        self._place(placement)
-        self._open_link = open_link
-        self._display = display
-        self._run_info = run_info
-        self._interrupts = interrupts
-        self._hints = hints
-        self._commands_fd = commands_fd
+    def __init__(self, wiring: Wiring) -> None:
+        self._loop = wiring.loop
+        self._spec = wiring.spec
+        self._place(wiring.placement)
+        self._fleet = wiring.fleet
+        self._display = wiring.display
+        self._run_info = wiring.run_info
+        self._interrupts = wiring.interrupts
+        self._messages = wiring.messages
+        self._hints = wiring.hints
+        self._commands_fd = wiring.commands_fd
         self._partial_command = b""
-        self._recovery = recovery
-        self._board = board
-        planned, tasks_end = (
-            (placement, None)
-            if recovery is None
-            else (recovery.placement, recovery.seconds_until_tasks_ended)
+        self._recovery = recovery = wiring.recovery
+        self._board = wiring.board
+        state = JobState(
+            self._spec,
+            wiring.placement if recovery is None else recovery.placement,
+            wiring.check_network,
+            tasks_end=None if recovery is None else recovery.seconds_until_tasks_ended,
+            managed=self._interrupts.managed,
         )
-        state = JobState(spec, planned, check, tasks_end=tasks_end, managed=interrupts.managed)
-        self._machine = Machine(run_info.run_name, state)
-        followers = EventFollowers(loop, display.event_buffer)
-        self._control = Control(loop, self._machine, followers, self._report, self._send, self._handle)
+        self._machine = Machine(self._run_info.run_name, state)
+        followers = EventFollowers(self._loop, self._display.event_buffer)
+        self._control = Control(self._loop, self._machine, followers, self.report, self._send, self._handle)
         self._connections: dict[str, _HostConnection] = {}
         self._lost: list[_HostConnection] = []
         self._timers: dict[str, TimerHandle] = {}
@@ -186,23 +191,20 @@ class Orchestrator:
         for renderer in self._display.renderers:
             renderer.begin(self._run_info)
 
-    def run(self, messages: MessageQueue) -> Report:
+    def run(self) -> Report:
         """Run the job to its end.
-
-        Args:
-            messages: Shown with the events of the job.
 
         Returns:
             The report; no process of the job is left.
         """
         with self._interrupts.queued():
             self._loop.watch(self._interrupts.fd, self._on_signals)
-            self._loop.watch(messages.fd, lambda: self._show_messages(messages))
+            self._loop.watch(self._messages.fd, self._show_messages)
             if self._commands_fd is not None:
                 os.set_inheritable(self._commands_fd, False)
                 self._loop.watch(self._commands_fd, self._on_commands)
             try:
-                self._show_messages(messages)
+                self._show_messages()
                 with suppress(OSError):  # no file descriptor is left
                     self._control.open(self._run_info.run_name)
                 self._execute(self._machine.begin())
@@ -214,13 +216,13 @@ class Orchestrator:
             finally:
                 self._control.close()
                 self._close_connections()
-                for fd in (self._interrupts.fd, messages.fd, self._commands_fd, *self._blocked):
+                for fd in (self._interrupts.fd, self._messages.fd, self._commands_fd, *self._blocked):
                     if fd is not None:
                         self._loop.watch(fd)
-            return self._report()
+            return self.report()
 
-    def _report(self) -> Report:
-        """The report of the job as it is now."""
+    def report(self) -> Report:
+        """Return the report of the job as it is now."""
         run_info = self._run_info
         report = self._machine.report(run_info.started_at, events.now(), run_info.paths.root)
         return report if self._board is None else replace(report, tensorboard=self._board.url or None)
@@ -301,8 +303,8 @@ class Orchestrator:
             name = self._interrupts.names[number] if asked is None else "launch stop"
             self._handle(events.StopAsked(events.now(), number, name, at_once=asked == STOP_NOW_MARK))
 
-    def _show_messages(self, messages: MessageQueue) -> None:
-        for message in messages.drain():
+    def _show_messages(self) -> None:
+        for message in self._messages.drain():
             self._show(message)
 
     def _on_commands(self) -> None:
@@ -333,7 +335,7 @@ class Orchestrator:
 
     def _open(self, host: Host) -> None:
         try:
-            link = self._open_link(host)
+            link = self._fleet.link_to(host)
         except TransportError as error:
             self._lose(host.name, str(error))
             return

@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 
 from launcher.agent.lookup import environment_variables, find_executable, find_script
+from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import join_names
@@ -14,6 +15,8 @@ from launcher.config.table import DRY_RUN, PYTHON, VENV, WORKDIR
 from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
 from launcher.launch.options import COMMAND_LINE, LaunchOptions
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
+
+_THIS_MACHINE = "localhost"
 
 
 class _Missing(Record):
@@ -25,6 +28,14 @@ class _Missing(Record):
     task: str
     #: The message; its class gives the exit code.
     error: LaunchError
+
+
+def check_programs_here(options: LaunchOptions) -> None:
+    """Check the programs as if all tasks ran on this machine, see `check_programs`."""
+    roles = [(role, TaskId.of(role.name, 0)) for role in options.spec.roles]
+    host = Host(_THIS_MACHINE, venv=options.spec.venv)
+    here = Placement(tuple(PlacedTask(task, role, host) for role, task in roles))
+    check_programs(options, here, (_THIS_MACHINE,))
 
 
 def check_programs(options: LaunchOptions, placement: Placement, names: Collection[str]) -> None:

@@ -1,8 +1,4 @@
-"""Writes the file of ``--report``, and the report of a launch that ends before its job runs.
-
-From the moment a run has a folder, every end of a launch leaves a report there: otherwise the run would look
-as if its launcher had been killed. Without a folder there is a report only for those who asked for one.
-"""
+"""Writes the file of ``--report``, and the report of a launch that an error or a signal ends."""
 
 from __future__ import annotations
 
@@ -10,9 +6,10 @@ import json
 from contextlib import suppress
 
 from launcher.common import events
-from launcher.common.errors import HostsError, LaunchError, TransportError
+from launcher.common.errors import HostsError, LaunchError
+from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
-from launcher.config.table import DRY_RUN, JSON, REPORT
+from launcher.config.table import JSON, REPORT
 from launcher.job import Placement, RunPaths
 from launcher.launch.options import LaunchOptions
 from launcher.messages import say
@@ -21,7 +18,16 @@ _INTERRUPTED_EXIT_CODE = 130
 _TIMED_OUT_EXIT_CODE = 124
 
 
-def write_report(report: Report, path: str) -> bool:
+def write_run_report(report: Report, paths: RunPaths) -> None:
+    """Write ``report.json`` of a run, if its disk is not full."""
+    from launcher.output.renderers import record_as_dict
+    from launcher.output.run_files import write_json
+
+    with suppress(OSError):
+        write_json(paths.report, record_as_dict(report))
+
+
+def write_report_for_user(report: Report, path: str) -> bool:
     """Write the file of ``--report``.
 
     Args:
@@ -42,72 +48,56 @@ def write_report(report: Report, path: str) -> bool:
     return True
 
 
-class Unstarted:
-    """What is known of a launch until its job runs.
-
-    The steps of the launch fill in the attributes as they learn them.
+def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | None) -> None:
+    """Write a report to all places where someone may look for it, before there is a display for that.
 
     Args:
+        report: The report of the launch.
         options: The options of the launch.
+        paths: The files of the run. None if it has no folder.
     """
+    from launcher.output.renderers import record_as_dict
 
-    def __init__(self, options: LaunchOptions) -> None:
-        self._options = options
-        self._began = events.now()
-        self.run_name = ""
-        #: None until the hosts are known.
-        self.placement: Placement | None = None
-        #: None until the run has a folder.
-        self.paths: RunPaths | None = None
-        #: Whether the supervisor has begun: it makes the report from then on.
-        self.job_runs = False
+    if options.settings[JSON]:
+        with suppress(OSError):  # the reader has gone
+            print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)
+    if paths is not None:
+        write_run_report(report, paths)
+    if (file := options.settings[REPORT]) is not None:
+        write_report_for_user(report, file)
 
-    def write_report(self, error: BaseException) -> None:
-        """Write the report if the job has not run, and someone may look for it.
 
-        Args:
-            error: What ended the launch: a fault, or a signal as `Interrupts` raises it.
-        """
-        if self.job_runs or self._options.settings[DRY_RUN] or not self.run_name:
-            return
-        if self.paths is None and isinstance(error, LaunchError) and not isinstance(error, TransportError):
-            return  # the input is wrong: nothing was begun
-        as_json, path = self._options.settings[JSON], self._options.settings[REPORT]
-        if self.paths is None and path is None and not as_json:
-            return
-        from launcher.output.renderers import record_as_dict
-        from launcher.output.run_files import write_json
+def unstarted_report(run_name: str, placement: Placement, began: float, error: BaseException) -> Report:
+    """Return the report of a launch that has ended before its tasks were started.
 
-        report = self._report(error)
-        if as_json:
-            with suppress(OSError):  # the reader has gone
-                print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)
-        if self.paths is not None:
-            with suppress(OSError):  # a full disk
-                write_json(self.paths.report, record_as_dict(report))
-        if path is not None:
-            write_report(report, path)
+    Args:
+        run_name: The name of the run.
+        placement: The tasks, as far as they are known.
+        began: When the launch began, in seconds since the epoch.
+        error: What has ended the launch: a fault, or a signal as `Interrupts` raises it.
+    """
+    never, unknown = Reason.NEVER_STARTED, ExitStatus(None, None)
+    tasks = tuple(
+        TaskReport(placed.task, placed.host.name, "", None, TaskState.CANCELLED, never, unknown)
+        for placed in placement.tasks
+    )
+    return report_with_error(Report(run_name, 0, began, 0.0, tasks, None), error)
 
-    def _report(self, error: BaseException) -> Report:
-        placed_tasks = () if self.placement is None else self.placement.tasks
-        hosts = {placed.host.name for placed in placed_tasks}
-        now = events.now()
-        if isinstance(error, LaunchError):
-            faults = error.faults if isinstance(error, HostsError) else (str(error),)
-            first_word = faults[0].partition(": ")[0]
-            host = first_word if first_word in hosts else None
-            code = error.exit_code
-            failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
-        else:
-            code = _INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else _exit_code(error)
-            reason = Reason.TIMEOUT if code == _TIMED_OUT_EXIT_CODE else Reason.INTERRUPTED
-            failure = Failure(reason, None, None, now, "stopped before its tasks were started")
-        never, unknown = Reason.NEVER_STARTED, ExitStatus(None, None)
-        tasks = tuple(
-            TaskReport(placed.task, placed.host.name, "", None, TaskState.CANCELLED, never, unknown)
-            for placed in placed_tasks
-        )
-        return Report(self.run_name, code, self._began, now, tasks, failure)
+
+def report_with_error(report: Report, error: BaseException) -> Report:
+    """Return a report that ends now with an error or a signal."""
+    now = events.now()
+    if isinstance(error, LaunchError):
+        faults = error.faults if isinstance(error, HostsError) else (str(error),)
+        first_word = faults[0].partition(": ")[0]
+        host = first_word if first_word in {task.host for task in report.tasks} else None
+        code = error.exit_code
+        failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
+    else:
+        code = _INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else _exit_code(error)
+        reason = Reason.TIMEOUT if code == _TIMED_OUT_EXIT_CODE else Reason.INTERRUPTED
+        failure = Failure(reason, None, None, now, "stopped before its tasks were started")
+    return replace(report, exit_code=code, ended_at=now, failure=failure)
 
 
 def _exit_code(error: BaseException) -> int:

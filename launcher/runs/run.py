@@ -35,6 +35,8 @@ _MAX_JSON_BYTES = 1 << 30
 #: Latest start of a run, in seconds since the epoch; a later one in a file is wrong.
 _MAX_START_TIME = 1e11
 _OVER_STATES = {state.value for state in TaskState if state.is_over}
+#: Characters of the name of a run: none of them looks like another.
+_NAME_CHARACTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 #: The newest run.
 LATEST = "latest"
 
@@ -59,6 +61,12 @@ class BatchJob(Record):
     node: str = ""
     #: How its cluster is reached: the context of kubectl.
     where: str = ""
+
+
+def new_run_name() -> str:
+    """Return a name such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
+    letters = "".join(_NAME_CHARACTERS[byte % 32] for byte in os.urandom(5))
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
 class Run(Record):

@@ -259,7 +259,8 @@ def test_ctrl_c_during_any_import_leaves_no_traceback(launch: Launch):
         ended = launch.start("--dry-run", "true", command=command).wait()
         if ended.code == 0:
             break
-        assert (ended.code, ended.err) == (130, ""), number
+        assert ended.code == 130, number
+        assert ended.err in ("", "launch: Ctrl-C: no task was started\n"), number
     assert 10 < number < 999
 
 

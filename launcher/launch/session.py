@@ -1,0 +1,572 @@
+"""One launch, from its options to its exit code. `Session.run` tells it from top to bottom.
+
+The agents start before the modules for display and supervision are imported: both take time, side by side.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from launcher import backends
+from launcher.backends.connections import Fleet
+from launcher.backends.fleet import AgentFleet
+from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
+from launcher.common import events
+from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
+from launcher.common.record import Record, replace
+from launcher.common.text import join_names, plural, plural_roles
+from launcher.common.trusted_io import similar_file
+from launcher.config import table
+from launcher.event_loop import EventLoop
+from launcher.job import RELAY_VARIABLE, Host, JobSpec, Placement, RunPaths
+from launcher.launch.host_hints import HostHints
+from launcher.launch.interrupts import Interrupts
+from launcher.launch.options import LaunchOptions
+from launcher.launch.programs import check_programs, check_programs_here
+from launcher.launch.reports import (
+    publish_report,
+    report_with_error,
+    unstarted_report,
+    write_report_for_user,
+    write_run_report,
+)
+from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
+from launcher.messages import MessageQueue, say
+from launcher.runs.run import Run, json_of, new_run_name, selected
+from launcher.scheduler.placement import place
+
+if TYPE_CHECKING:
+    from launcher.common.report import Report
+    from launcher.launch.display import Display
+    from launcher.launch.orchestrator import Orchestrator, Recovery
+    from launcher.launch.staged_files import StagedFiles
+    from launcher.output.renderers import Background
+
+
+class Requeue(Record):
+    """Whether a cluster's queue continues this run with another launcher after this one."""
+
+    #: A time limit is near, and restarts are left: this launcher asks the queue for it.
+    by_us: bool = False
+    #: Someone else has requeued the batch job. The queue is about to signal its processes.
+    by_queue: bool = False
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the run continues."""
+        return self.by_us or self.by_queue
+
+
+class Session:
+    """One launch, from its options to its exit code.
+
+    The attributes below are set by the steps that they stand under. Later steps use them.
+
+    Args:
+        options: The options of the launch.
+        detached: Tells the command of ``--detach`` about the run. None without that option.
+    """
+
+    # allocate
+    allocation: Allocation
+    # place
+    files: StagedFiles | None
+    shown_tasks: frozenset[str] | None
+    # connect
+    loop: EventLoop
+    fleet: Fleet
+    # open_run_folder
+    paths: RunPaths
+    # start_hosts
+    relays: dict[str, dict[str, str]]
+    planned_placement: Placement
+    # open_display, supervise
+    display: Display
+    orchestrator: Orchestrator
+
+    def __init__(self, options: LaunchOptions, *, detached: Background | None = None) -> None:
+        self.options = options
+        self.settings = options.settings
+        self.detached = detached
+        #: When the launch began, in seconds since the epoch. The wait for hosts does not count.
+        self.began = events.now()
+        self.queue = options.backend.queue()
+        if options.submitted is not None:
+            self.run_name = options.submitted.name
+        else:
+            self.run_name = "dry-run" if self.settings[table.DRY_RUN] else new_run_name()
+        #: The tasks and their hosts. No task until `place`.
+        self.placement = Placement(())
+        self.has_folder = False
+        #: Whether the supervisor has begun: it makes the report from then on.
+        self.is_supervised = False
+        #: Whether the run's folder has the report.
+        self.is_reported = False
+        #: Whether all files and the whole output could be written or fetched.
+        self.is_complete = True
+        self.requeue = Requeue()
+
+    def run(self) -> int:
+        """Run the job to its end; with ``--dry-run`` print its plan.
+
+        Two stacks close what the steps open. The inner one has all that the job used. It is closed before
+        the run is requeued, which needs the allocation, and may kill this process.
+
+        Returns:
+            The exit code of ``launch``.
+
+        Raises:
+            InputError: The options are wrong. Nothing was started.
+            LaunchError: The job could not be started. No process of it is left.
+        """
+        with Interrupts() as self.interrupts:
+            if self.settings[table.EVENTS_FD] is not None:  # see `stop_at_end_of_file`
+                self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
+            try:
+                with ExitStack() as self.allocation_stack:
+                    self.check_programs_early()
+                    self.allocate()
+                    self.place()
+                    self.check_programs()
+                    if self.settings[table.DRY_RUN]:
+                        return self.print_plan()
+                    with ExitStack() as self.job_stack:
+                        self.connect()
+                        self.open_run_folder()
+                        self.start_hosts()
+                        with MessageQueue() as self.messages, self.open_display():
+                            report = self.supervise()
+                            self.finish(report)
+                        code = self.exit_code(report)
+                    self.requeue_run()
+                    return code
+            except (LaunchError, KeyboardInterrupt, SystemExit) as error:
+                self.report_error(error)
+                if isinstance(error, HostsError) and (hint := self.hint_at_host_file(error)):
+                    raise HostsError([*error.faults, hint]) from error
+                raise
+
+    # ------------------------------------------------------------------ before the job
+
+    def check_programs_early(self) -> None:
+        """Check programs before hosts are asked for, where the hosts have the files of this machine.
+
+        A misspelled name must not cost hours in a queue.
+        """
+        if self.options.backend.shares_files:
+            check_programs_here(self.options)
+
+    def allocate(self) -> None:
+        """Get the hosts of the launch, and name what signals mean on them."""
+        request = launch_request(self.options, self.run_name, self.interrupts.ignore)
+        allocation = self.allocation_stack.enter_context(self.options.backend.inventory(request))
+        if venv := self.options.spec.venv:
+            hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
+            allocation = replace(allocation, hosts=hosts)
+        if self.queue is not None and (requeued := self.queue.times_requeued()):
+            spec = _with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
+            allocation = replace(allocation, spec=spec)
+        self.interrupts.name(allocation.limit, allocation.end)
+        self.request, self.allocation = request, allocation
+
+    def place(self) -> None:
+        """Give each task its host. All faults of ``--sync``, ``--collect`` and ``--show`` are known then."""
+        placement = place(self.allocation.spec, self.allocation.hosts)
+        self.placement = placement if self.allocation.standby else replace(placement, standby=())
+        self.files = None
+        if self.request.commands:
+            from launcher.launch.staged_files import StagedFiles  # with compression and pathspec
+
+            self.files = StagedFiles(self.options, self.allocation, self.placement)
+        self.shown_tasks = _shown_tasks(self.settings[table.SHOW], self.placement)
+
+    def check_programs(self) -> None:
+        """Check the programs of the tasks that run on this machine. Containers have files of their own."""
+        if not self.options.backend.runs_in_containers:
+            check_programs(self.options, self.placement, self.allocation.here)
+
+    def print_plan(self) -> int:
+        """Print what the launch would do, for ``--dry-run``."""
+        from launcher.launch.plan_output import defaults_in_effect, show_plan
+
+        expected = self.placement if self.files is None else self.files.expected()
+        if self.settings[table.TENSORBOARD] == "":
+            expected = with_output_folder(expected)
+        notes = (*defaults_in_effect(self.settings), *self.options.notes, *expected.notes)
+        about_files = [*self.allocation.remarks, *([] if self.files is None else self.files.described())]
+        return show_plan(
+            self.allocation.spec, replace(expected, notes=notes), self.settings[table.JSON], about_files
+        )
+
+    def connect(self) -> None:
+        """Start the agents, and copy the files of the launch to their hosts."""
+        self.began = events.now()
+        self.loop = self.job_stack.enter_context(EventLoop())
+        for text in () if self.files is None else self.files.notes:
+            say(text)
+        if self.options.has_other_machines:
+            _name_idle_hosts(self.allocation.hosts, self.placement)
+        made = self.options.backend.hosts(self.request, self.allocation, self.placement, self.loop)
+        fleet = made or AgentFleet(
+            self.options.backend, self.request, self.allocation, self.placement, self.loop
+        )
+        self.fleet = self.job_stack.enter_context(fleet)
+        _import_the_rest()
+        if self.files is not None:
+            self.files.begin(self.fleet, self.run_name, self.interrupts, self.loop)
+            self.job_stack.callback(self.files.remove)
+            self.files.send()
+
+    def open_run_folder(self) -> None:
+        """Make the folder of the run. From now on it gets a report, however the launch ends.
+
+        Raises:
+            JobError: The folder is in use. If a job file names it, each run of the file uses the same folder.
+        """
+        from launcher.launch.display import tmux_session
+        from launcher.runs.folder import adopt_run, create
+
+        options = self.options
+        self.tmux = None
+        if self.settings[table.TMUX]:
+            self.tmux = tmux_session(self.run_name, lambda: bool(self.interrupts.read()))
+        batch_job = None if self.queue is None else self.queue.own()
+        if options.submitted is not None:
+            self.paths = adopt_run(options.submitted, self.fleet.local_agents, batch_job)
+        else:
+            try:
+                self.paths = create(
+                    self.settings[table.RUN_DIR], self.run_name, self.fleet.local_agents, batch_job
+                )
+            except JobError as error:
+                raise _folder_error(error, self.settings.source(table.RUN_DIR)) from error
+        self.has_folder = True
+        if self.detached is not None:
+            self.detached.use_folder(self.paths, self.run_name)
+
+    def start_hosts(self) -> None:
+        """Make the hosts ready for tasks: containers run, and tasks have their folders and addresses."""
+        self.relays = _relays(self.fleet, self.settings[table.RELAY])
+        self.board = None
+        if self.settings[table.TENSORBOARD] is not None:
+            self.board = TensorBoardSidecar(
+                self.fleet.forwarding, self.allocation.here, self.options.has_own_containers
+            )
+        self.planned_placement = self.placement
+        running = self.fleet.running(self.with_folders(self.placement))
+        self.placement = self.fleet.with_addresses(self.job_stack.enter_context(running))
+
+    def with_folders(self, placement: Placement) -> Placement:
+        """Return a placement of this launch with the folders and relays of its tasks on their hosts."""
+        if self.files is not None:
+            placement = self.files.with_folders(placement)
+            if self.options.spec.output_dirs:
+                placement = self.files.make_output_dirs(placement, self.paths)
+        if self.settings[table.TENSORBOARD] == "":
+            placement = with_output_folder(placement)
+        return placement.with_env({p.task: self.relays.get(p.host.name, {}) for p in placement.tasks})
+
+    # ------------------------------------------------------------------ the job
+
+    def open_display(self) -> Display:
+        """Return what shows the job."""
+        from launcher.launch.display import Display
+
+        self.display = Display(
+            self.options, self.shown_tasks, self.paths, self.tmux, self.detached, self.messages
+        )
+        return self.display
+
+    def supervise(self) -> Report:
+        """Run the job to its end."""
+        from launcher.launch.orchestrator import Orchestrator, Wiring
+        from launcher.output.renderers import RunInfo
+
+        check_network = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
+        wiring = Wiring(
+            loop=self.loop,
+            spec=self.allocation.spec,
+            fleet=self.fleet,
+            placement=self.placement,
+            display=self.display,
+            run_info=RunInfo(
+                self.run_name, self.placement, self.paths, self.began, self.hosts_without_relay()
+            ),
+            interrupts=self.interrupts,
+            messages=self.messages,
+            recovery=self.recovery(),
+            hints=HostHints(self.placement.hosts()) if check_network else None,
+            board=self.board,
+            check_network=check_network,
+            commands_fd=self.settings[table.COMMANDS_FD],
+        )
+        killed = _kill_leftovers(self.run_name)
+        gc.freeze()  # the collector need not look at imported modules
+        gc.enable()
+        self.orchestrator = Orchestrator(wiring)
+        # A signal after the end of the job, as at scancel, does not prevent the report.
+        with self.interrupts.queued():
+            self.orchestrator.begin()
+            self.is_supervised = True
+            first = _announcement(self.run_name, self.placement)
+            for note in (first, *self.options.notes, *self.placement.notes, *self.display.notes):
+                say(note, urgent=False)
+            if killed:
+                say(killed)
+            report = self.orchestrator.run()
+            self.requeue = self.requeue_after(report)
+            if self.requeue.by_queue:  # it signals the processes of the batch job, one after the other
+                self.interrupts.ignore()
+            self.display.end_output(report, self.interrupts, run_continues=self.requeue.is_expected)
+            self.is_reported = True
+        return report
+
+    def hosts_without_relay(self) -> tuple[str, ...]:
+        """Return the names of other machines from which tasks can't reach the socket of ``--relay``."""
+        if self.settings[table.RELAY] is None or not self.fleet.has_remote_hosts:
+            return ()
+        reached = {*self.relays, *self.allocation.here}
+        return tuple(host.name for host in self.allocation.hosts if host.name not in reached)
+
+    def recovery(self) -> Recovery | None:
+        """Return how lost hosts are recovered. None if the tasks of a lost host can't start again."""
+        from launcher.launch.orchestrator import Recovery
+
+        seconds = self.fleet.seconds_until_tasks_ended
+        if seconds is None or not self.allocation.spec.policy.restarts:
+            return None
+        planned = replace(self.planned_placement, standby=self.placement.standby)
+        return Recovery(planned, self.moved, seconds, self.recover)
+
+    def moved(self, placement: Placement) -> Placement:
+        """Return a placement on other hosts with the folders and addresses of its tasks there."""
+        return self.fleet.with_addresses(self.with_folders(placement))
+
+    def recover(self, host_name: str) -> None:
+        """Make a lost host usable again, with the files of the launch. Blocks.
+
+        Raises:
+            TransportError: That is not possible now.
+        """
+        if self.relays and host_name not in self.relays:
+            raise TransportError(f"{host_name}: none of its ports is forwarded")
+        self.fleet.recover(host_name)
+        if self.files is not None:
+            self.files.copy_to(host_name)
+
+    # ------------------------------------------------------------------ after the job
+
+    def requeue_after(self, report: Report) -> Requeue:
+        """Return whether the run continues with another launcher after the job has ended here."""
+        if self.queue is None or report.failure is None:
+            return Requeue()
+        is_restart_left = report.restarts < self.allocation.spec.policy.restarts
+        if is_restart_left and self.interrupts.limit_is_near and self.queue.may_requeue():
+            return Requeue(by_us=True)
+        return Requeue(by_queue=self.queue.is_requeued())
+
+    def finish(self, report: Report) -> None:
+        """Fetch the files of the tasks, and write the file of ``--report``. The verdict comes after that."""
+        self.loop.watch(self.messages.fd, self.display.show_messages)
+        try:
+            if self.files is not None:
+                fetched = self.files.collect(self.orchestrator.plan, self.paths)
+                self.is_complete = self.is_complete and fetched
+            if (file := self.settings[table.REPORT]) is not None:
+                written = write_report_for_user(report, file)
+                self.is_complete = self.is_complete and written
+            for line in self.fleet.leftovers():
+                say(line)
+            if self.requeue.is_expected:
+                restarts = self.allocation.spec.policy.restarts
+                say(f"the job is queued again: restart {report.restarts + 1} of {restarts}")
+        finally:
+            self.loop.watch(self.messages.fd)
+
+    def exit_code(self, report: Report) -> int:
+        """Return the exit code. A job is not ok if not all that it wrote is there."""
+        complete = self.is_complete and not (self.display.unwritten or self.orchestrator.plan_unwritten)
+        if report.exit_code or complete:
+            return report.exit_code
+        code = LaunchError.exit_code
+        text = "the job is ok, but some files or output could not be written or fetched: see above"
+        say(f"exit code {code}: {text}")
+        if not self.requeue.is_expected:
+            write_run_report(replace(report, exit_code=code), self.paths)
+        return code
+
+    def requeue_run(self) -> None:
+        """Let the queue start another launcher for this run.
+
+        Raises:
+            TransportError: The queue refuses.
+        """
+        if self.queue is not None and self.requeue.by_us:
+            try:
+                self.queue.requeue()
+            except (KeyboardInterrupt, SystemExit):  # the queue ends this process: it has accepted
+                self.requeue = Requeue(by_queue=True)
+                raise
+
+    # ------------------------------------------------------------------ an error instead
+
+    def report_error(self, error: BaseException) -> None:
+        """Leave a report of a launch that an error or a signal has ended, where someone may look for one.
+
+        From the moment the run has a folder, every end of a launch leaves a report there: otherwise the run
+        would look as if its launcher had been killed. Before, only those get one who asked for it.
+        """
+        if self.is_reported:
+            if self.requeue.by_us:  # no other launcher continues the run
+                os.replace(self.paths.earlier, self.paths.report)
+            return
+        is_launch_error = isinstance(error, LaunchError)
+        if self.is_supervised:
+            report = report_with_error(self.orchestrator.report(), error)
+        else:
+            report = unstarted_report(self.run_name, self.placement, self.began, error)
+        is_input_error = is_launch_error and not isinstance(error, TransportError)
+        if not self.settings[table.DRY_RUN] and (self.has_folder or not is_input_error):
+            publish_report(report, self.options, self.paths if self.has_folder else None)
+        if self.interrupts.first_name and not self.is_supervised and not is_launch_error:
+            say(f"{self.interrupts.first_name}: no task was started")
+
+    def hint_at_host_file(self, error: HostsError) -> str:
+        """Return a hint if ``--hosts`` may be the misspelled name of a file. Empty if it can't be one."""
+        text = self.options.hosts_text
+        is_word = text and not os.path.exists(text) and not set(text) & set(",:@[")
+        if not is_word or "was not found" not in str(error):
+            return ""
+        meant = similar_file(text)
+        hint = f"--hosts {text}: there is no file of that name either"
+        return f"{hint}; did you mean {meant}?" if meant else hint
+
+
+def launch_request(
+    options: LaunchOptions, run_name: str, ignore_signals: Callable[[], None]
+) -> LaunchRequest:
+    """Return what the backend needs to get the hosts of a launch.
+
+    Args:
+        options: The options of the launch.
+        run_name: The name of the run.
+        ignore_signals: Called before hosts are given back, if no signal may interrupt that.
+    """
+    usual, settings = backends.default(), options.settings
+    return LaunchRequest(
+        run_name,
+        options.spec,
+        options.hosts,
+        options.hosts_named,
+        options.backend_options[options.backend_name],
+        ConnectSettings(settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]),
+        (backends.backends()[usual], options.backend_options[usual]),
+        ignore_signals,
+        settings[table.DRY_RUN],
+        python_given=settings.is_given(table.PYTHON),
+        workdir_given=settings.is_given(table.WORKDIR),
+        commands=bool(settings[table.SYNC] or settings[table.COLLECT] or options.spec.output_dirs),
+        files=bool(settings[table.SYNC] or options.spec.output_dirs),
+        relay=settings[table.RELAY],
+        meanwhile=_import_the_rest,
+    )
+
+
+def _import_the_rest() -> None:
+    """Import what the steps after `Session.connect` need."""
+    from launcher.launch import display, orchestrator  # noqa: F401
+
+
+def _with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
+    """Return the spec of a job that counts its attempts and restarts on.
+
+    Args:
+        spec: The job that continues.
+        run: Its run. None if nothing is known of the launchers before this one.
+        requeued: How often a queue has started it again.
+    """
+    from launcher.common.report import report_from_json
+
+    # A launcher that was killed has written no report.
+    found = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
+    attempts, restarts = requeued, requeued
+    if found is not None:
+        with suppress(ValueError, ProtocolError):
+            report = report_from_json(found)
+            attempts = max(attempts, *(task.attempt for task in report.tasks))
+            restarts = max(restarts, report.restarts + 1)
+    policy = replace(spec.policy, attempts_before=attempts, restarts_before=restarts)
+    return replace(spec, policy=policy)
+
+
+def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | None:
+    """Return the tasks whose output is shown. None if ``--show`` is not given: all are.
+
+    Raises:
+        InputError: A name is not that of a task.
+    """
+    if show is None:
+        return None
+    names = list(filter(None, map(str.strip, show.split(","))))
+    if not names:
+        raise JobError([Fault("--show", f"{show!r} names no task", "expected names, as in worker,ps/0")])
+    return frozenset(selected([placed.task for placed in placement.tasks], names, "--show"))
+
+
+def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
+    standby = [host.name for host in placement.standby]
+    if standby:
+        say(f"no task runs on {join_names(standby)} until a host is lost")
+    used = {*standby, *(host.name for host in placement.hosts())}
+    idle = [host.name for host in hosts if host.name not in used and not host.spare]
+    if idle:
+        count = len(placement.tasks)
+        tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
+        say(f"no task runs on {join_names(idle)}: the job has {tasks}")
+
+
+def _folder_error(error: JobError, source: str) -> JobError:
+    """Return the error about a folder in use, with the place in the job file that names the folder."""
+    if source in ("", "--run-dir"):
+        return error
+    expected = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
+    return JobError(replace(fault, where=source, expected=expected) for fault in error.faults)
+
+
+def _relays(fleet: Fleet, socket: str | None) -> dict[str, dict[str, str]]:
+    """Forward a port of each other machine to a unix socket here.
+
+    Returns:
+        The variables of the tasks on these machines, by host.
+
+    Raises:
+        TransportError: The backend forwards no ports.
+    """
+    if socket is None or not fleet.has_remote_hosts:
+        return {}
+    if fleet.forwarding is None:
+        raise TransportError("--relay: this transport forwards no ports")
+    ports = fleet.forwarding.relay(os.path.abspath(socket))
+    return {host: {RELAY_VARIABLE: f"127.0.0.1:{port}"} for host, port in ports.items()}
+
+
+def _kill_leftovers(run_name: str) -> str:
+    """Kill processes that runs with a dead launcher left. Returns a message; empty if there were none."""
+    from launcher.runs.folder import kill_leftovers, unfinished
+
+    runs = unfinished(run_name)
+    return kill_leftovers(runs).text if runs else ""
+
+
+def _announcement(run_name: str, placement: Placement) -> str:
+    """Return the first line about a job. The last lines have the folder of its logs."""
+    tasks = plural_roles(Counter(placed.role.name for placed in placement.tasks))
+    hosts = placement.hosts()
+    where = hosts[0].name if len(hosts) == 1 else plural(len(hosts), "host")
+    return f"job {run_name}: {tasks} on {where}"

@@ -24,8 +24,7 @@ from launcher.config.values import choice
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
-from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
-from launcher.launch.options import LaunchOptions
+from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
 from launcher.launch.programs import check_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
 from launcher.messages import say

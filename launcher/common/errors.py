@@ -46,6 +46,12 @@ class Fault(Record):
         return f"{head}; {self.expected}" if self.expected else head
 
 
+class Note(Record):
+    """Something about the input that the user should know, and that is no fault."""
+
+    text: str
+
+
 class LaunchError(Exception):
     """Base class of all errors of the launcher."""
 

@@ -24,6 +24,23 @@ _HELM_PLACEHOLDER = r"\{\{-?[ \t]*(?:\.(?:Values|Release|Chart|Capabilities)|inc
 _TEMPLATE_PLACEHOLDER = r"\{\{-[^}\n]*\}\}"
 
 
+class Target(Record):
+    """What the command line says about a TFJob."""
+
+    #: The program of containers that have no command, and its arguments.
+    program: tuple[str, ...] = ()
+    #: What runs the tasks in containers, which have limits: ``docker``, ``kubernetes``; empty: nothing does.
+    engine: str = ""
+    #: The containers are of the images that the TFJob names.
+    images: bool = False
+    #: Names of variables that tasks get from the command line.
+    variables: frozenset[str] = frozenset()
+
+
+#: A command line that says nothing.
+NO_TARGET = Target()
+
+
 class _Document(Record):
     """A document, or an object in a list of Kubernetes."""
 

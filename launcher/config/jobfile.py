@@ -12,10 +12,9 @@ from launcher.common.errors import JobError
 from launcher.common.record import replace
 from launcher.common.text import closest_match
 from launcher.config import hostfile, schema, table, values
-from launcher.config.documents import is_tfjob, job_document
+from launcher.config.documents import NO_TARGET, Target, is_tfjob, job_document
 from launcher.config.hostfile import ENV, LABELS, WORKDIR
 from launcher.config.levels import file_level, keys_of
-from launcher.config.options import NO_TARGET, Target
 from launcher.config.program import read_program
 from launcher.config.schema import (
     ConfigNode,

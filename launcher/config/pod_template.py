@@ -9,7 +9,7 @@ from typing import Any
 from launcher.common.cluster import literal
 from launcher.common.record import Record, replace
 from launcher.config import values
-from launcher.config.options import Target
+from launcher.config.documents import Target
 from launcher.config.schema import (
     ConfigNode,
     FaultList,

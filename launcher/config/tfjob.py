@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from launcher.common.record import replace
 from launcher.common.text import did_you_mean
 from launcher.config import values
-from launcher.config.options import Target
+from launcher.config.documents import Target
 from launcher.config.pod_template import PodTemplate, any_keys, mapping_of, read_template
 from launcher.config.schema import (
     ConfigNode,

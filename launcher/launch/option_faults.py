@@ -15,7 +15,7 @@ from launcher.config import table
 from launcher.config.settings import COMMAND_LINE, Need, Setting, Settings
 from launcher.config.values import JOB_FILE_ENDINGS
 from launcher.job import JobSpec, Role, deciding_roles
-from launcher.launch.options import COMMAND_LINE as ON_COMMAND_LINE
+from launcher.launch.options import ON_COMMAND_LINE
 
 #: Options that few programs have: a note warns if they come after the program.
 _LAUNCH_OPTIONS = (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.runs.run import Run
 
 #: Source of faults of several options together, and of roles that options make.
-COMMAND_LINE = "command line"
+ON_COMMAND_LINE = "command line"
 
 
 class LaunchOptions(Record):

@@ -13,7 +13,7 @@ from launcher.common.record import Record
 from launcher.common.text import join_names
 from launcher.config.table import DRY_RUN, PYTHON, VENV, WORKDIR
 from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
-from launcher.launch.options import COMMAND_LINE, LaunchOptions
+from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 _THIS_MACHINE = "localhost"
@@ -129,7 +129,7 @@ def _missing(options: LaunchOptions, placed: PlacedTask, alone: bool) -> Iterato
         elif role.program.kind is ProgramKind.SCRIPT:
             find_script(role.program.name, folder)
     except LaunchError as error:
-        if role.program_source == COMMAND_LINE:
+        if role.program_source == ON_COMMAND_LINE:
             yield _Missing("", "", error)
             return
         hint = _job_file_hint(role) if isinstance(error, ProgramError) else ""

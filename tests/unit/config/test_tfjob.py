@@ -20,8 +20,8 @@ from launcher.backends.kubernetes.options import KubernetesOptions
 from launcher.backends.launch_request import Asked
 from launcher.common.cluster import ClusterSpec, TaskId, fill_placeholders, literal, misspelt_placeholders
 from launcher.common.record import replace
+from launcher.config.documents import NO_TARGET, Target
 from launcher.config.jobfile import parse_job
-from launcher.config.options import NO_TARGET, Target
 from launcher.config.settings import FileContent, merge
 from launcher.job import Program, ProgramKind, Role
 from tests.conftest import examples

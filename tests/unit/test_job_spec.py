@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.common.errors import Fault
-from launcher.config.options import carried_variables, roles_with_drain
+from launcher.common.errors import Fault, Note
 from launcher.config.values import duration
 from launcher.job import SERVICE_ROLES, Program, Role
+from launcher.launch.job_spec import variables_of, with_drain
 
 HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f", "PWD": "/here"}
 
 
 def test_variables():
-    faults: list[Fault] = []
-    notes: list[str] = []
     words = ["A", "B=2=3", "TASK_*", "BASH_F*", "PW*", "NO_SUCH_*"]
-    found, copied = carried_variables(words, HERE, [], faults, notes)
-    assert found == {"A": "1", "B": "2=3", "TASK_X": "x", "BASH_FUNC_f%%": "f"}
-    assert copied & found.keys() == found.keys() - {"B"}
-    assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable of launch has a name with this beginning"])
+    variables, copied, found = variables_of(words, HERE)
+    assert variables == {"A": "1", "B": "2=3", "TASK_X": "x", "BASH_FUNC_f%%": "f"}
+    assert copied & variables.keys() == variables.keys() - {"B"}
+    assert found == [Note("-x NO_SUCH_*: no variable of launch has a name with this beginning")]
 
 
 def role(name: str, **more) -> Role:
@@ -30,11 +28,11 @@ def role(name: str, **more) -> Role:
 
 
 def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str], list[str]]:
-    faults: list[Fault] = []
-    notes: list[str] = []
     times = [(role, duration(text)) for role, _, text in (word.rpartition("=") for word in words.split())]
-    found = roles_with_drain(roles, times, "", faults, notes)
-    return {role.name: role.drain for role in found if role.drain is not None}, list(map(str, faults)), notes
+    drained, found = with_drain(roles, times, "")
+    faults = [str(each) for each in found if isinstance(each, Fault)]
+    notes = [each.text for each in found if isinstance(each, Note)]
+    return {role.name: role.drain for role in drained if role.drain is not None}, faults, notes
 
 
 CHIEF, WORKER, PS, EVALUATOR = (role(name) for name in ("chief", "worker", "ps", "evaluator"))

@@ -1,0 +1,266 @@
+"""The job of a launch, from its settings: its roles, their variables, and what happens when tasks fail.
+
+Each step returns what it makes, and the faults and notes that it has found.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from launcher.common.errors import Fault, Note
+from launcher.common.record import replace
+from launcher.common.text import join_names
+from launcher.config import table
+from launcher.config.settings import Setting, Settings, SourceKind
+from launcher.config.values import env_name
+from launcher.job import (
+    CHIEF_ROLES,
+    OUTPUT_DIR_VARIABLE,
+    RELAY_VARIABLE,
+    RESERVED_VARIABLES,
+    SERVICE_ROLES,
+    JobSpec,
+    OnFailure,
+    Policy,
+    Program,
+    ProgramKind,
+    Role,
+    deciding_roles,
+)
+from launcher.launch.options import ON_COMMAND_LINE
+from launcher.launch.tensorboard import ROLE as TENSORBOARD_ROLE
+from launcher.launch.tensorboard import tensorboard_role
+
+#: Role -> the row of its number of tasks.
+_COUNTS: Mapping[str, Setting[int | None]] = {
+    "chief": table.CHIEF,
+    "worker": table.WORKERS,
+    "ps": table.PS,
+    "evaluator": table.EVALUATOR,
+}
+
+
+# ---------------------------------------------------------------------- roles
+
+
+def counts_of(settings: Settings) -> dict[str, int]:
+    """Return the number of tasks of each role that is given."""
+    return {name: int(settings[row] or 0) for name, row in _COUNTS.items() if settings.is_given(row)}
+
+
+def roles_of(settings: Settings, command: Sequence[str]) -> tuple[tuple[Role, ...], list[Fault]]:
+    """Make the roles of a launch without a job file.
+
+    Args:
+        settings: Those of the command line and the project file.
+        command: The program and its arguments.
+    """
+    try:
+        program = Program.of(command)
+    except ValueError as error:
+        return (), [Fault("", str(error), "launch --help shows how")]
+    counts = counts_of(settings) or {"worker": 1}
+    if not any(counts.values()):
+        expected = "expected --workers N, --ps N, --chief or --evaluator"
+        return (), [Fault(ON_COMMAND_LINE, "the job has no tasks", expected)]
+    roles = []
+    for name, count in counts.items():
+        in_project = settings.source_kind(_COUNTS[name]) == SourceKind.PROJECT_FILE
+        source = settings.source(_COUNTS[name]) if in_project else ON_COMMAND_LINE
+        service = name in SERVICE_ROLES
+        role = Role(name, count, program, service=service, source=source, program_source=ON_COMMAND_LINE)
+        roles += [role] if count else []
+    return tuple(roles), []
+
+
+def adapted(role: Role, settings: Settings) -> Role:
+    """Return a role with the number of GPUs and the working folder of the settings."""
+    gpus, workdir = settings[table.GPUS], settings[table.WORKDIR]
+    if gpus is not None and role.name != "ps" and not role.sidecar:
+        role = replace(role, gpus=gpus)
+    # The folder of a project file is not the one in which the program was typed.
+    if workdir is not None and settings.source_kind(table.WORKDIR) == SourceKind.PROJECT_FILE:
+        role = replace(role, program=_seen_from(workdir, role.program))
+    return role
+
+
+def _seen_from(folder: str, program: Program) -> Program:
+    """Return a program whose path is relative to this folder, not to the current one."""
+    is_script = program.kind is ProgramKind.SCRIPT
+    is_path = is_script or (program.kind is ProgramKind.EXECUTABLE and "/" in program.name)
+    if not is_path or program.name.startswith(("/", "~")) or not os.path.exists(program.name):
+        return program
+    name = os.path.relpath(program.name, os.path.expanduser(folder))
+    return replace(program, name=name if is_script else os.path.join(".", name))
+
+
+def with_drain(
+    roles: Sequence[Role], times_of_roles: Sequence[tuple[str, float]], done_when: str
+) -> tuple[tuple[Role, ...], list[Fault | Note]]:
+    """Return the roles with the times of ``--drain``.
+
+    Args:
+        roles: Those of the job. Empty: they have faults.
+        times_of_roles: The values of the option: a role and seconds. An empty role stands for every role.
+        done_when: See `launcher.job.deciding_roles`.
+    """
+    deciding = deciding_roles(roles, done_when)
+    waited = {role.name for role in roles if deciding.get(role.name) == role.count}
+    fixed = {*(waited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
+    names = sorted({role.name for role in roles} - fixed)
+    # Roles whose tasks may finish before the job is done; a ps and most other services never exit.
+    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
+    of_files = {role.name for role in roles if role.drain is not None}
+    found: list[Fault | Note] = []
+    times: dict[str, float] = {}
+    for name, seconds in times_of_roles:
+        if name in names or not (name and roles):
+            times[name] = seconds
+        else:
+            expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
+            problem = f"{name!r} can't run on after the job is done"
+            found.append(Fault(f"--drain {name}=", problem, expected))
+    if "" in times:
+        times = {**dict.fromkeys(may_end - of_files, times[""]), **times}
+    if not any(role.name in times and (role.service or role.name not in waited) for role in roles):
+        found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))
+    return tuple(replace(role, drain=times.get(role.name, role.drain)) for role in roles), found
+
+
+# ---------------------------------------------------------------------- variables
+
+
+def variables_of(
+    written: Sequence[str], environ: Mapping[str, str], taken: Collection[str] = ()
+) -> tuple[dict[str, str], set[str], list[Fault | Note]]:
+    """Return the variables that ``-x`` options set, as Open MPI's ``-x`` does.
+
+    Args:
+        written: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
+        environ: The environment of the launcher.
+        taken: The names of variables that other options set.
+
+    Returns:
+        The variables; the names of those that are copied from ``environ``; faults and notes, which never
+        contain a value, as it may be secret.
+    """
+    variables: dict[str, str] = {}
+    copied: set[str] = set()
+    found: list[Fault | Note] = []
+    for text in written:
+        name, equals, value = text.partition("=")
+        if name.endswith("*") and not equals:
+            matching = {key: environ[key] for key in environ if key.startswith(name[:-1])}
+            if not matching:
+                found.append(Note(f"-x {name}: no variable of launch has a name with this beginning"))
+            # A task has these variables, with its own values: the first ones if it runs launch, PWD always.
+            own = {*RESERVED_VARIABLES, "PWD"}
+            variables.update({key: value for key, value in matching.items() if key not in own})
+            copied |= matching.keys()
+            continue
+        try:
+            env_name(name)
+            if name in taken:
+                raise ValueError("expected another name: an option of this launch sets this variable")
+            variables[name] = value if equals else environ[name]
+            copied = copied - {name} if equals else copied | {name}
+        except ValueError as error:
+            found.append(Fault(f"-x {name}", f"{name!r} can't be set", str(error)))
+        except KeyError:
+            expected = "expected NAME=VALUE, or the name of a variable that is set"
+            found.append(Fault(f"-x {name}", f"{name} is not set here", expected))
+    return variables, copied, found
+
+
+# ---------------------------------------------------------------------- the job
+
+
+def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fault | Note]]:
+    """Make the job of these roles."""
+    taken = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
+    taken += [RELAY_VARIABLE] if settings[table.RELAY] else []
+    variables, copied, found = variables_of(settings[table.VARIABLES], os.environ, taken)
+    found += _restart_notes(settings, roles)
+    if settings[table.DRAIN]:
+        roles, more = with_drain(roles, settings[table.DRAIN], settings[table.DONE_WHEN])
+        found += more
+    hosts, python, venv = settings[table.HOSTS] or "localhost", settings[table.PYTHON], settings[table.VENV]
+    spec = JobSpec(
+        tuple(roles),
+        flags=settings[table.FLAGS],
+        env=settings[table.ENV],
+        option_env=tuple(variables.items()),
+        copied=frozenset(copied),
+        workdir=_absolute(settings[table.WORKDIR] or "."),
+        python=_absolute_if_path(python or sys.executable),
+        venv=venv and _absolute_if_path(venv),
+        prepare=f"launch prepare --hosts {shlex.quote(hosts) if isinstance(hosts, str) else 'HOSTS'}",
+        policy=_policy(settings),
+        preload=settings[table.PRELOAD],
+        output_dirs=settings[table.OUTPUT_DIRS],
+    )
+    return spec, found
+
+
+def _policy(settings: Settings) -> Policy:
+    restarts, timeout = settings[table.RESTARTS], settings[table.TIMEOUT]
+    return Policy(
+        OnFailure(settings[table.ON_FAILURE]),
+        settings[table.GRACE],
+        timeout or None,
+        settings.text(table.TIMEOUT) if timeout else "",
+        restarts,
+        table.RESTART.default if _is_for_other_launches(settings) else settings[table.RESTART],
+        settings[table.STALL] or None,
+        settings.text(table.STALL),
+        settings[table.DONE_WHEN],
+    )
+
+
+def _is_for_other_launches(settings: Settings) -> bool:
+    """Return whether ``restart`` of the project file waits for launches with ``--restarts``."""
+    in_project = settings.source_kind(table.RESTART) == SourceKind.PROJECT_FILE
+    return in_project and not settings[table.RESTARTS]
+
+
+def _restart_notes(settings: Settings, roles: Sequence[Role]) -> Iterator[Note]:
+    if settings[table.RESTARTS]:
+        return
+    is_written = settings.is_given(table.RESTART) and not _is_for_other_launches(settings)
+    without_effect = ["--restart"] if is_written else []
+    without_effect += [f"restart: of {role.name}" for role in roles if role.restart]
+    without_effect += [f"retryable: of {role.name}" for role in roles if role.retryable is not None]
+    for option in without_effect:
+        yield Note(f"{option} has no effect without --restarts N")
+
+
+def with_tensorboard(
+    spec: JobSpec, settings: Settings, *, own_container: bool
+) -> tuple[JobSpec, list[Fault]]:
+    """Return the job with TensorBoard as a sidecar if the user asks for it.
+
+    Args:
+        spec: The job. If it has a role of the same name, that is a fault.
+        settings: Those of the launch.
+        own_container: See `tensorboard_role`.
+    """
+    folder, source = settings[table.TENSORBOARD], settings.source(table.TENSORBOARD)
+    if folder is None:
+        return spec, []
+    twin = next((role for role in spec.roles if role.name == TENSORBOARD_ROLE), None)
+    if twin is not None:
+        problem = f'the job has a role "{TENSORBOARD_ROLE}" of its own'
+        return spec, [Fault(source, problem, f"expected one of them: remove the role ({twin.source})")]
+    return replace(spec, roles=(*spec.roles, tensorboard_role(folder, own_container, source))), []
+
+
+def _absolute(path: str) -> str:
+    """Return an absolute path; ``~/`` stays: it is the home on the machine of the task."""
+    return path if path.startswith("~") else os.path.abspath(path)
+
+
+def _absolute_if_path(name: str) -> str:
+    return _absolute(name) if "/" in name else name

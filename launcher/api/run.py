@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from launcher.api.driver import Driver
 from launcher.backends import rows
+from launcher.backends.docker.rows import DOCKER
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.report import Report
-from launcher.config import values
-from launcher.config.table import ENV, VARIABLES
-from launcher.job import MAX_TASKS, RESTART_CHOICES, OnFailure
+from launcher.config import table, values
+from launcher.config.settings import Setting
+from launcher.job import MAX_TASKS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,27 +92,25 @@ def _variable(name: Any) -> str:
     return values.env_name(arguments.text(name))
 
 
+def _reader(row: Setting[Any]) -> arguments.Reader:
+    """Return what reads the argument of a row: its type. `launch` itself reports values that do not fit."""
+    if row.is_switch:
+        return arguments.flag
+    if row.choices:
+        return arguments.choice(*row.choices)
+    if row.repeatable:
+        return arguments.one_or_several(arguments.path, "paths")
+    if row in (table.GPUS, table.RESTARTS):
+        return arguments.whole()
+    if isinstance(row.default, float):
+        return seconds
+    return arguments.text if row.path is None else arguments.path
+
+
 #: How each of `RunOptions` is read.
 _READERS: Mapping[str, arguments.Reader] = {
-    "hosts": arguments.path,
-    "docker": arguments.text,
+    **{row.name: _reader(row) for row in (*table.ROWS, DOCKER) if row.name in RunOptions.__annotations__},
     "env": arguments.mapping(_variable, arguments.text, "expected a dict of names and values"),
-    "flags": arguments.flag,
-    "gpus": arguments.whole(),
-    "workdir": arguments.path,
-    "python": arguments.path,
-    "venv": arguments.path,
-    "on_failure": arguments.choice(*(each.value for each in OnFailure)),
-    "grace": seconds,
-    "timeout": seconds,
-    "stall": seconds,
-    "restarts": arguments.whole(),
-    "restart": arguments.choice(*RESTART_CHOICES),
-    "preload": arguments.text,
-    "sync": arguments.one_or_several(arguments.path, "paths"),
-    "collect": arguments.one_or_several(arguments.path, "paths"),
-    "run_dir": arguments.path,
-    "quiet": arguments.flag,
     "options": arguments.several(arguments.path),
 }
 
@@ -280,8 +279,9 @@ def read_options(found: Arguments, options: Mapping[str, Any]) -> RunOptions:
     Returns:
         Those that are given, without None. Values with a fault are missing.
     """
-    found.add_unknown(options, list(_READERS))
-    read = {name: found.optional(name, options.get(name), reader) for name, reader in _READERS.items()}
+    names = list(RunOptions.__annotations__)
+    found.add_unknown(options, names)
+    read = {name: found.optional(name, options.get(name), _READERS[name]) for name in names}
     return cast(RunOptions, {name: value for name, value in read.items() if value is not None})
 
 
@@ -298,10 +298,10 @@ def option_arguments(options: RunOptions) -> list[str]:
     """
     argv = [os.fspath(text) for text in options.get("options") or ()]
     for name in options.get("env") or {}:
-        argv += [VARIABLES.flag, name]
+        argv += [table.VARIABLES.flag, name]
     given: Mapping[str, Any] = options
     for row in rows():
-        found = None if row is ENV else given.get(row.name)
+        found = None if row is table.ENV else given.get(row.name)
         if row.is_switch:
             argv += [row.flag] if found else []
         elif found is not None:

@@ -12,21 +12,22 @@ import selectors
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from launcher.agent import host, listening, lookup, ports, processes
+from launcher.agent import host, ports, processes
 from launcher.agent.connection import LauncherConnection
 from launcher.agent.fork_servers import ForkServers
 from launcher.agent.output import Outputs
+from launcher.agent.questions import Questions
 from launcher.agent.remote_programs import Children
 from launcher.agent.spawn import Spawner, Started
 from launcher.agent.stopping import SIGKILL, RunningTask, Stopping, TaskProcesses
 from launcher.agent.watchdog import END_TIMEOUT_SECONDS, Deadline
 from launcher.common import events, protocol
 from launcher.common.cluster import TF_CONFIG_ROLES, ClusterSpec, TaskId, complete
-from launcher.common.errors import LaunchError, NotRunnableError
+from launcher.common.errors import LaunchError
 from launcher.common.record import replace
-from launcher.common.text import why_not_started
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
 ABANDONED_STOP_SEQUENCE: events.StopSequence = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
@@ -45,12 +46,13 @@ class Agent:
     """The agent of a host.
 
     Args:
-        agent_id: distinguishes its process tags from those of other agents.
-        connection: to the launcher.
-        selector: that the connection uses.
-        watchdog: a descriptor that reaches end-of-file when the watchdog exits.
-        deadline: that the agent renews for its watchdog; ``None``: the agent has a pipe.
-        grace: seconds that tasks get if the agent is sent SIGTERM; ``None``: as if the launcher were gone.
+        agent_id: Distinguishes its process tags from those of other agents.
+        connection: The connection to the launcher.
+        selector: The selector that the connection uses.
+        watchdog: A descriptor that reaches end-of-file when the watchdog exits.
+        deadline: What the agent renews for its watchdog; None if the agent has a pipe.
+        grace: Seconds that tasks get if the agent is sent SIGTERM. By default they get as many as when the
+            launcher is gone.
     """
 
     def __init__(
@@ -65,20 +67,23 @@ class Agent:
         processes.become_subreaper("launch-agent")
         self._connection = connection
         self._send = connection.send
-        connection.take, connection.gone = self._handle_message, self._launcher_gone
+        connection.serve(on_message=self._handle_message, on_disconnect=self._on_disconnect)
         self._selector = selector
         self._watchdog = watchdog
         self._deadline = deadline
-        self._steps_of_sigterm = (
+        self._sigterm_stop_sequence = (
             ABANDONED_STOP_SEQUENCE
             if grace is None
             else ((signal.SIGTERM, grace), ABANDONED_STOP_SEQUENCE[-1])
         )
-        self._outputs = Outputs(selector, connection, self._gone_if_done)
+        self._outputs = Outputs(selector, connection, on_closed=self._report_gone_if_done)
         self._ports = ports.PortReservations()
         self._task_processes = TaskProcesses()
-        self._stopping = Stopping(self._task_processes, self._report_signal)
-        self._children = Children(selector, connection, self._task_processes.own.add)
+        self._stopping = Stopping(self._task_processes, on_signalled=self._report_signal)
+        self._children = Children(selector, connection, on_started=self._task_processes.own.add)
+        self._questions = Questions(
+            self._children, list_servers=self._list_servers, on_event=connection.send
+        )
         self._tasks: Dict[TaskId, RunningTask] = {}
         self._by_pid: Dict[int, RunningTask] = {}
         #: The end of a task and what follows it, held back until a time (monotonic): see
@@ -88,28 +93,33 @@ class Agent:
         self._exits = processes.Exits()
         self._spawner = Spawner(agent_id)
         self._fork_servers = ForkServers(
-            selector, self._spawner, self._task_processes, self._begin, self._start_cold, self._tell
+            selector,
+            self._spawner,
+            self._task_processes,
+            on_forked=self._on_started,
+            on_refused=self._start_cold,
+            on_notice=self._tell,
         )
         self._cluster: Optional[ClusterSpec] = None
-        #: When to look whether the tasks listen on their ports (monotonic); ``None``: no task has started.
-        self._servers_due: Optional[float] = None
-        self._closing = self._stays = False
-        self._cut_short = False
+        #: Whether the agent ends its tasks. Afterwards it exits, or stays for another job.
+        self._is_closing = self._stays = False
+        #: Whether the agent ends early, so that it reports no more events of tasks.
+        self._is_cut_short = False
         #: Whether the launcher has stopped every task of this agent.
         self._is_stopped = False
         #: When to act on SIGTERM that this agent was sent (monotonic), if it was.
         self._sigterm_due: Optional[float] = None
         self._ending_until: Optional[float] = None
-        self._commands: Dict[type, Callable[..., None]] = {
+        self._handlers: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._try_environment,
             events.Preload: self._fork_servers.start,
-            events.TryPeers: self._try_peers,
+            events.TryPeers: self._questions.try_peers,
             events.SetCluster: self._set_cluster,
             events.StartTask: self._start,
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
             events.Measure: self._measure,
-            events.HoldOutput: lambda command: connection.hold(command.on),
+            events.HoldOutput: lambda command: connection.hold_output(is_held=command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
             protocol.CommandData: self._children.handle_input,
@@ -120,26 +130,26 @@ class Agent:
     # ------------------------------------------------------------------ the loop
 
     def run(self) -> int:
-        """Serve until CloseAgent comes, or until the launcher is gone; then no process of a task is left.
+        """Serve until CloseAgent comes, or until the launcher is gone. Then no process of a task is left.
 
         Returns:
-            Exit code: 0; 1 if the watchdog's end or SIGTERM ended the agent.
+            The exit code: 1 if SIGTERM or the end of the watchdog ended the agent, otherwise 0.
         """
         self._listen()
         self._send(events.AgentReady("", events.now(), os.getpid(), host.host_facts()))
         while True:
-            while not (self._closing and not self._tasks):
+            while not (self._is_closing and not self._tasks):
                 self._turn()
             self._ports.release_all()
             # Processes of no task: they left their sessions and removed their process tags.
             processes.kill_descendants(ABANDONED_STOP_SEQUENCE[-1][1], self._reap)
-            if self._cut_short:
+            if self._is_cut_short:
                 return 1
-            self._connection.hold(False)
+            self._connection.hold_output(is_held=False)
             self._send(events.AgentClosed("", events.now()), bulk=True)
             if not self._stays:
                 break
-            self._closing, self._ending_until = False, None
+            self._is_closing, self._ending_until = False, None
         until = time.monotonic() + FAREWELL_SECONDS
         while not self._connection.is_done and not (self._connection.is_pipe and time.monotonic() >= until):
             self._turn(0.05)
@@ -155,22 +165,25 @@ class Agent:
         due = self._stopping.next_due()
         if due is not None and due <= now:
             self._poll_stopping()
-        for part in (self._children, self._fork_servers, self._outputs, self._connection):
+        for part in (self._children, self._fork_servers, self._outputs, self._questions, self._connection):
             part.on_time(now)
         if self._sigterm_due is not None and self._sigterm_due <= now:
             self._act_on_sigterm()
         self._report_delayed(now)
-        if self._servers_due is not None and self._servers_due <= now:
-            self._servers_due = math.inf
-            self._check_servers()
         self._outputs.pause_or_go_on()
         if self._deadline is not None:
             self._deadline.renew(max(self._connection.until, self._ending_until or 0.0))
 
     def _seconds_to_wait(self, longest: float) -> float:
-        parts = (self._stopping, self._outputs, self._children, self._fork_servers, self._connection)
+        parts = (
+            self._stopping,
+            self._outputs,
+            self._children,
+            self._fork_servers,
+            self._questions,
+            self._connection,
+        )
         times = [due for part in parts if (due := part.next_due()) is not None]
-        times += [] if self._servers_due is None else [self._servers_due]
         if self._sigterm_due is not None:
             times.append(self._sigterm_due)
         else:
@@ -186,36 +199,35 @@ class Agent:
             (self._watchdog, self._on_watchdog),
         ):
             self._selector.register(fd, selectors.EVENT_READ, callback)
-        if host.has_nvidia_smi():
-            self._children.ask(host.ask_for_gpus, host.GPU_TIMEOUT_SECONDS, self._report_gpus)
+        self._questions.ask_for_gpus()
 
     # ------------------------------------------------------------------ the launcher
 
     def _handle_message(self, message: protocol.Message) -> None:
-        self._commands[type(message)](message)
+        self._handlers[type(message)](message)
 
     def _close(self, command: events.CloseAgent) -> None:
         self._stays = command.stays
         self._end_all()
 
-    def _launcher_gone(self) -> None:
+    def _on_disconnect(self) -> None:
         self._stays = False
-        self._connection.hold(False)
+        self._connection.hold_output(is_held=False)
         self._end_all()
         self._ending_until = max(self._ending_until or 0.0, time.monotonic() + END_TIMEOUT_SECONDS)
 
     def _end_all(self, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
         """End all tasks, then the agent."""
-        if not self._closing:
-            self._closing = True
+        if not self._is_closing:
+            self._is_closing = True
             self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + steps[0][1]
             self._fork_servers.close()
             self._end(list(self._tasks.values()), steps)
 
     def _cut(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
         """End the agent early: the launcher gets the reason, and no events of tasks after that."""
-        if not self._cut_short:
-            self._cut_short, self._stays, self._sigterm_due = True, False, None
+        if not self._is_cut_short:
+            self._is_cut_short, self._stays, self._sigterm_due = True, False, None
             self._connection.refuse(why)
             self._report_delayed(math.inf)
             self._end_all(steps)
@@ -229,8 +241,8 @@ class Agent:
     def _act_on_sigterm(self) -> None:
         """End this agent, unless the launcher ends it or has stopped its tasks."""
         self._sigterm_due = None
-        if not (self._closing or self._is_stopped):
-            self._cut("the agent exited: it was sent SIGTERM", self._steps_of_sigterm)
+        if not (self._is_closing or self._is_stopped):
+            self._cut("the agent exited: it was sent SIGTERM", self._sigterm_stop_sequence)
 
     def _on_watchdog(self) -> None:
         self._selector.unregister(self._watchdog)
@@ -240,42 +252,25 @@ class Agent:
         """Hold ports if the environment of the tasks can be used."""
         if command.venv is None:
             self._hold_ports(command)
-            return
-        try:
-            folder = lookup.find_environment(command.venv)
-        except LaunchError as fault:
-            self._refuse_ports(str(fault), fault.exit_code)
-            return
+        else:
+            self._questions.try_environment(command.venv, on_tried=partial(self._hold_ports, command))
 
-        def report(answer: bytes) -> None:
-            if answer:
-                lookup.mark_environment_used(folder)
-                self._hold_ports(command)
-            else:
-                why = f"the Python of the environment {command.venv!r} does not run"
-                self._refuse_ports(why, NotRunnableError.exit_code)
-
-        try:
-            self._children.ask(
-                lambda: lookup.try_python(folder), lookup.PYTHON_START_TIMEOUT_SECONDS, report
-            )
-        except OSError as error:
-            why = f"the Python of the environment {command.venv!r} can't be tried: {why_not_started(error)}"
-            self._refuse_ports(why, LaunchError.exit_code)
-
-    def _refuse_ports(self, why: str, code: int) -> None:
-        self._send(events.PortsRefused("", events.now(), why, code))
-
-    def _hold_ports(self, command: events.HoldPorts) -> None:
-        if not self._spawner.limits.make_room(len(command.tasks)):
-            self._exits.enabled = False  # ports and output come first
-        try:
-            held = {task: self._ports.hold(task, command.preferred.get(task, ())) for task in command.tasks}
-        except OSError as error:
-            self._ports.release(command.tasks)
-            self._refuse_ports(ports.explain_refusal(error), LaunchError.exit_code)
-            return
-        self._send(events.PortsHeld("", events.now(), held))
+    def _hold_ports(self, command: events.HoldPorts, fault: Optional[LaunchError] = None) -> None:
+        """Hold ports for tasks, and tell the launcher which, or refuse because of this fault."""
+        held: Dict[TaskId, int] = {}
+        if fault is None:
+            if not self._spawner.limits.make_room(len(command.tasks)):
+                self._exits.is_enabled = False  # ports and output come first
+            try:
+                held = {task: self._ports.hold(task, command.preferred.get(task, ())) for task in
+                command.tasks}
+            except OSError as error:
+                self._ports.release(command.tasks)
+                fault = LaunchError(ports.explain_refusal(error))
+        if fault is None:
+            self._send(events.PortsHeld("", events.now(), held))
+        else:
+            self._send(events.PortsRefused("", events.now(), str(fault), fault.exit_code))
 
     # ------------------------------------------------------------------ starting
 
@@ -297,22 +292,22 @@ class Agent:
         """Start a task whose command and environment are complete."""
         try:
             prepared = self._spawner.prepare(start.argv, start.env, start.workdir, start.venv, start.script)
-            self._begin(start, self._spawner.spawn(prepared))
+            self._on_started(start, self._spawner.spawn(prepared))
         except LaunchError as fault:
             now, code = events.now(), fault.exit_code
             self._send(events.TaskNotStarted("", now, start.task, start.attempt, code, str(fault)))
 
-    def _begin(self, start: events.StartTask, started: Started) -> None:
-        """The process of a task exists."""
+    def _on_started(self, start: events.StartTask, started: Started) -> None:
+        """Follow a task whose process exists."""
         task = RunningTask(start.task, start.attempt, started.pid, started.output, start.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._is_stopped = False
-        self._servers_due = self._servers_due or time.monotonic() + listening.CHECK_AFTER_SECONDS
+        self._questions.on_task_started()
         self._task_processes.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
         self._outputs.add(task)
         self._send(events.TaskStarted("", events.now(), task.id, task.attempt, task.pid))
-        if self._closing:
+        if self._is_closing:
             self._end([task], ABANDONED_STOP_SEQUENCE)
 
     # ------------------------------------------------------------------ ended processes
@@ -350,19 +345,19 @@ class Agent:
         self._children.reaped(pid, status)
         self._fork_servers.reaped(pid, status)
         task = self._by_pid.pop(pid, None)
-        if task is not None and not task.exited:
+        if task is not None and not task.has_exited:
             self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
             exited.append(task)
 
     def _on_exit(self, task: RunningTask, status: int, peak: int, cpu: float) -> None:
-        task.exited = True
+        task.has_exited = True
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        suspect = number == SIGKILL and not task.signalled
+        suspect = number == SIGKILL and not task.was_signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
         now, peak = events.now(), max(peak, task.peak)
         exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
-        if number == signal.SIGTERM and not (task.signalled or self._cut_short):
+        if number == signal.SIGTERM and not (task.was_signalled or self._is_cut_short):
             self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
         else:
             self._send(exited)
@@ -375,18 +370,18 @@ class Agent:
                 del self._delayed[task]
                 for event in delayed:
                     self._send(event)
-                self._gone_if_done(task)
+                self._report_gone_if_done(task)
 
     def _poll_stopping(self, exited: Sequence[RunningTask] = ()) -> None:
         done = self._stopping.poll(time.monotonic())
         for task in {id(task): task for task in (*exited, *done)}.values():
-            if task.exited and task.stop is None:
-                task.empty = True
+            if task.has_exited and task.stop is None:
+                task.is_empty = True
                 self._outputs.read_rest(task)
-                self._gone_if_done(task)
+                self._report_gone_if_done(task)
 
-    def _gone_if_done(self, task: RunningTask) -> None:
-        if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
+    def _report_gone_if_done(self, task: RunningTask) -> None:
+        if not task.is_empty or task.output is not None or self._tasks.get(task.id) is not task:
             return
         if task in self._delayed:
             return
@@ -410,7 +405,7 @@ class Agent:
         self._poll_ended()  # so that no signal is reported as the end of a process that had ended
         now = time.monotonic()
         for task in tasks:
-            if not task.empty:
+            if not task.is_empty:
                 self._stopping.begin(task, steps, now)
             elif steps[0][0] == SIGKILL:
                 self._outputs.let_go(task)
@@ -452,41 +447,17 @@ class Agent:
             memory[task.id] = sum(processes.resident(process.pid) for process in members)
         self._send(events.Measured("", events.now(), memory))
 
-    def _report_gpus(self, answer: bytes) -> None:
-        gpus = host.read_gpus(answer)
-        if gpus:
-            self._send(events.HostGpus("", events.now(), gpus))
+    def _list_servers(self) -> List[Tuple[str, int, int]]:
+        """Return name, port and main process of the tasks that should serve on their ports.
 
-    def _check_servers(self) -> None:
-        """Ask which tasks of TensorFlow's roles serve on other ports than their own."""
+        Those are the tasks of TensorFlow's roles, where there are several: a single one need not serve.
+        """
         addresses = {} if self._cluster is None else self._cluster.addresses
         roles = [role for role in TF_CONFIG_ROLES if role in addresses]
-        running = [task for task in self._tasks.values() if task.id.role in roles and not task.exited]
-        tasks = [(task.id, self._ports.hold(task.id), task.pid) for task in running]
         if sum(len(addresses[role]) for role in roles) < 2:
-            return
-
-        def report(answer: bytes) -> None:
-            if text := listening.explain(answer):
-                self._tell(text)
-
-        with suppress(OSError):  # no process is left: it is only advice
-            self._children.ask(
-                lambda: listening.print_elsewhere(tasks), listening.CHECK_TIMEOUT_SECONDS, report
-            )
+            return []
+        running = [task for task in self._tasks.values() if task.id.role in roles and not task.has_exited]
+        return [(task.id, self._ports.hold(task.id), task.pid) for task in running]
 
     def _tell(self, text: str) -> None:
         self._send(events.HostNotice("", events.now(), text))
-
-    def _try_peers(self, command: events.TryPeers) -> None:
-        def report(answer: bytes) -> None:
-            unreachable = ports.read_unreachable(answer, command.addresses)
-            self._send(events.PeersTried("", events.now(), unreachable))
-
-        try:
-            self._children.ask(
-                lambda: ports.print_unreachable(command.addresses), ports.CHECK_TIMEOUT_SECONDS, report
-            )
-        except OSError as error:
-            unknown = dict.fromkeys(command.addresses, why_not_started(error))
-            self._send(events.PeersTried("", events.now(), unknown))

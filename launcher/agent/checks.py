@@ -235,7 +235,7 @@ def _listen(request: Json) -> Json:
     keeper = PortReservations()
     try:
         port = keeper.hold(TaskId("check/0"))
-        server = dual_stack_socket(port, reuse=True)
+        server = dual_stack_socket(port, can_share=True)
         server.listen(128)
         serving = threading.Thread(
             target=_serve, args=(server, request["token"].encode("ascii")), daemon=True

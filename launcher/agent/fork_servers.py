@@ -1,7 +1,8 @@
-"""Template processes of an agent: tasks are forked from them, with modules already imported.
+"""The fork servers of an agent: processes from which tasks are forked, with modules already imported.
 
-`launcher.agent.fork_server` runs in them. A template that can't serve is given up for good: its tasks
-start cold, with Pythons of their own, and the user gets one line with the reason.
+`launcher.agent.fork_server` runs in them, and the agent calls `ForkServers`. A fork server that cannot serve
+is given up for good: its tasks start cold, with Pythons of their own, and the user gets one line with the
+reason.
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ from launcher.common.events import Preload, StartTask
 from launcher.common.record import Record, replace
 from launcher.common.text import signal_name
 
-#: Seconds that a task waits for the modules (the supervisor allows a start 60); seconds for one fork.
+# A task waits so long for the modules. The supervisor allows a start 60 seconds.
 _IMPORT_TIMEOUT_SECONDS = 50.0
 _FORK_TIMEOUT_SECONDS = 10.0
-#: Largest answer of a template, in bytes.
 _MAX_ANSWER_BYTES = 4096
 
 
 class _Fork(Record):
-    """A task that a template forks: our ends of its output and of ``go``, and its tag."""
+    """A task that is being forked: our ends of its output and of ``go``, and its tag."""
 
     start: StartTask
     output: int
@@ -42,12 +42,12 @@ class _Fork(Record):
 
 
 class _ForkServer:
-    """One template process.
+    """One fork server.
 
     Args:
-        command: made it; without tasks.
-        pid: of the process.
-        link: to it; ``None``: it was given up.
+        command: The command that asked for it, without its tasks.
+        pid: The process.
+        link: A socket to the process; None if the fork server was given up.
     """
 
     def __init__(self, command: Preload, pid: int, link: Optional[socket.socket]) -> None:
@@ -55,16 +55,17 @@ class _ForkServer:
         self.pid = pid
         self.link = link
         self.waiting: List[StartTask] = []
-        #: The modules are imported; it can take a request; the task of its last one, unless cancelled.
-        self.ready = self.idle = False
-        #: Its last message was read.
-        self.silent = False
+        #: Whether the modules are imported, and whether it can take a request.
+        self.is_ready = self.is_idle = False
+        #: Whether its last message was read.
+        self.is_silent = False
+        #: The task of its last request, unless that was cancelled.
         self.fork: Optional[_Fork] = None
         #: When it is given up (monotonic).
         self.due: Optional[float] = None
 
     def cancel_fork(self) -> List[StartTask]:
-        """Cancel the fork under way: its process exits. Returns its task, if there is one."""
+        """Cancel the fork under way, if there is one: its process exits. Returns the task."""
         fork, self.fork = self.fork, None
         if fork is None:
             return []
@@ -73,16 +74,21 @@ class _ForkServer:
         return [fork.start]
 
 
+OnForked = Callable[[StartTask, Started], None]
+OnRefused = Callable[[StartTask], None]
+OnNotice = Callable[[str], None]
+
+
 class ForkServers:
-    """The templates of an agent.
+    """The fork servers of an agent.
 
     Args:
-        selector: wakes the agent.
-        spawner: starts processes.
-        task_processes: know which processes belong to tasks.
-        begin: called with a task that was forked.
-        start_cold: called with a task whose template was given up.
-        tell: shows the user a line.
+        selector: Wakes the agent.
+        spawner: Starts processes.
+        task_processes: Knows which processes belong to tasks.
+        on_forked: Called with a task that was forked, and its process.
+        on_refused: Called with a task that no fork server can fork, although there was one for it.
+        on_notice: Called with a line for the user.
     """
 
     def __init__(
@@ -90,21 +96,22 @@ class ForkServers:
         selector: selectors.BaseSelector,
         spawner: Spawner,
         task_processes: TaskProcesses,
-        begin: Callable[[StartTask, Started], None],
-        start_cold: Callable[[StartTask], None],
-        tell: Callable[[str], None],
+        *,
+        on_forked: OnForked,
+        on_refused: OnRefused,
+        on_notice: OnNotice,
     ) -> None:
         self._selector = selector
         self._spawner = spawner
         self._task_processes = task_processes
-        self._begin = begin
-        self._start_cold = start_cold
-        self._tell = tell
+        self._on_forked = on_forked
+        self._on_refused = on_refused
+        self._on_notice = on_notice
         self._fork_servers: List[_ForkServer] = []
         self._by_task: Dict[TaskId, _ForkServer] = {}
 
     def start(self, command: Preload) -> None:
-        """Start a template, unless there is one with the same modules and environment."""
+        """Start a fork server, unless there is one with the same modules and environment."""
         without_tasks = replace(command, tasks=())
         same = [found for found in self._fork_servers if found.command == without_tasks]
         if not same:
@@ -137,7 +144,7 @@ class ForkServers:
     # ------------------------------------------------------------------ tasks
 
     def fork(self, start: StartTask) -> bool:
-        """Fork a task from its template as soon as possible; ``False``: it has none."""
+        """Fork a task as soon as possible. Returns False if there is no fork server for it."""
         found = self._by_task.get(start.task)
         if found is None or found.link is None:
             return False
@@ -158,8 +165,8 @@ class ForkServers:
         return cancelled
 
     def _ask(self, found: _ForkServer) -> None:
-        """Let a template fork the next task that can be started, if it can."""
-        while found.idle and found.waiting and found.link:
+        """Let a fork server fork the next task that can be started, if it can."""
+        while found.is_idle and found.waiting and found.link:
             self._ask_for(found, found.waiting[0], found.link)
 
     def _ask_for(self, found: _ForkServer, start: StartTask, link: socket.socket) -> None:
@@ -176,7 +183,7 @@ class ForkServers:
             packet = json.dumps(request).encode()
             link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except LaunchError:  # its cold start reports why
-            self._start_cold(found.waiting.pop(0))
+            self._on_refused(found.waiting.pop(0))
             return
         except OSError as error:
             for fd in fds:
@@ -186,10 +193,10 @@ class ForkServers:
         os.close(writing)
         os.close(reading)
         os.set_blocking(output, False)
-        found.idle, found.fork = False, _Fork(found.waiting.pop(0), output, go, tag)
+        found.is_idle, found.fork = False, _Fork(found.waiting.pop(0), output, go, tag)
         found.due = time.monotonic() + _FORK_TIMEOUT_SECONDS
 
-    # ------------------------------------------------------------------ what templates send
+    # ------------------------------------------------------------------ what fork servers send
 
     def _read(self, found: _ForkServer, link: socket.socket) -> None:
         try:
@@ -197,20 +204,20 @@ class ForkServers:
         except OSError:
             answer = b""
         if not answer:  # `reaped` tells how it ended
-            found.silent = True
+            found.is_silent = True
             self._selector.unregister(link)
             return
-        known = self._forked if found.ready else self._imported
-        cancelled = found.ready and found.fork is None  # its process may be killed before it has a pid
+        known = self._forked if found.is_ready else self._imported
+        cancelled = found.is_ready and found.fork is None  # its process may be killed before it has a pid
         if cancelled or (answer.isdigit() and known(found, int(answer))):
-            found.ready, found.idle, found.due = True, True, None
+            found.is_ready, found.is_idle, found.due = True, True, None
             self._ask(found)
         else:
             why = "its process has gone" if answer.isdigit() else answer.decode("utf-8", "replace")
             self._give_up(found, why)
 
     def _imported(self, found: _ForkServer, pid: int) -> bool:
-        """Handle the end of the imports: a fork of the template takes all later requests.
+        """Handle the end of the imports: a fork of the fork server takes all later requests.
 
         Returns:
             Whether the process with this pid exists and is that fork.
@@ -235,19 +242,19 @@ class ForkServers:
         if processes.tag_of(pid) != fork.tag:
             return False
         found.fork = None
-        self._begin(fork.start, Started(pid, fork.output, fork.tag))
+        self._on_forked(fork.start, Started(pid, fork.output, fork.tag))
         with suppress(OSError):  # it was killed
             os.write(fork.go, b"1")
         os.close(fork.go)
         return True
 
-    # ------------------------------------------------------------------ the end of templates
+    # ------------------------------------------------------------------ the end of fork servers
 
     def reaped(self, pid: int, status: int) -> None:
-        """A child of the agent has ended: if it is a template, give it up."""
+        """Give up a fork server that has ended, if this child of the agent is one."""
         for found in self._fork_servers:
             while found.pid == pid and found.link is not None:
-                if found.silent:
+                if found.is_silent:
                     code = os.WEXITSTATUS(status)
                     killed = os.WIFSIGNALED(status) and f"was killed by {signal_name(os.WTERMSIG(status))}"
                     self._give_up(found, f"its process {killed or f'exited with code {code}'}")
@@ -255,34 +262,34 @@ class ForkServers:
                     self._read(found, found.link)
 
     def next_due(self) -> Optional[float]:
-        """When `on_time` is due (monotonic); ``None``: never."""
+        """Return when `on_time` is due (monotonic), or None if it never is."""
         return min((found.due for found in self._fork_servers if found.due is not None), default=None)
 
     def on_time(self, now: float) -> None:
-        """Give up templates that take too long."""
+        """Give up fork servers that take too long."""
         for found in self._fork_servers:
             if found.due is not None and found.due <= now:
                 self._give_up(found, "its process takes too long")
 
     def close(self) -> None:
-        """End all templates; tasks that wait for one are not started."""
+        """End all fork servers. Tasks that wait for one are not started."""
         for found in self._fork_servers:
             self._end(found)
 
     def _give_up(self, found: _ForkServer, why: str) -> None:
-        """Tell the user why a template can't serve; its tasks start cold."""
+        """Tell the user why a fork server cannot serve. Its tasks start cold."""
         waiting = self._end(found)
-        self._tell(f"--preload {','.join(found.command.modules)} has no effect: {why}")
+        self._on_notice(f"--preload {','.join(found.command.modules)} has no effect: {why}")
         for start in waiting:
-            self._start_cold(start)
+            self._on_refused(start)
 
     def _end(self, found: _ForkServer) -> List[StartTask]:
-        """End a template. Returns the tasks that waited for it."""
+        """End a fork server. Returns the tasks that waited for it."""
         if found.link is not None:
-            if not found.silent:
+            if not found.is_silent:
                 self._selector.unregister(found.link)
             found.link.close()
-        if found.pid in self._task_processes.own:  # not reaped: the pid is still the template's
+        if found.pid in self._task_processes.own:  # not reaped: the pid is still the fork server's
             os.kill(found.pid, signal.SIGKILL)
         waiting = [*found.cancel_fork(), *found.waiting]
         found.link, found.due, found.waiting = None, None, []
@@ -290,7 +297,7 @@ class ForkServers:
 
 
 def _source_of(module: Any) -> str:
-    """The text of a module of ours, from its file or from the launcher."""
+    """Return the text of a module of ours, from its file or from the launcher."""
     if "__file__" not in vars(module):
         return str(module.__loader__.get_source(module.__name__))
     with open(module.__file__, encoding="utf-8") as file:

@@ -90,8 +90,8 @@ def has_nvidia_smi() -> bool:
     return any(os.access(os.path.join(folder, NVIDIA_SMI[0]), os.X_OK) for folder in os.get_exec_path())
 
 
-def ask_for_gpus() -> None:
-    """In a child: become ``nvidia-smi``."""
+def become_nvidia_smi() -> None:
+    """Become ``nvidia-smi``, in a child of the agent."""
     os.execvp(NVIDIA_SMI[0], (*NVIDIA_SMI, "--query-gpu=index,name,memory.total"))
 
 

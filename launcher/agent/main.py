@@ -13,7 +13,8 @@
 Each takes a mapping with ``host`` (its name in the plan) and ``agent`` (its number, for process tags). All
 but `run` also take ``token``, ``lease`` in seconds, and ``job`` if files were copied to the host: these
 files are removed if the launcher does not come back. In a pod there is also ``grace``: the seconds that tasks
-get if the agent is sent SIGTERM; and ``outage``, see `launcher.agent.connection.LauncherConnection`.
+get if the agent is sent SIGTERM; and ``outage``, see `launcher.agent.connection.Patience`. A launcher of the
+same version sends these modules, and names these functions.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import MIN_OUTAGE_SECONDS, LauncherConnection, connect_to, listen, pass_streams
+from launcher.agent.connection import MIN_OUTAGE_SECONDS, LauncherConnection, Patience
+from launcher.agent.passed_streams import PassedStreams, connect_to, listen, pass_streams
 from launcher.agent.processes import PASSED_STDIN, write_all
 from launcher.agent.watchdog import Deadline, watch
 from launcher.common.errors import LaunchError
 from launcher.common.protocol import Refused, encode, swap
 
-#: Seconds to kill processes that earlier runs left; those of an agent that was killed with its watchdog.
+# Limits for killing processes that earlier runs left, and those of an agent that died with its watchdog.
 _SWEEP_TIMEOUT_SECONDS = 2.0
 _KILL_TIMEOUT_SECONDS = 5.0
-#: Seconds for the first greeting of a launcher: this machine or that of the launcher may be busy.
+# This machine or that of the launcher may be busy.
 _FIRST_GREETING_TIMEOUT_SECONDS = 30.0
-#: Seconds for an agent to accept a connection.
 _ACCEPT_TIMEOUT_SECONDS = 10.0
-#: Seconds until the second look whether an agent has ended; each pause is twice the one before.
+# Each pause is twice as long as the one before.
 _FIRST_POLL_SECONDS = 0.002
 
 
@@ -56,45 +58,65 @@ def run(
     """Be the agent under its watchdog.
 
     Args:
-        arguments: see above.
-        listener: see `launcher.agent.connection.LauncherConnection`; ``None``: the agent has a pipe.
-        peer: a socket to the program that passed us its stdin and stdout, which are the first connection.
+        arguments: What the launcher says, see above.
+        listener: The socket on which programs reach the agent. Without it the agent has a pipe.
+        peer: A socket to the program that passed us its stdin and stdout, which are the first connection.
     """
-    host, agent_id = str(arguments["host"]), int(arguments["agent"])
-    token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
-    processes.carry_tag(agent_id)
-    processes.show_as(f"tf-agent {host}")
+    processes.carry_tag(int(arguments["agent"]))
+    processes.show_as(f"tf-agent {arguments['host']}")
     deadline = None if listener is None else Deadline()
+    watch(partial(_run_agent, arguments, listener, peer, deadline), deadline, peer)
 
-    def agent(watchdog: int) -> int:
-        from launcher.agent.agent import Agent  # the watchdog does not need it
 
-        gc.freeze()
-        selector = selectors.DefaultSelector()
-        outage = float(arguments.get("outage", MIN_OUTAGE_SECONDS))
-        connection = LauncherConnection(
-            selector, host, listener, token, lease, _FIRST_GREETING_TIMEOUT_SECONDS, outage
-        )
-        if peer is not None:
-            connection.take_peer(peer, (os.dup(0), os.dup(1)))
-            processes.nothing_on(0, 1)
-        try:
-            grace = arguments.get("grace")
-            code = Agent(agent_id, connection, selector, watchdog, deadline, grace).run()
-        except Exception as error:
-            connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
-            raise
-        if listener is not None:
-            if connection.broken:
-                _remove_files(arguments)
-            sweep.kill_all(sweep.lost, _SWEEP_TIMEOUT_SECONDS)
-        return code
+def _run_agent(
+    arguments: Mapping[str, Any],
+    listener: Optional[socket.socket],
+    peer: Optional[socket.socket],
+    deadline: Optional[Deadline],
+    watchdog: int,
+) -> int:
+    """Be the agent, in the child of the watchdog.
 
-    watch(agent, deadline, peer)
+    Args:
+        arguments, listener, peer: See `run`.
+        deadline: What the agent renews for its watchdog.
+        watchdog: A descriptor that reaches end-of-file when the watchdog exits.
+
+    Returns:
+        The exit code.
+    """
+    from launcher.agent.agent import Agent  # the watchdog does not need it
+
+    gc.freeze()
+    selector = selectors.DefaultSelector()
+    patience = Patience(
+        lease=float(arguments.get("lease", "inf")),
+        first_greeting=_FIRST_GREETING_TIMEOUT_SECONDS,
+        outage=float(arguments.get("outage", MIN_OUTAGE_SECONDS)),
+    )
+    token = str(arguments.get("token", ""))
+    connection = LauncherConnection(selector, str(arguments["host"]), listener, token, patience)
+    if peer is not None:
+        connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
+        processes.nothing_on(0, 1)
+    agent_id, grace = int(arguments["agent"]), arguments.get("grace")
+    try:
+        code = Agent(agent_id, connection, selector, watchdog, deadline, grace).run()
+    except Exception as error:
+        connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
+        raise
+    if listener is not None:
+        if connection.has_given_up:
+            _remove_files(arguments)
+        sweep.kill_all(sweep.lost, _SWEEP_TIMEOUT_SECONDS)
+    return code
 
 
 def start(arguments: Mapping[str, Any]) -> int:
-    """Start the daemon, unless it lives already (the answer to an earlier request got lost), and connect."""
+    """Start the daemon, and connect to it.
+
+    It lives already if the answer to an earlier request got lost.
+    """
     try:
         listener = listen(str(arguments["token"]))
     except OSError as error:
@@ -116,9 +138,9 @@ def start(arguments: Mapping[str, Any]) -> int:
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent that listens, under its watchdog; our stdin and stdout are its first connection.
+    """Be an agent that listens, under its watchdog. Our stdin and stdout are its first connection.
 
-    Without a first message on stdin the launcher is gone: then nothing starts.
+    Without a first message on stdin the launcher is gone. Then nothing starts.
     """
     processes.close_inherited()
     waiting = select.poll()
@@ -147,7 +169,7 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
-    """No launcher saw the end: remove the files that were brought here."""
+    """Remove the files that were copied here, because no launcher has seen the end of the job."""
     if "job" not in arguments:
         return
     from launcher.agent.files import discard
@@ -159,17 +181,17 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
 def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     """Pass our stdin and stdout to the agent, and wait until it exits or closes them.
 
-    If it was killed, report that, and kill the processes that it left.
+    If the agent was killed, report that, and kill the processes that it left.
 
     Args:
-        arguments: ``token``, ``agent``; ``swapped``: bytes to our stdout pass
+        arguments: ``token`` and ``agent``, and ``swapped`` if bytes to our stdout must pass
             `launcher.common.protocol.swap`.
-        watchdog: the agent's, if it is a child of this process; 0: it is not.
+        watchdog: The watchdog of the agent, if that is a child of this process, otherwise 0.
 
     Returns:
-        1, if the agent can't be reached. Otherwise it does not return: this process exits with 0.
+        1 if the agent cannot be reached. Otherwise it does not return: this process exits with 0.
     """
-    agent_id, swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
+    agent_id, is_swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
     try:
         agent = connect_to(str(arguments["token"]), _ACCEPT_TIMEOUT_SECONDS)
     except TimeoutError as error:  # the launcher tries again
@@ -180,20 +202,20 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
             sys.stderr.write("its agent runs, and does not listen\n")
             return 1
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
-        _refuse("its agent exited while the connection was down", swapped)
+        _refuse("its agent exited while the connection was down", is_swapped=is_swapped)
         return 1
     with suppress(OSError):  # a reset: it has exited, or has taken a newer connection
-        pass_streams(agent, swapped)
+        pass_streams(agent, is_swapped=is_swapped)
         _await_close(agent)
     if _await_end(agent_id, watchdog):  # else nothing is left, or the agent runs on
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         with suppress(OSError):  # the launcher is gone, too
-            _refuse("the agent was killed", swapped)
+            _refuse("the agent was killed", is_swapped=is_swapped)
     os._exit(0)  # the launcher may wait for this: Python's own exit takes some milliseconds
 
 
 def _await_close(agent: socket.socket) -> None:
-    """Wait until the agent has closed our stdin and stdout; for a limited time after the end of stdin."""
+    """Wait until the agent has closed our stdin and stdout, but not for long after the end of stdin."""
     waiting = select.poll()
     waiting.register(agent, select.POLLIN)
     waiting.register(0, select.POLLRDHUP)
@@ -203,10 +225,11 @@ def _await_close(agent: socket.socket) -> None:
 
 
 def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
-    """Wait for the end of agent and watchdog.
+    """Wait for the end of the agent and its watchdog.
 
     Returns:
-        0: the watchdog has reported that no process of the agent is left; ``None``: they run on.
+        0 if the watchdog has reported that no process of the agent is left; 1 if both have ended without
+        that; None if one of them still runs.
     """
     until, pause = time.monotonic() + _ACCEPT_TIMEOUT_SECONDS, _FIRST_POLL_SECONDS
     while time.monotonic() < until:
@@ -223,7 +246,7 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
     return None
 
 
-def _refuse(why: str, swapped: bool) -> None:
+def _refuse(why: str, *, is_swapped: bool) -> None:
     os.set_blocking(1, True)  # the agent has set it to non-blocking
     frame = b"".join(encode(Refused(why)))
-    write_all(1, swap(frame) if swapped else frame)
+    write_all(1, swap(frame) if is_swapped else frame)

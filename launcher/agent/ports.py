@@ -34,17 +34,17 @@ class PortReservations:
         self._held: Dict[TaskId, socket.socket] = {}
 
     def hold(self, task: TaskId, preferred: Sequence[int] = ()) -> int:
-        """Bind a port for ``task`` and keep it; the same port if the task has one already.
+        """Bind a port for a task and keep it. A task that has one already keeps that.
 
         Args:
-            task: of this host.
-            preferred: ports to try first.
+            task: A task of this host.
+            preferred: Ports to try first.
 
         Raises:
-            OSError: no port is free.
+            OSError: No port is free.
         """
         if task not in self._held:
-            holder = first_free(preferred, lambda port: dual_stack_socket(port, reuse=True))
+            holder = first_free(preferred, lambda port: dual_stack_socket(port, can_share=True))
             holder = holder or dual_stack_socket(0)
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._held[task] = holder
@@ -62,21 +62,24 @@ class PortReservations:
 
 
 def explain_refusal(error: OSError) -> str:
-    """Why no port can be had, and what the user can do."""
+    """Return why no port can be held, and what the user can do."""
     why = error.strerror or str(error)
     advice = _PORT_ADVICE.get(error.errno or 0)
     return f"{why} ({advice})" if advice else why
 
 
 def first_free(ports: Iterable[int], bind: Callable[[int], socket.socket]) -> Optional[socket.socket]:
-    """A socket bound to the first of these ports that is free; ``None``: none of them is.
+    """Bind a socket to the first of these ports that is free.
 
     A port counts as free while only old connections to 127.0.0.1 have it (TIME_WAIT): an earlier TensorBoard
     leaves them for a minute.
 
     Args:
-        ports: to try.
-        bind: makes a socket with SO_REUSEADDR, so that ``bind`` fails only if a socket listens on the port.
+        ports: The ports to try.
+        bind: Makes a socket with SO_REUSEADDR, so that it fails only if a socket listens on the port.
+
+    Returns:
+        The socket, or None if no port is free.
     """
     for port in ports:
         with suppress(OSError):
@@ -86,30 +89,30 @@ def first_free(ports: Iterable[int], bind: Callable[[int], socket.socket]) -> Op
     return None
 
 
-def dual_stack_socket(port: int, reuse: bool = False) -> socket.socket:
-    """A TCP socket for IPv6 and IPv4, or for IPv4 alone on a host without IPv6, on all addresses.
+def dual_stack_socket(port: int, *, can_share: bool = False) -> socket.socket:
+    """Bind a TCP socket on all addresses, for IPv6 and IPv4, or for IPv4 alone on a host without IPv6.
 
     Args:
-        port: to bind; 0: the kernel picks one.
-        reuse: whether other sockets that have SO_REUSEADDR may have the port, too.
+        port: The port; 0 if the kernel shall choose one.
+        can_share: Whether other sockets that have SO_REUSEADDR may have the port, too.
 
     Raises:
-        OSError: it can't be bound.
+        OSError: The port cannot be bound.
     """
     try:
-        return _bound(socket.AF_INET6, "::", port, reuse)
+        return _bound(socket.AF_INET6, "::", port, can_share=can_share)
     except OSError as error:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
         if error.errno == errno.EADDRINUSE:
             raise
-        return _bound(socket.AF_INET, "0.0.0.0", port, reuse)
+        return _bound(socket.AF_INET, "0.0.0.0", port, can_share=can_share)
 
 
-def _bound(family: int, address: str, port: int, reuse: bool = False) -> socket.socket:
+def _bound(family: int, address: str, port: int, *, can_share: bool = False) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(can_share))
         sock.bind((address, port))
     except OSError:
         sock.close()
@@ -119,8 +122,8 @@ def _bound(family: int, address: str, port: int, reuse: bool = False) -> socket.
 
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
-#: Seconds for one connection, the number of connections, and seconds for the child. The kernel resends a lost
-#: first packet after 1 s, and reports "no route to host" when ARP gets no answer within 3 s.
+# The kernel resends a lost first packet after 1 s, and reports "no route to host" when ARP gets no answer
+# within 3 s.
 CONNECT_TIMEOUT_SECONDS = 2.0
 MAX_CONNECT_ATTEMPTS = 3
 CHECK_TIMEOUT_SECONDS = 8.0
@@ -132,29 +135,29 @@ _UNREACHABLE_REASONS = {
 
 
 def print_unreachable(addresses: Sequence[str]) -> None:
-    """In a child: print as JSON which addresses (``host:port``) can't be reached, and why."""
+    """Print as JSON which addresses (``host:port``) can't be reached, and why, in a child of the agent."""
     found: Dict[str, str] = {}
 
-    def look(address: str) -> None:
+    def try_address(address: str) -> None:
         found[address] = _why_unreachable(address)
 
     threads = []
     for address in addresses:
-        thread = threading.Thread(target=look, args=[address])
+        thread = threading.Thread(target=try_address, args=[address])
         try:
             thread.start()
             threads.append(thread)
         except RuntimeError:  # no thread is left
-            look(address)
+            try_address(address)
     for thread in threads:
         thread.join()
     os.write(1, json.dumps({address: why for address, why in found.items() if why}).encode("ascii"))
 
 
 def _why_unreachable(address: str) -> str:
-    """Why an address can't be reached; empty: it can.
+    """Return why an address cannot be reached, or an empty text if it can.
 
-    A name may have several addresses: one that can be reached is enough, as for gRPC.
+    A name may have several addresses. One that can be reached is enough, as for gRPC.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -178,7 +181,7 @@ def _why_unreachable(address: str) -> str:
 
 
 def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, str]:
-    """The addresses that can't be reached, and why, from what the child printed."""
+    """Return the addresses that cannot be reached, and why, from what `print_unreachable` has printed."""
     try:
         found = json.loads(answer)
     except ValueError:  # it was killed: its time was up

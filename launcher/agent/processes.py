@@ -302,8 +302,8 @@ class Exits:
         self._epoll = select.epoll()
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}
-        #: Whether there are enough file descriptors for pidfds.
-        self.enabled = hasattr(os, "pidfd_open")
+        #: Whether there are pidfds, and enough file descriptors for them.
+        self.is_enabled = hasattr(os, "pidfd_open")
 
     def fileno(self) -> int:
         """Readable while a watched process has ended and was not reaped."""
@@ -311,7 +311,7 @@ class Exits:
 
     def watch(self, pid: int) -> None:
         """Watch for the end of ``pid``, a child of ours that was not reaped."""
-        if not self.enabled:
+        if not self.is_enabled:
             return
         try:
             pidfd = os.pidfd_open(pid)

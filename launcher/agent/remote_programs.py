@@ -1,8 +1,8 @@
 """Programs of ours that the agent runs in children: remote commands of the launcher, and its own questions.
 
-A child is a fork of the agent that calls a function with a pipe for each standard stream. A remote command
-has the bytes of its stdin and stdout carried by the protocol, within a window
-(`launcher.common.protocol.CREDIT_BYTES`) each way.
+A child is a fork of the agent that calls a function with a pipe for each standard stream. The protocol
+carries the bytes of the stdin and stdout of a remote command, within a window each way (`CREDIT_BYTES` of
+`launcher.common.protocol`). The agent calls `Children`, which never blocks.
 """
 
 from __future__ import annotations
@@ -32,32 +32,38 @@ from launcher.common.text import why_not_started
 #: Bytes kept of the stderr of a child.
 _STDERR_LIMIT_BYTES = 64 * 1024
 _READ_BYTES = 64 * 1024
-#: Seconds for a remote command to end after it was closed.
+#: How long a remote command may run after it was closed.
 _CLOSE_TIMEOUT_SECONDS = 5.0
-#: Exit status of a command that took too long, and of a missing one, as shells and ``timeout`` have it.
+# As shells and ``timeout`` have them.
 TIMED_OUT_STATUS = 124
 NOT_FOUND_STATUS = 127
-#: Seconds between two looks whether a command line has ended.
+_NO_PROCESS_STATUS = 125
 _POLL_SECONDS = 0.05
+
+
+#: Called in a child. Its result is the exit status.
+ChildFunction = Callable[[], Any]
+#: Called with what a child has printed.
+OnOutput = Callable[[bytes], None]
+OnEnd = Callable[[], None]
+OnPid = Callable[[int], None]
 
 
 class _Child:
     """A running child, and our non-blocking ends of its standard streams.
 
     Args:
-        function: called in the child; its result is the exit status.
-        output: gets what the child prints; an empty piece is the end.
-        ended: called when the child and its output have ended, or its time is up.
+        function: Called in the child. Its result is the exit status.
+        on_output: Called with each piece that the child prints, and with an empty one at the end.
+        on_end: Called when the child and its output have ended, or its time is up.
 
     Raises:
-        OSError: no process or descriptor is left.
+        OSError: No process or descriptor is left.
     """
 
-    def __init__(
-        self, function: Callable[[], Any], output: Callable[[bytes], None], ended: Callable[[], None]
-    ) -> None:
-        self.output, self.ended = output, ended
-        #: The number of a remote command.
+    def __init__(self, function: ChildFunction, *, on_output: OnOutput, on_end: OnEnd) -> None:
+        self.on_output, self.on_end = on_output, on_end
+        #: The number of the remote command, if it is one.
         self.number = 0
         fds: List[int] = []
         try:
@@ -73,7 +79,7 @@ class _Child:
             become_function(function, (stdin, stdout, stderr))
         for fd in (stdin, stdout, stderr):
             os.close(fd)
-        #: Streams that are open, and those that the selector watches.
+        #: The streams that are open, and those that the selector watches.
         self.open = {self.stdin, self.stdout, self.stderr}
         self.watched: Set[int] = set()
         for fd in self.open:
@@ -83,7 +89,7 @@ class _Child:
         self.errors = b""
         #: Bytes of its output that may be read now.
         self.credit = CREDIT_BYTES
-        #: Exit status; negative: the signal that killed it; ``None``: it was not reaped.
+        #: The exit status, or the negative number of the signal that killed it; None until it is reaped.
         self.status: Optional[int] = None
         #: When to kill it (monotonic).
         self.kill_at: Optional[float] = None
@@ -93,62 +99,63 @@ class Children:
     """The children of an agent that are not tasks.
 
     Args:
-        selector: wakes the agent.
-        connection: to the launcher.
-        ignore: called with the pid of each: it belongs to no task.
+        selector: Wakes the agent.
+        connection: The connection to the launcher.
+        on_started: Called with the pid of each child, because it belongs to no task.
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, connection: LauncherConnection, ignore: Callable[[int], None]
+        self, selector: selectors.BaseSelector, connection: LauncherConnection, *, on_started: OnPid
     ) -> None:
         self._selector = selector
         self._connection = connection
-        self._ignore = ignore
+        self._on_started = on_started
         self._children: List[_Child] = []
         self._commands: Dict[int, _Child] = {}
 
-    def _started(self, child: _Child) -> _Child:
-        self._ignore(child.pid)
-        self._children.append(child)
-        self._watch(child)
-        return child
+    def ask(self, function: ChildFunction, timeout_seconds: float, *, on_answer: OnOutput) -> None:
+        """Call a function in a child that prints an answer.
 
-    def ask(self, function: Callable[[], Any], seconds: float, done: Callable[[bytes], None]) -> None:
-        """Call a function in a child; ``done`` gets what it printed when it ends, or is killed in so many
-        seconds.
+        Args:
+            function: Called in the child.
+            timeout_seconds: When to kill the child.
+            on_answer: Called with all that the child has printed, when it has ended or was killed.
 
         Raises:
-            OSError: no process or descriptor is left.
+            OSError: No process or descriptor is left.
         """
-        answer: List[bytes] = []
-        child = self._started(_Child(function, answer.append, lambda: done(b"".join(answer))))
-        child.kill_at = time.monotonic() + seconds
+        pieces: List[bytes] = []
+        child = _Child(function, on_output=pieces.append, on_end=lambda: on_answer(b"".join(pieces)))
+        child.kill_at = time.monotonic() + timeout_seconds
+        self._follow(child)
         self._close(child, child.stdin)
+
+    def _follow(self, child: _Child) -> None:
+        self._on_started(child.pid)
+        self._children.append(child)
+        self._watch(child)
 
     # ------------------------------------------------------------------ remote commands
 
     def run(self, message: RunCommand) -> None:
         """Start a remote command."""
-        number, send = message.command, self._connection.send
-        module, _, function = message.entry.partition(":")
-
-        def call() -> Any:
-            return getattr(importlib.import_module(module), function)(message.arguments)
-
-        def ended() -> None:
-            if self._commands.pop(number, None) is not None:
-                send(CommandEnded(number, child.status or 0, child.errors.decode("utf-8", "replace")))
-
+        number = message.command
         try:
-            child = _Child(call, lambda data: send(CommandData(number, data)), ended)
+            child = _Child(
+                partial(_call_entry, message),
+                on_output=partial(self._send_output, number),
+                on_end=partial(self._report_end, number),
+            )
         except OSError as error:
-            send(CommandEnded(number, 125, f"no process for it: {why_not_started(error)}"))
+            why = f"no process for it: {why_not_started(error)}"
+            self._connection.send(CommandEnded(number, _NO_PROCESS_STATUS, why))
         else:
             child.number = number
-            self._commands[number] = self._started(child)
+            self._commands[number] = child
+            self._follow(child)
 
     def handle_input(self, message: CommandData) -> None:
-        """Bytes for the stdin of a remote command, or its end."""
+        """Pass on bytes for the stdin of a remote command, or its end."""
         child = self._commands.get(message.command)
         if child is not None and not child.input_ended:
             child.input += message.data
@@ -156,20 +163,29 @@ class Children:
             self._write(child)
 
     def handle_credit(self, message: CommandCredit) -> None:
-        """The launcher took bytes of a remote command."""
+        """Note that the launcher has taken bytes of a remote command."""
         child = self._commands.get(message.command)
         if child is not None:
             child.credit += message.size
             self._watch(child)
 
     def close(self, message: CloseCommand) -> None:
-        """The launcher needs a remote command no more: close its stdin, and kill it some seconds later."""
+        """Close the stdin of a remote command that is not needed any longer. Kill it some seconds later."""
         child = self._commands.pop(message.command, None)
         if child is not None:
             for fd in list(child.open):
                 self._close(child, fd)
             child.kill_at = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
             self._end_if_over(child)
+
+    def _send_output(self, number: int, data: bytes) -> None:
+        self._connection.send(CommandData(number, data))
+
+    def _report_end(self, number: int) -> None:
+        child = self._commands.pop(number, None)
+        if child is not None:
+            errors = child.errors.decode("utf-8", "replace")
+            self._connection.send(CommandEnded(number, child.status or 0, errors))
 
     # ------------------------------------------------------------------ their streams
 
@@ -196,7 +212,7 @@ class Children:
             child.errors = (child.errors + data)[-_STDERR_LIMIT_BYTES:]
         else:
             child.credit -= len(data)
-            child.output(data)
+            child.on_output(data)
         if not data:
             self._close(child, fd)
         self._watch(child)
@@ -230,7 +246,7 @@ class Children:
     # ------------------------------------------------------------------ their end
 
     def reaped(self, pid: int, status: int) -> None:
-        """A child of the agent was reaped; the pid may belong to another process from now on."""
+        """Note that a child of the agent was reaped. From now on the pid may belong to another process."""
         for child in self._children:
             if child.pid == pid and child.status is None:
                 child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
@@ -243,14 +259,14 @@ class Children:
             for fd in list(child.open):
                 self._close(child, fd)
             self._children.remove(child)
-            child.ended()
+            child.on_end()
 
     def next_due(self) -> Optional[float]:
-        """When `on_time` is due (monotonic); ``None``: never."""
+        """Return when `on_time` is due (monotonic), or None if it never is."""
         return min((c.kill_at for c in self._children if c.kill_at is not None), default=None)
 
     def on_time(self, now: float) -> None:
-        """Kill children that are past their deadline; close the output of ended ones that others hold."""
+        """Kill children that are past their deadline. Close the output of ended ones that others hold."""
         for child in [c for c in self._children if c.kill_at is not None and c.kill_at <= now]:
             if child.status is None:
                 os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
@@ -258,19 +274,25 @@ class Children:
             self._end_if_over(child)
 
 
+def _call_entry(message: RunCommand) -> Any:
+    module, _, function = message.entry.partition(":")
+    return getattr(importlib.import_module(module), function)(message.arguments)
+
+
 # ---------------------------------------------------------------------- command lines
 
 
 def execute(arguments: Mapping[str, Any]) -> int:
-    """A remote command: run a command line with our stdout and stderr.
+    """Run a command line with our stdout and stderr. This is a remote command.
 
-    The end of our stdin ends it, and all it started, at once.
+    The end of our stdin kills the command, and all that it has started, at once.
 
     Args:
-        arguments: ``argv``; ``env``, variables in addition to ours; ``seconds``, the time limit.
+        arguments: The command line ``argv``, variables ``env`` in addition to ours, and the time limit
+            ``seconds``.
 
     Returns:
-        Its exit status; 128+n for signal n.
+        The exit status of the command; 128+n if signal n killed it.
     """
     import subprocess
 
@@ -292,13 +314,13 @@ def execute(arguments: Mapping[str, Any]) -> int:
 
 
 def become(arguments: Mapping[str, Any]) -> int:
-    """A remote command: become a command line, with our stdin, stdout and stderr.
+    """Become a command line, with our stdin, stdout and stderr. This is a remote command.
 
     Args:
-        arguments: ``argv`` and ``env`` as for `execute`.
+        arguments: The command line ``argv`` and variables ``env``, as for `execute`.
 
     Returns:
-        The exit status if the command does not exist; else it does not return.
+        The exit status if the command does not exist. Otherwise it does not return.
     """
     env = {**os.environ, **arguments["env"]}
     os.chdir("/")

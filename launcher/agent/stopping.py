@@ -20,15 +20,14 @@ from launcher.common.cluster import TaskId
 from launcher.common.events import StopSequence
 
 SIGKILL = 9
-#: Pids of unkillable processes that are reported.
 _MAX_UNKILLABLE_REPORTED = 1000
-#: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
+#: How often tasks that are being killed are polled: they may start new processes meanwhile.
 POLL_SECONDS = 0.01
-#: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
-#: orphan is a child of the agent; they find processes that stopped themselves.
+#: How often tasks that are asked to end are polled, to find processes that stopped themselves. Every end is
+#: noticed without that, as every orphan is a child of the agent.
 SLOW_POLL_SECONDS = 0.25
 
-#: Processes by task; ``None``: processes that belong to no task.
+#: Processes by their task. Those of no task have None as key.
 Orphans = Dict[Optional[TaskId], List[Process]]
 
 
@@ -43,24 +42,30 @@ class TaskProcesses:
         self._known: Dict[Tuple[int, int], Optional[TaskId]] = {}
 
     def add(self, task: TaskId, pid: int, tag: int) -> None:
-        """``pid`` is the main process of ``task``; what it starts carries this tag (0: none)."""
+        """Note the main process of a task.
+
+        Args:
+            task: The name of the task.
+            pid: The main process.
+            tag: The tag that all that it starts carries; 0 if it has none.
+        """
         self.own.add(pid)
         self._tasks[pid] = task
         if tag:
             self._tasks[tag] = task
 
     def expect(self, task: TaskId, tag: int) -> None:
-        """A process with this tag belongs to ``task``, and may be inherited before it is known."""
+        """Note that a process with this tag, which the agent may inherit soon, belongs to a task."""
         self._tasks[tag] = task
 
     def forget(self, task: TaskId) -> None:
-        """The task is gone."""
+        """Forget a task that is gone."""
         self._tasks = {key: other for key, other in self._tasks.items() if other != task}
         if not self._tasks:
             self._known.clear()
 
     def orphans(self) -> Orphans:
-        """The living orphans that the agent inherited."""
+        """Return the living orphans that the agent has inherited."""
         found: Orphans = {}
         for pid in processes.children_of(os.getpid()):
             process = None if pid in self.own else processes.read_process(pid)
@@ -69,14 +74,20 @@ class TaskProcesses:
         return found
 
     def may_be_more(self) -> bool:
-        """Whether the last look may have missed a process.
+        """Return whether `orphans` may have missed a process.
 
-        Only an orphan inherited during the look can be missed; then its parent ended and was not reaped yet.
+        It can only miss an orphan that was inherited meanwhile. Then its parent has ended and was not
+        reaped yet.
         """
         return bool(processes.ended_child())
 
     def members(self, main: Optional[int], orphans: List[Process]) -> List[Process]:
-        """Every live process of a task: its main process (unless reaped), its orphans, their descendants."""
+        """Return every live process of a task: its main process, its orphans, and their descendants.
+
+        Args:
+            main: The main process; None if it was reaped.
+            orphans: The orphans of the task, from `orphans`.
+        """
         roots = list(orphans)
         process = None if main is None else processes.read_process(main)
         if process is not None:
@@ -97,11 +108,11 @@ class TaskProcesses:
 
 
 class StopProgress:
-    """State of a task's stop sequence: the signal that is due, whether it was sent, when the next is due.
+    """How far a task is in its stop sequence: the signal of this step, and when the next step begins.
 
     Args:
-        steps: its steps, ``(signal, seconds)``.
-        now: monotonic seconds.
+        steps: The steps, each a signal and seconds until the next one.
+        now: The time (monotonic).
     """
 
     def __init__(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
@@ -112,12 +123,12 @@ class StopProgress:
         (self.signal, seconds), *self._ahead = steps
         self._until = now + seconds
         #: Whether it was sent and reported.
-        self.sent = False
+        self.was_sent = False
         #: The process group that the signal went to.
         self.group: Optional[int] = None
 
     def advance(self, now: float) -> bool:
-        """Go to the next step if its time has come; ``False``: none is left."""
+        """Go to the next step if its time has come. Returns False if no step is left."""
         if now >= self._until:
             if not self._ahead:
                 return False
@@ -125,7 +136,7 @@ class StopProgress:
         return True
 
     def next_poll(self, now: float) -> float:
-        """When to look at the task again: soon, but not after the step's end."""
+        """Return when to poll the task again, which is not after the end of the step."""
         due = min(self._until, now + (POLL_SECONDS if self.signal == SIGKILL else SLOW_POLL_SECONDS))
         return due if due > now else now + POLL_SECONDS
 
@@ -134,10 +145,11 @@ class RunningTask:
     """A task that was started and is not gone.
 
     Args:
-        task, attempt: its name, and which start of it this is.
-        pid: its main process, leader of its session and group.
-        output: reading end of what it prints.
-        steps: how what it leaves behind is ended.
+        task: The name of the task.
+        attempt: Which start of the task this is.
+        pid: The main process, which leads its session and group.
+        output: The reading end of what it prints.
+        steps: The stop sequence for what it leaves behind.
     """
 
     def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSequence) -> None:
@@ -146,14 +158,14 @@ class RunningTask:
         self.pid = pid
         self.output: Optional[int] = output
         self.steps = steps
-        #: The main process was reaped.
-        self.exited = False
-        #: A signal of ours went to it before it was reaped.
-        self.signalled = False
+        #: Whether the main process was reaped.
+        self.has_exited = False
+        #: Whether a signal of ours went to it before it was reaped.
+        self.was_signalled = False
         #: The most resident bytes of one of its other processes, when the stop began.
         self.peak = 0
-        #: No process of the task is left.
-        self.empty = False
+        #: Whether no process of the task is left.
+        self.is_empty = False
         self.stop: Optional[StopProgress] = None
         #: Processes that it left behind and the agent ended.
         self.leftovers: Set[int] = set()
@@ -161,10 +173,12 @@ class RunningTask:
 
     @property
     def main(self) -> Optional[int]:
-        """The main process's pid until it is reaped; then the pid may belong to another process."""
-        return None if self.exited else self.pid
+        """The pid of the main process until it is reaped. Then the pid may belong to another process."""
+        return None if self.has_exited else self.pid
 
 
+#: Called with a task, a signal, and how many of its processes were sent the signal.
+OnSignalled = Callable[[RunningTask, int, int], None]
 _Found = Tuple[RunningTask, StopProgress, List[Process]]
 
 
@@ -175,15 +189,13 @@ class Stopping:
     checkpoint on SIGTERM, is left alone until the next step; SIGKILL goes to all.
 
     Args:
-        task_processes: know the processes of a task.
-        report: called once for each step and task with the task, the signal, and how many processes got it.
+        task_processes: Finds the processes of a task.
+        on_signalled: Called once for each step and task.
     """
 
-    def __init__(
-        self, task_processes: TaskProcesses, report: Callable[[RunningTask, int, int], None]
-    ) -> None:
+    def __init__(self, task_processes: TaskProcesses, *, on_signalled: OnSignalled) -> None:
         self._task_processes = task_processes
-        self._report = report
+        self._on_signalled = on_signalled
         self._stops: Dict[TaskId, Tuple[RunningTask, StopProgress]] = {}
         self._next = 0.0
 
@@ -191,20 +203,20 @@ class Stopping:
         return bool(self._stops)
 
     def begin(self, task: RunningTask, steps: StopSequence, now: float) -> None:
-        """Stop ``task`` by these steps, from the first one, in place of any other sequence."""
+        """Stop a task by these steps, from the first one, in place of any other sequence."""
         task.stop = StopProgress(steps, now)
         self._stops[task.id] = (task, task.stop)
         self._next = now
 
     def next_due(self) -> Optional[float]:
-        """When `poll` is due (monotonic); ``None``: nothing is being stopped."""
+        """Return when `poll` is due (monotonic), or None if no task is being stopped."""
         return self._next if self._stops else None
 
     def poll(self, now: float) -> List[RunningTask]:
-        """Look at all of them: advance sequences, send due signals, finish tasks that have ended.
+        """Advance the sequences, send the signals that are due, and find tasks that have ended.
 
         Returns:
-            Tasks that have no process any more, or unkillable ones only.
+            The tasks that have no process left, or only processes that cannot be killed.
         """
         if not self._stops:
             return []
@@ -219,14 +231,14 @@ class Stopping:
         _measure(found)
         self._signal_groups(found)
         for task, stop, members in found:
-            if task in exhausted and (members or not task.exited):
+            if task in exhausted and (members or not task.has_exited):
                 # Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it.
                 task.unkillable = tuple(process.pid for process in members[:_MAX_UNKILLABLE_REPORTED]) or (
                     task.pid,
                 )
-                task.exited = True
+                task.has_exited = True
                 done.append(task)
-            elif members or not task.exited or unsure:
+            elif members or not task.has_exited or unsure:
                 self._send(task, stop, members)
             else:
                 done.append(task)
@@ -237,35 +249,35 @@ class Stopping:
         return done
 
     def _signal_groups(self, found: List[_Found]) -> None:
-        """First the signal to the groups of the main processes: one system call a task, so all together."""
+        """Send signals to the groups of the main processes first: that takes one system call a task."""
         for task, stop, _ in found:
             # Each process that gets SIGABRT must be kept from leaving a core first.
-            if task.main is not None and not stop.sent and stop.signal != signal.SIGABRT:
+            if task.main is not None and not stop.was_sent and stop.signal != signal.SIGABRT:
                 with suppress(OSError):  # it runs as another user by now
                     os.killpg(task.main, stop.signal)
-                    stop.group, task.signalled = task.main, True
+                    stop.group, task.was_signalled = task.main, True
 
     def _send(self, task: RunningTask, stop: StopProgress, members: List[Process]) -> None:
-        due = [] if stop.sent and stop.signal != SIGKILL else members
+        due = [] if stop.was_sent and stop.signal != SIGKILL else members
         if stop.signal == SIGKILL:
             processes.kill_groups(due)
         for process in due:
-            if stop.sent or process.group != stop.group:
+            if stop.was_sent or process.group != stop.group:
                 self._send_one(task, process, stop.signal)
         for process in members:
             if process.state == "T":  # stopped: no signal but SIGKILL would reach it
                 processes.send(process, signal.SIGCONT)
-        if task.exited:
+        if task.has_exited:
             task.leftovers.update(process.pid for process in due)
-        if not stop.sent and (members or task.signalled):
-            stop.sent = True
-            self._report(task, stop.signal, len(members))
+        if not stop.was_sent and (members or task.was_signalled):
+            stop.was_sent = True
+            self._on_signalled(task, stop.signal, len(members))
 
     def _send_one(self, task: RunningTask, process: Process, number: int) -> None:
         if number == signal.SIGABRT:
             _leave_no_core(process.pid)
         if processes.send(process, number) and process.pid == task.main:
-            task.signalled = True
+            task.was_signalled = True
 
 
 def _measure(found: List[_Found]) -> None:
@@ -275,7 +287,7 @@ def _measure(found: List[_Found]) -> None:
     shell of ``sh -c 'cd data; python train.py'`` does not, if both get SIGTERM.
     """
     for task, stop, members in found:
-        if not stop.sent and task.main is not None:
+        if not stop.was_sent and task.main is not None:
             peaks = (processes.peak_resident(process.pid) for process in members if process.pid != task.main)
             task.peak = max(task.peak, *peaks, 0)
 

@@ -75,15 +75,19 @@ class Deadline:
         )
 
 
+#: Is the agent, with a descriptor that reaches end-of-file when the watchdog exits. Returns its exit code.
+RunAgent = Callable[[int], int]
+
+
 def watch(
-    agent: Callable[[int], int], deadline: Optional[Deadline] = None, peer: Optional[socket.socket] = None
+    agent: RunAgent, deadline: Optional[Deadline] = None, peer: Optional[socket.socket] = None
 ) -> NoReturn:
-    """Run ``agent`` in a child, kill the processes that it leaves, and exit; does not return.
+    """Run an agent in a child, kill the processes that it leaves, and exit.
 
     Args:
-        agent: gets a descriptor that reaches end-of-file when the watchdog exits; returns an exit code.
-        deadline: of an agent that listens; ``None``: it has a pipe, our stdin and stdout.
-        peer: in the main process of a pod, a socket that only the agent keeps open.
+        agent: Runs in the child.
+        deadline: What an agent that listens renews. Without it the agent has a pipe, our stdin and stdout.
+        peer: In the main process of a pod, a socket that only the agent keeps open.
     """
     processes.leave_to_launcher()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is an agent, and it listens
@@ -109,7 +113,7 @@ def watch(
     os._exit(0 if status == 0 and not left else 1)
 
 
-def _run(agent: Callable[[int], int], pipe: int, watchdog: Optional[processes.Process]) -> NoReturn:
+def _run(agent: RunAgent, pipe: int, watchdog: Optional[processes.Process]) -> NoReturn:
     code: Optional[int] = None
     try:
         code = agent(pipe)

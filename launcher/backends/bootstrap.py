@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 
-from launcher.agent.connection import ADDRESS_FORMAT, public_part
+from launcher.agent.passed_streams import ADDRESS_FORMAT, public_part
 from launcher.agent.processes import PASSED_STDIN
 from launcher.common.errors import TransportError
 from launcher.common.text import sanitize_host_text

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import LauncherConnection, listen
+from launcher.agent.connection import LauncherConnection, Patience
+from launcher.agent.passed_streams import listen
 from launcher.backends import connections
 from launcher.backends import link as links
 from launcher.backends.link import open_link
@@ -200,7 +201,9 @@ def test_an_agent_sees_at_once_that_a_connection_is_closed_with_unread_bytes(not
     token = os.urandom(16).hex()
     arguments = {"token": token, "agent": processes.new_agent_id()}
     selector = selectors.DefaultSelector()
-    agent = LauncherConnection(selector, "node1", listen(token), token, lease=600, first=600)
+    agent = LauncherConnection(
+        selector, "node1", listen(token), token, Patience(lease=600, first_greeting=600)
+    )
     channel = MessageChannel(lambda: Decoder(True, "node1"), token, greets=True)
     channel.connect(1, time.monotonic())
 

@@ -1,0 +1,208 @@
+"""How a launcher on another machine reaches an agent: a program passes its stdin and stdout to the agent.
+
+The agent listens on an abstract Unix socket. The program that makes a connection
+(`launcher.agent.main.connect`) uses `connect_to` and `pass_streams`; the agent uses `listen` and
+`PeerListener`. Only processes of the same user are accepted, and only a launcher that knows the token of the
+agent.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from array import array
+from functools import partial
+from typing import Callable, List, Optional, Sequence, Tuple
+
+from launcher.common.errors import ProtocolError
+from launcher.common.protocol import Decoder, Hello
+from launcher.common.record import Record
+from launcher.common.trusted_io import SOCKET_BACKLOG, accept_own, connect_unix, process_and_user
+
+#: The address of the socket that an agent listens on, with its user and the `public_part` of its token.
+ADDRESS_FORMAT = "\0tf-launcher-%d-%s"
+# The byte that a program sends with its stdin and stdout. It says whether bytes of the agent pass `swap`.
+_SWAPPED_MARK = b"s"
+_PLAIN_MARK = b"."
+_TWO_DESCRIPTORS_BYTES = 2 * array("i").itemsize
+_READ_BYTES = 128 * 1024
+
+
+class PassedStreams(Record):
+    """The stdin and stdout of a program that has passed them to this agent."""
+
+    #: A socket to the program, which exits when this end is closed. The exit of the program, in turn, ends
+    #: the connection of its launcher.
+    program: socket.socket
+    stdin: int
+    stdout: int
+    #: Whether bytes to its stdout must pass `launcher.common.protocol.swap`.
+    is_swapped: bool
+
+    def close(self) -> None:
+        """Close the streams and the socket."""
+        self.program.close()
+        os.close(self.stdin)
+        os.close(self.stdout)
+
+
+#: Called with the streams, and with the greeting of the launcher behind them, or None if it has sent another
+#: message or nothing. Returns whether it takes over the streams; otherwise they are closed.
+OnGreeting = Callable[[PassedStreams, Optional[Hello]], bool]
+
+
+class PeerListener:
+    """Accepts programs that pass their streams, and waits for the greeting of the launcher behind each.
+
+    The last program to connect takes the place of any other whose launcher has not greeted yet.
+
+    Args:
+        selector: Wakes the agent.
+        listener: A socket that listens, from `listen`.
+        on_greeting: Decides about the streams of a program.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, listener: socket.socket, *, on_greeting: OnGreeting
+    ) -> None:
+        self._selector = selector
+        self._listener = listener
+        self._on_greeting = on_greeting
+        #: A program that has not passed its streams yet.
+        self._peer: Optional[socket.socket] = None
+        #: Streams whose launcher has not greeted yet.
+        self._streams: Optional[PassedStreams] = None
+        self._greeting = Decoder(False, only=(Hello,))
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def await_greeting(self, streams: PassedStreams) -> None:
+        """Wait for the greeting of a launcher on these streams."""
+        self._streams = streams
+        self._greeting = Decoder(False, only=(Hello,))
+        self._selector.register(streams.program, selectors.EVENT_READ, self._drop)
+        self._selector.register(streams.stdin, selectors.EVENT_READ, self._read_greeting)
+
+    def close(self) -> None:
+        """Stop listening. It may be called more than once."""
+        self._drop()
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+
+    def _accept(self) -> None:
+        for peer in accept_own(self._listener):
+            self._drop()
+            peer.setblocking(False)
+            self._peer = peer
+            self._selector.register(peer, selectors.EVENT_READ, partial(self._receive_streams, peer))
+
+    def _receive_streams(self, peer: socket.socket) -> None:
+        self._selector.unregister(peer)
+        self._peer = None
+        mark, fds = _receive_descriptors(peer)
+        if len(fds) == 2:
+            self.await_greeting(PassedStreams(peer, fds[0], fds[1], is_swapped=mark == _SWAPPED_MARK))
+            return
+        peer.close()  # the program has exited
+        for fd in fds:
+            os.close(fd)
+
+    def _read_greeting(self) -> None:
+        assert self._streams is not None
+        try:
+            data = os.read(self._streams.stdin, _READ_BYTES)
+            greetings: List[Hello] = self._greeting.feed(data)
+        except (OSError, ProtocolError):
+            data, greetings = b"", []
+        if data and not greetings:
+            return
+        streams = self._release()
+        if not self._on_greeting(streams, greetings[0] if greetings else None):
+            streams.close()
+
+    def _release(self) -> PassedStreams:
+        """Stop watching the streams, and return them."""
+        assert self._streams is not None
+        streams, self._streams = self._streams, None
+        self._selector.unregister(streams.program)
+        self._selector.unregister(streams.stdin)
+        return streams
+
+    def _drop(self) -> None:
+        """Close the connection of the program whose launcher has not greeted yet, if there is one."""
+        if self._peer is not None:
+            self._selector.unregister(self._peer)
+            self._peer.close()
+            self._peer = None
+        if self._streams is not None:
+            self._release().close()
+
+
+def listen(token: str) -> socket.socket:
+    """Return the socket that an agent listens on. It is in the abstract namespace: nothing of it is on disk.
+
+    Raises:
+        OSError: Another agent has this token (EADDRINUSE).
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(_address(token))
+        listener.listen(SOCKET_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def connect_to(token: str, timeout_seconds: float) -> socket.socket:
+    """Connect to the agent with this token, and wait until it has accepted.
+
+    Raises:
+        ConnectionRefusedError: No agent listens. A process of another user may have its address.
+        TimeoutError: The queue of the agent was full all the time.
+    """
+    agent = socket.socket(socket.AF_UNIX)
+    try:
+        connect_unix(agent, _address(token), timeout_seconds)
+        if process_and_user(agent)[1] != os.getuid():
+            raise ConnectionRefusedError
+        agent.settimeout(None)
+        return agent
+    except BaseException:
+        agent.close()
+        raise
+
+
+def pass_streams(agent: socket.socket, *, is_swapped: bool) -> None:
+    """Pass our stdin and stdout to an agent.
+
+    Args:
+        agent: A socket to the agent, from `connect_to`.
+        is_swapped: Whether bytes to our stdout must pass `launcher.common.protocol.swap`.
+
+    Raises:
+        OSError: The agent has exited.
+    """
+    streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (0, 1)))
+    agent.sendmsg([_SWAPPED_MARK if is_swapped else _PLAIN_MARK], [streams])
+
+
+def public_part(token: str) -> str:
+    """Return the part of a token in the address of its agent, which every user of the host can see."""
+    return token[: len(token) // 2]
+
+
+def _receive_descriptors(peer: socket.socket) -> Tuple[bytes, Sequence[int]]:
+    """Receive the byte and the descriptors that a program sends, or none if the program has exited."""
+    try:
+        ancillary_bytes = socket.CMSG_SPACE(_TWO_DESCRIPTORS_BYTES)
+        mark, passed, _, _ = peer.recvmsg(len(_PLAIN_MARK), ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return b"", ()
+    return mark, array("i", b"".join(data for *_, data in passed))
+
+
+def _address(token: str) -> str:
+    return ADDRESS_FORMAT % (os.getuid(), public_part(token))

@@ -57,7 +57,7 @@ _MIN_UNUSED_SECONDS = 3600.0
 _USE_MARK_PREFIX = ".used-"
 
 
-class _Pipe(TransferStream):
+class _LauncherPipe(TransferStream):
     """The launcher, at standard input and output."""
 
     def _write(self, data: bytes) -> None:
@@ -70,12 +70,12 @@ class _Pipe(TransferStream):
         return data
 
 
-def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable[[Any], int]:
+def _remote_command(function: Callable[[_LauncherPipe, Any], Iterable[str]]) -> Callable[[Any], int]:
     """Make a remote command of a function: send its result or its error to the launcher."""
 
     @functools.wraps(function)
     def run(arguments: Any) -> int:
-        pipe = _Pipe()
+        pipe = _LauncherPipe()
         try:
             try:
                 answer: Any = FilesDone(tuple(function(pipe, arguments)))
@@ -287,7 +287,7 @@ def _is_over(mark: str) -> bool:
 
 
 @_remote_command
-def finish(_: _Pipe, arguments: Any) -> List[str]:
+def finish(_: _LauncherPipe, arguments: Any) -> List[str]:
     """Remove the folders of a run. ``{"job": JOB}``."""
     discard(str(arguments["job"]))
     return []
@@ -297,7 +297,7 @@ def finish(_: _Pipe, arguments: Any) -> List[str]:
 
 
 @_remote_command
-def receive(pipe: _Pipe, arguments: Any) -> List[str]:
+def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     """Update trees to the state of the launcher's, and make a folder for the results of each task.
 
     Args:
@@ -370,7 +370,7 @@ def _check_place(path: str) -> None:
         raise LaunchError(f"{path} {fault}; give another place, or empty it")
 
 
-def _update(pipe: _Pipe, root: str) -> None:
+def _update(pipe: _LauncherPipe, root: str) -> None:
     """Update a tree to the launcher's list of it. No file is replaced before all have arrived.
 
     Args:
@@ -452,7 +452,7 @@ def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]
 
 
 @_remote_command
-def send(pipe: _Pipe, arguments: Any) -> List[str]:
+def send(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     """Send the requested files.
 
     Args:

@@ -66,7 +66,7 @@ class Folder(Record):
 class Gpu(Record):
     """A line of ``nvidia-smi``."""
 
-    index: str  # type: ignore[assignment]  # hides tuple.index
+    index: str
     uuid: str
     name: str
 

@@ -149,7 +149,7 @@ class Role(Record):
     """A group of equal tasks: ``ps``, ``worker``, ``chief``, ``evaluator`` or a name of the user's."""
 
     name: str
-    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
+    count: int
     program: Program
     #: ``(name, value)`` pairs added to the environment of its tasks.
     env: tuple[tuple[str, str], ...] = ()

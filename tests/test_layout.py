@@ -55,12 +55,22 @@ def test_what_runs_on_hosts_can_be_imported_by_python_3_8(tmp_path: Path):
     assert ended.returncode == 0, ended.stderr
 
 
+def is_typing_only(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def test_no_class_name_is_used_twice():
-    """Two classes whose names differ only in the underscore of a private one count as well."""
+    """Two classes whose names differ only in the underscore of a private one count as well.
+
+    What only type checkers see of a class does not count.
+    """
     places = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        typing_only = [node for node in nodes if isinstance(node, ast.If) and is_typing_only(node)]
+        unseen = {part for node in typing_only for child in node.body for part in ast.walk(child)}
+        for node in nodes:
+            if isinstance(node, ast.ClassDef) and node not in unseen:
                 places[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not {name: found for name, found in places.items() if len(found) > 1}
 

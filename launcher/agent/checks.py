@@ -33,6 +33,7 @@ from launcher.agent.lookup import environment_variables
 from launcher.agent.ports import PortReservations, dual_stack_socket
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProgramError
+from launcher.common.record import as_dict
 
 Json = Dict[str, Any]
 
@@ -149,7 +150,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
     late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
     folders = _together([partial(_folder, path) for path in paths.values()], request["seconds"], late)
     return {
-        "agent": host_facts()._asdict(),
+        "agent": as_dict(host_facts()),
         "available": _available_memory(),
         "folders": dict(zip(paths, folders)),
         "environment": {name: env[name] for name in ("TF_USE_LEGACY_KERAS",) if name in env},

@@ -200,22 +200,21 @@ class Spawner:
         Returns:
             Its pid, and its tag (0: this user may set none).
         """
-        path, argv, environment = prepared
         os.dup2(inherited, self._inherited, inheritable=False)
         tag = self.new_tag()
         try:
             with self.limits.of_task(tag) as tagged:
                 pid = os.posix_spawn(
-                    path,
-                    argv,
-                    environment,
+                    prepared.path,
+                    prepared.argv,
+                    prepared.environment,
                     file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)],
                     setsid=True,
                     setsigmask=(),
                     setsigdef=_ALL_SIGNALS,
                 )
         except (OSError, ValueError) as error:
-            raise _explained(error, argv[0], path) from error
+            raise _explained(error, prepared.argv[0], prepared.path) from error
         finally:
             os.dup2(self._nothing, self._inherited, inheritable=False)
         return pid, tag if tagged else 0

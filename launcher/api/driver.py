@@ -190,9 +190,17 @@ class Driver:
         failed = [task for task in report.tasks if failure is not None and task.task == failure.task]
         if not failed:
             return JobFailed(text, self.run_dir, self.exit_code, report)
-        task, host = str(failed[0].task), failed[0].host
-        lines = last_lines(self.run_dir, task, MAX_LAST_LINES)
-        return TaskFailed(text, task, host, *failed[0].status, "", lines, self.run_dir, report)
+        first = failed[0]
+        return TaskFailed(
+            text,
+            task=str(first.task),
+            host=first.host,
+            code=first.status.code,
+            signal=first.status.signal,
+            last_lines=last_lines(self.run_dir, str(first.task), MAX_LAST_LINES),
+            run_dir=self.run_dir,
+            report=report,
+        )
 
     # ------------------------------------------------------------------ in its threads
 

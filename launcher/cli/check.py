@@ -17,7 +17,7 @@ from launcher.backends.here import is_here
 from launcher.backends.json_client import JsonClient
 from launcher.cli.connecting import allocating_groups, allocation, commands, connecting_groups
 from launcher.common.errors import TransportError
-from launcher.common.record import Record, replace
+from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import byte_size, escape_controls, join_names, plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -48,7 +48,6 @@ _COLUMNS = (
     "not checked",
 )  # fmt: skip
 #: The names of the fields of a `ReachResult` in JSON.
-_PAIR_KEYS = ("from", "to", "reach", "why", "address")
 _DEFAULT_TIMEOUT_SECONDS = 20.0
 _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
@@ -227,7 +226,10 @@ def _ask(
         results = running[name].ask(request, 3 * each + 1.0 + _ANSWER_MARGIN_SECONDS, _ReachedPeers).pairs
         if len(results) != len(peers):
             raise TransportError(f"the check there sent {len(results)} results for {len(peers)} connections")
-        return [ReachResult(name, peer, *result) for peer, result in zip(peers, results, strict=True)]
+        return [
+            ReachResult(source=name, target=peer, **as_dict(result))
+            for peer, result in zip(peers, results, strict=True)
+        ]
 
     reports, failed = for_each(by_name, look, "the check of the host")
     connected, late = for_each(reports, connect, "connections to others")
@@ -306,7 +308,16 @@ def _as_json(
             }
             for host, report in rows
         ],
-        "pairs": [dict(zip(_PAIR_KEYS, pair, strict=True)) for pair in asked.pairs],
-        "findings": [finding._asdict() for finding in found],
+        "pairs": [
+            {
+                "from": pair.source,
+                "to": pair.target,
+                "reach": pair.result,
+                "why": pair.why,
+                "address": pair.address,
+            }
+            for pair in asked.pairs
+        ],
+        "findings": [as_dict(finding) for finding in found],
         "exit_code": code,
     }

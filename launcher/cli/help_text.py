@@ -102,9 +102,9 @@ def section_text(section: HelpSection) -> str:
 
     lines = [f"{section.title}:"]
     column = min(_MAX_DESCRIPTION_COLUMN, 4 + max(len(row.name) for row in section.rows))
-    for name, description in section.rows:
-        row = f"  {name:{column - 4}}  {description}"
-        lines += textwrap.wrap(row, TEXT_WIDTH, subsequent_indent=" " * column)
+    for row in section.rows:
+        text = f"  {row.name:{column - 4}}  {row.description}"
+        lines += textwrap.wrap(text, TEXT_WIDTH, subsequent_indent=" " * column)
     return "\n".join(lines)
 
 

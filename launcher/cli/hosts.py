@@ -7,6 +7,7 @@ import os
 
 from launcher.backends.fleet import this_machine
 from launcher.cli.connecting import allocation
+from launcher.common.record import as_dict
 from launcher.common.text import plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -73,7 +74,7 @@ def _row(host: Host) -> list[str]:
 
 def _record(host: Host) -> dict[str, object]:
     """A host in JSON: the fields of ``Host``; of its environment only the names."""
-    return {**host._asdict(), "env": _names(host)}
+    return {**as_dict(host), "env": _names(host)}
 
 
 def _names(host: Host) -> list[str]:

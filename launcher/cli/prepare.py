@@ -100,7 +100,13 @@ def run(settings: Settings) -> int:
     with temporary as folder, commands(hosts, settings) as reached:
         resolver = Resolver(packages, settings[UPGRADE], settings[OFFLINE], folder)
         looks = Preparer(hosts, asked, resolver).prepare(*reached, reaching(settings).fanout)
-    print_table(_COLUMNS, [[host, *look[:5]] for host, look in looks.items()])
+    print_table(
+        _COLUMNS,
+        [
+            [host, look.python, look.tensorflow, look.driver, look.size, look.state]
+            for host, look in looks.items()
+        ],
+    )
     for what, versions in (
         ("Pythons", {look.python for look in looks.values()}),
         ("versions of TensorFlow", {look.tensorflow for look in looks.values()}),

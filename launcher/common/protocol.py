@@ -27,7 +27,7 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type,
 
 from launcher.common import events
 from launcher.common.errors import ProtocolError
-from launcher.common.record import Record
+from launcher.common.record import Record, as_dict
 from launcher.common.text import sanitize_host_text
 from launcher.common.validation import FieldReader
 
@@ -77,7 +77,7 @@ class Refused(Record):
 class Ack(Record):
     """The application took so many numbered messages."""
 
-    count: int  # type: ignore[assignment]  # hides tuple.count
+    count: int
 
 
 class Ping(Record):
@@ -237,7 +237,7 @@ def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
     fields = dict(zip(record._fields, values))
     fields.pop("host", None)
     if "facts" in fields:
-        fields["facts"] = fields["facts"]._asdict()
+        fields["facts"] = as_dict(fields["facts"])
     return _compact(fields).encode("ascii")
 
 

@@ -80,8 +80,13 @@ def _service(
         "stop_grace_period": f"{math.ceil(job.spec.policy.grace)}s",
         "working_dir": made.workdir and text(made.workdir),
         "volumes": [
-            {"type": "bind", "source": text(source), "target": text(target), "read_only": read_only}
-            for source, target, read_only in container.mounts
+            {
+                "type": "bind",
+                "source": text(mount.source),
+                "target": text(mount.target),
+                "read_only": mount.read_only,
+            }
+            for mount in container.mounts
         ],
         "mem_limit": container.memory,
         "cpus": placed.role.cpus,

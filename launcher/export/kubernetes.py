@@ -90,8 +90,9 @@ def manifests(job: Exported, options: KubernetesOptions, user: str, files: Mappi
         ("v1", "ConfigMap", job.name, {"data": data}),
         ("v1", "Service", job.name, {"spec": service}),
     ]
-    for role, tasks, *_ in job.parts():
-        pod = _pod(job, options, user, role, tasks)
+    for part in job.parts():
+        role = part.role
+        pod = _pod(job, options, user, role, part.tasks)
         pod["volumes"] = [{"name": _HOME_VOLUME, "emptyDir": {}}, config]
         spec = {**_job(job, role), "template": with_templates({"metadata": {}, "spec": pod}, options, role)}
         spec["template"]["metadata"].setdefault("labels", {})[_NAME_LABEL] = job.name

@@ -74,7 +74,7 @@ class FollowRequest(Record):
     output: bool = False
 
 
-_REQUESTS: Mapping[str, type[Record]] = {
+_REQUESTS: Mapping[str, type[TasksRequest | RestartRequest | FollowRequest]] = {
     "tasks": TasksRequest,
     "restart": RestartRequest,
     "follow": FollowRequest,
@@ -100,7 +100,7 @@ def read_request(packet: bytes) -> Any:
         if "from" in fields:
             fields["first"] = fields.pop("from")
         record = _REQUESTS[kind]
-        return record._make(FieldReader().read(record, fields))
+        return record(*FieldReader().read(record, fields))
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         expected = f"expected a JSON object whose request is one of {', '.join(_REQUESTS)}"
         raise ProtocolError(f"{expected} ({error!r:.100})") from error

@@ -547,7 +547,8 @@ def joined(messages: Iterable[events.AgentEvent]) -> Iterator[events.AgentEvent]
     printed: dict[tuple[str, TaskId, int], list[bytes]] = {}
     for message in (*messages, None):
         if isinstance(message, events.TaskOutput):
-            printed.setdefault(message[:3], []).append(message.data)
+            key = (message.host, message.task, message.attempt)
+            printed.setdefault(key, []).append(message.data)
             continue
         for key, pieces in printed.items():
             yield events.TaskOutput(*key, b"".join(pieces))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from launcher.common.record import Record
+from launcher.common.record import Record, as_dict
 
 
 class FailureFacts(Record):
@@ -384,5 +384,5 @@ def _text(row: Hint, match: re.Match[str], facts: FailureFacts) -> str:
     A pattern can't have two groups of one name, so groups with one meaning have a ``_`` more at the end.
     """
     groups = {name.rstrip("_"): text for name, text in match.groupdict().items() if text}
-    known = {**facts._asdict(), "python": facts.python or "the Python that its command names"}
+    known = {**as_dict(facts), "python": facts.python or "the Python that its command names"}
     return row.text.format_map({**known, **groups})

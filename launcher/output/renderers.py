@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Event, Restarting, TaskMoved, Tell
-from launcher.common.record import Record
+from launcher.common.record import Record, as_dict
 from launcher.common.report import Report
 from launcher.job import Placement, RunPaths
 from launcher.output.lines import whole_characters
@@ -106,10 +106,12 @@ def event_as_dict(event: DisplayEvent, now: float) -> dict[str, Any]:
     return {"event": type(event).__name__, "at": fields.pop("at", now), **fields}
 
 
-def record_as_dict(record: Any) -> dict[str, Any]:
+def record_as_dict(record: Record) -> dict[str, Any]:
     """A record as a dict: an enum becomes its value, a record in it a dict, a tuple a list."""
-    fields = zip(record._fields, record, strict=True)
-    return {name: value if type(value) in _PLAIN_TYPES else _value(value) for name, value in fields}
+    return {
+        name: value if type(value) in _PLAIN_TYPES else _value(value)
+        for name, value in as_dict(record).items()
+    }
 
 
 def _value(value: Any) -> Any:
@@ -117,7 +119,7 @@ def _value(value: Any) -> Any:
         return value
     if isinstance(value, enum.Enum):
         return value.value
-    if hasattr(value, "_fields"):
+    if isinstance(value, Record):
         return record_as_dict(value)
     if isinstance(value, Mapping):
         return {str(key): _value(each) for key, each in value.items()}

@@ -130,7 +130,7 @@ def _row(task: TaskReport) -> list[str]:
 
 def _exit(task: TaskReport) -> str:
     """``0``, ``7``, ``SIGKILL (9)``; ``SIGTERM`` if launch sent it; ``-`` if the end is not known."""
-    code, signal = task.status
+    code, signal = task.status.code, task.status.signal
     if code is not None:
         return str(code)
     if signal is None:

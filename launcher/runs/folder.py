@@ -17,7 +17,7 @@ from launcher.agent.identity import this_process
 from launcher.agent.processes import Process, tag, tag_of, user_of
 from launcher.agent.sweep import kill_all, tagged
 from launcher.common.errors import Fault, JobError, LaunchError
-from launcher.common.record import Record, replace
+from launcher.common.record import Record, as_dict, replace
 from launcher.common.text import join_names
 from launcher.job import RunPaths
 from launcher.output.run_files import write_json
@@ -108,13 +108,17 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> RunPat
 
 def _own(paths: RunPaths, run_name: str, agents: Sequence[int], batch: BatchJob | None) -> None:
     """Write the record of a run."""
-    owner = this_process()._asdict() if batch is None or batch.number else {}
+    owner = as_dict(this_process()) if batch is None or batch.number else {}
     record = {"schema": 1, "job": run_name, "started_at": time.time(), **owner}
     if agents:
         record[AGENTS_FIELD] = agents
     if batch is not None:
-        record["batch"] = list(batch)
+        record["batch"] = _batch_words(batch)
     write_json(paths.owner, record)
+
+
+def _batch_words(batch: BatchJob) -> list[str]:
+    return [batch.transport, batch.number, batch.node, batch.where]
 
 
 def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
@@ -132,7 +136,7 @@ def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
     """
     record = {name: value for name, value in read_record(run.paths)[0].items() if name != "batch"}
     if batch is not None:
-        record["batch"] = list(batch)
+        record["batch"] = _batch_words(batch)
     try:
         write_json(run.paths.owner, record)
     except OSError as error:

@@ -358,7 +358,7 @@ def _owner(record: Mapping[str, Any]) -> ProcessIdentity | None:
     types = (int, int, str, str, str, str)
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
         return None
-    return ProcessIdentity._make(fields)
+    return ProcessIdentity(*fields)
 
 
 def open_pidfd(owner: ProcessIdentity) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
+from launcher.common.record import from_attributes
 from launcher.common.report import Attempt, ExitStatus, Failure, Reason, TaskReport, TaskState
 from launcher.common.text import join_names
 from launcher.job import Host, PlacedTask, Placement, deciding_roles
@@ -63,8 +64,6 @@ _TASK_TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
 #: Bytes of the last output, and earlier attempts, that are kept.
 _TAIL_BYTES = 4000
 _MAX_EARLIER_ATTEMPTS = 1000
-#: The fields of `events.TaskMoved` that a record has.
-_MOVED_FIELDS = events.TaskMoved._fields[1:-1]
 
 
 class Stage(enum.Enum):
@@ -196,7 +195,7 @@ class TaskRecord(StateRecord):
         Raises:
             InvalidTransitionError: the last one is not over.
         """
-        last = Attempt._make(getattr(self, field) for field in Attempt._fields)
+        last = from_attributes(Attempt, self)
         self.transition_to(TaskState.STARTING, "the next attempt")
         self.earlier = (*self.earlier, last)[-_MAX_EARLIER_ATTEMPTS:]
         self.attempt += 1
@@ -205,7 +204,7 @@ class TaskRecord(StateRecord):
 
     def report(self) -> TaskReport:
         """Its part of the report."""
-        return TaskReport._make(getattr(self, field) for field in TaskReport._fields)
+        return from_attributes(TaskReport, self)
 
 
 def deciding_tasks(placement: Placement, done_when: str) -> frozenset[TaskId]:
@@ -306,8 +305,8 @@ class TaskTable(dict[TaskId, TaskRecord]):
         return moves
 
     def _move_of(self, record: TaskRecord) -> events.TaskMoved:
-        fields = (getattr(record, field) for field in _MOVED_FIELDS)
-        return events.TaskMoved._make((self.at, *fields, record.task in self.restarting))
+        restarting = record.task in self.restarting
+        return from_attributes(events.TaskMoved, record, at=self.at, restarting=restarting)
 
     def process_ended(self, task: TaskId, at: float) -> None:
         """Record that the own process of a task has ended, for good unless the task is to start again."""

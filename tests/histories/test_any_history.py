@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
+from launcher.common.record import from_attributes
 from launcher.common.report import Attempt, Reason, Report, TaskState
 from launcher.job import Host, JobSpec, OnFailure
 from launcher.scheduler.placement import place
@@ -122,7 +123,7 @@ def check_moves(moves: Mapping[tuple[TaskId, int], events.TaskMoved], report: Re
     reported = {
         (task.task, attempt.attempt): [getattr(attempt, field) for field in OF_ATTEMPT]
         for task in report.tasks
-        for attempt in (Attempt._make(getattr(task, field) for field in Attempt._fields), *task.earlier)
+        for attempt in (from_attributes(Attempt, task), *task.earlier)
     }
     assert told == reported
     assert not any(moves[task.task, task.attempt].restarting for task in report.tasks)

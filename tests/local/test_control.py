@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from launcher.agent.identity import this_process
-from launcher.common.record import replace
+from launcher.common.record import as_dict, replace
 from tests.conftest import Launch, Started
 from tests.local.seeing import Terminal, last_run, soon
 
@@ -267,7 +267,7 @@ def test_a_socket_that_is_not_the_launchers_is_not_asked(
     folder, job = tmp_path / "run", f"impostor-{os.getpid()}-{time.monotonic_ns()}"
     folder.mkdir()
     ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
-    owner = replace(this_process(), pid=sleeper.pid, start_ticks=ticks)._asdict()
+    owner = as_dict(replace(this_process(), pid=sleeper.pid, start_ticks=ticks))
     (folder / "launcher.json").write_text(json.dumps({"job": job, "started_at": time.time(), **owner}))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
         impostor.bind(f"\0tf-launcher-{job}")
@@ -289,7 +289,7 @@ def test_a_record_of_another_user_is_not_trusted(
     folder = tmp_path / "run"
     folder.mkdir()
     ticks = int(Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19])
-    owner = replace(this_process(), pid=sleeper.pid, start_ticks=ticks)._asdict()
+    owner = as_dict(replace(this_process(), pid=sleeper.pid, start_ticks=ticks))
     (folder / "launcher.json").write_text(json.dumps({"job": "theirs", "started_at": time.time(), **owner}))
     os.chown(folder / "launcher.json", 65534, 65534)
     ended = launch.here(*words, str(folder), *(["worker/0"] if words == ["restart"] else []))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.common.events import HostFacts
+from launcher.common.record import as_dict
 from launcher.common.validation import FieldReader
 from launcher.findings import HostCheck, HostInspection, ReachResult, findings, findings_of_agents
 from launcher.job import Host
@@ -21,7 +22,7 @@ def facts(number: int, **changed: Any) -> HostInspection:
     python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0")
     python.update(changed.pop("python", {}))
     usual: dict[str, Any] = {
-        "agent": HostFacts(f"node{number}", (f"10.0.0.{number}",), 4, 8 << 30, "3.11.7", "", 0)._asdict(),
+        "agent": as_dict(HostFacts(f"node{number}", (f"10.0.0.{number}",), 4, 8 << 30, "3.11.7", "", 0)),
         "available": 8 << 30,
         "folders": {"workdir": {"path": "/home/me", "free": 50 << 30, "why": ""}},
         "environment": {},

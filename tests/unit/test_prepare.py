@@ -96,7 +96,8 @@ def test_without_packages(folder: Path):
     (folder / "pyproject.toml").write_text("[project]\nname='x'\ndependencies=['six', 'numpy>1']\n")
     assert wanted([], [], {}).source == "pyproject.toml"
     (folder / "requirements.txt").write_text(f"pytest=={version}\n")
-    assert wanted([], [], {})[:2] == (f"pytest=={version}", "-")
+    found = wanted([], [], {})
+    assert (found.text, found.source) == (f"pytest=={version}", "-")
     assert wanted([], ["six"], {}).text == "six"
 
 

@@ -15,6 +15,7 @@ from launcher.common import events, protocol
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
 from launcher.common.protocol import Decoder, MessageChannel, Refused, encode, swap
+from launcher.common.record import as_dict
 from launcher.common.validation import RANGES
 from launcher.findings import HostInspection
 from tests.conftest import examples
@@ -96,7 +97,7 @@ STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
         frame("TaskExited", {**EXITED, "code": None}),
         frame("TaskNotStarted", {"at": 1.0, "task": "worker/0", "attempt": 1, "code": 0, "why": ""}),
         frame("TaskGone", {"at": 1.0, "task": "worker/0", "attempt": 1, "unkillable": [7] * 1001}),
-        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {**FACTS._asdict(), "addresses": 5}}),
+        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {**as_dict(FACTS), "addresses": 5}}),
         frame("Ping", {"grace": 1e6}),
         struct.pack("<BII", 5, 2**31, 2**31),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import JobError
-from launcher.files.requests import Item, parse_collects, parse_syncs
+from launcher.files.requests import CollectRequest, Item, parse_collects, parse_syncs
 
 
 @pytest.fixture(autouse=True)
@@ -87,17 +87,17 @@ def test_faults_of_syncs(texts: list[str], faults: list[str]):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("ckpt", ("", None, "ckpt", None)),
-        ("ckpt:out", ("", None, "ckpt", "out")),
-        ("worker=ckpt", ("worker", None, "ckpt", None)),
-        ("worker/0=ckpt:out/x", ("worker", 0, "ckpt", "out/x")),
-        ("./a=b", ("", None, "./a=b", None)),
-        ("/a=b", ("", None, "/a=b", None)),
-        ("runs/{task_index}/*.h5", ("", None, "runs/{task_index}/*.h5", None)),
+        ("ckpt", CollectRequest(role="", number=None, path="ckpt", into=None)),
+        ("ckpt:out", CollectRequest(role="", number=None, path="ckpt", into="out")),
+        ("worker=ckpt", CollectRequest(role="worker", number=None, path="ckpt", into=None)),
+        ("worker/0=ckpt:out/x", CollectRequest(role="worker", number=0, path="ckpt", into="out/x")),
+        ("./a=b", CollectRequest(role="", number=None, path="./a=b", into=None)),
+        ("/a=b", CollectRequest(role="", number=None, path="/a=b", into=None)),
+        ("{task_index}/*.h5", CollectRequest(role="", number=None, path="{task_index}/*.h5", into=None)),
     ],
 )
-def test_collect(text: str, expected: tuple[object, ...]):
-    assert tuple(parse_collects([text], {"worker": 1})[0]) == expected
+def test_collect(text: str, expected: CollectRequest):
+    assert parse_collects([text], {"worker": 1}) == (expected,)
 
 
 def test_faults_of_collects():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.identity import ProcessIdentity, start_ticks, this_process
-from launcher.common.record import replace
+from launcher.common.record import as_dict, replace
 from launcher.job import RunPaths
 from launcher.runs.folder import create
 
@@ -52,7 +52,7 @@ def made(
     """A run of another process (by default of one that is gone), ended or not."""
     paths = create(None, job)
     dead = replace(this_process(), start_ticks=1)
-    record = {"schema": 1, "job": job, "started_at": at, **(owner or dead)._asdict()}
+    record = {"schema": 1, "job": job, "started_at": at, **as_dict(owner or dead)}
     Path(paths.owner).write_text(json.dumps(record))
     if exit_code is not None:
         Path(paths.report).write_text(json.dumps({"exit_code": exit_code, "ended_at": at + 5}))

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from launcher.cli.completion import runs_and_tasks
-from launcher.cli.queued import Watch, shown_there, states
+from launcher.cli.follower import RunFollower
+from launcher.cli.queued import shown_there, states
 from launcher.common.errors import Fault, InputError, LaunchError, ProtocolError
 from launcher.common.report import Report, report_from_json
 from launcher.common.text import escape_controls, join_names
@@ -22,8 +23,7 @@ from launcher.messages import say
 from launcher.output.lines import labels
 from launcher.output.logs import GrowingLog, tail
 from launcher.output.table import verdict
-from launcher.runs.client import EventStream
-from launcher.runs.run import Run, RunState, all_runs, find, selected, tasks
+from launcher.runs.run import Run, all_runs, find, selected, tasks
 
 SUMMARY = "print the output of the tasks of a run"
 
@@ -35,12 +35,9 @@ launch logs --lines 20 k3f9m   the last lines of each task of another run
 
 Exit code: 0; with --follow that of the job."""
 
-#: Seconds between two looks at logs that grow; in which an unfinished line may come after the last news.
+#: Seconds between two looks at logs that grow. An unfinished line may come so many after the last event.
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 2.0
-#: Seconds between two attempts to ask the launcher for news, and for its answer.
-_RETRY_SECONDS = 2.0
-_ANSWER_TIMEOUT_SECONDS = 1.0
 
 
 SELECTED: Setting[tuple[str, ...]] = Setting(
@@ -113,13 +110,13 @@ def follow(
     """
     run.check_trusted()
     logs: list[GrowingLog] = []
-    watch = Watch(run)
-    waiting, seen, planned, news = io.BytesIO(), 0, 0, News(run)
+    follower = RunFollower(run, output=True)
+    waiting, seen, planned, look_until = io.BytesIO(), 0, 0, 0.0
     while True:
         # The launcher completes the logs, then writes the report, then the table into its own log: what is
         # asked first here holds for what is read after it.
-        over = not news.is_live and watch.over()
-        complete = over or (not news.is_live and os.path.exists(run.paths.report))
+        over = follower.is_over()
+        complete = over or (not follower.is_live and os.path.exists(run.paths.report))
         new = messages is not None and messages.write(waiting)
         if not logs and not complete:  # what the launcher has said so far is the beginning
             out.write(waiting.getvalue())
@@ -141,40 +138,12 @@ def follow(
         if over and not (grown or new):
             return
         yield
-        while not grown and not news.come():
+        while not grown:
+            if follower.wait(_POLL_SECONDS):
+                look_until = time.monotonic() + _SETTLE_SECONDS
+            if not follower.is_live or time.monotonic() < look_until:
+                break
             yield
-
-
-class News:
-    """Knows when the files of a run may have grown: the launcher reports that, while it can be asked."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._events: EventStream | None = None
-        self._retry_at = self._look_until = 0.0
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the launcher reports that. Then the run has not ended."""
-        return self._events is not None
-
-    def come(self) -> bool:
-        """Wait for a moment. Returns whether to look at the files."""
-        now = time.monotonic()
-        if self._events is None:
-            if now < self._retry_at or self._run.state is not RunState.RUNNING:
-                time.sleep(_POLL_SECONDS)
-                return True
-            self._retry_at = now + _RETRY_SECONDS
-            with suppress(ConnectionError, LaunchError):  # it copies files, or is suspended
-                self._events = EventStream(self._run, output=True, seconds=_ANSWER_TIMEOUT_SECONDS)
-            return True
-        if self._events.wait(_POLL_SECONDS):
-            self._look_until = now + _SETTLE_SECONDS
-        if self._events.ended:
-            self._events.close()
-            self._events = None
-        return not self.is_live or now < self._look_until
 
 
 def report_of(run: Run) -> Report:

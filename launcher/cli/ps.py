@@ -10,11 +10,12 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus
 from launcher.cli.completion import unfinished_runs
+from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.queued import going, relayed, states
 from launcher.common.report import TaskState
 from launcher.common.text import Waiting, byte_size, duration, escape_controls, plural_roles
@@ -24,7 +25,7 @@ from launcher.output.logs import last_lines
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table, result_table
 from launcher.output.tensorflow_notices import last_of_program
-from launcher.runs.client import EventStream, RunSnapshot, snapshot
+from launcher.runs.client import RunSnapshot, snapshot
 from launcher.runs.folder import kill_leftovers
 from launcher.runs.run import Run, RunState, all_runs, command_of, exit_code_of, find, tasks_of
 
@@ -50,6 +51,8 @@ _POLL_SECONDS = 0.05
 #: Seconds between two tables of ``--watch``, at least; and so many times what a table took.
 _MIN_PAUSE_SECONDS = 0.5
 _PAUSE_FACTOR = 4.0
+#: Clears a terminal.
+_CLEAR = "\x1b[H\x1b[J"
 #: Bytes of each log in which its last line is looked for.
 _TAIL_BYTES = 8 * 1024
 #: The most hosts that are named; of more hosts their number is shown.
@@ -111,41 +114,36 @@ def _watch(run: Run, as_json: bool) -> int:
     On a terminal a table is renewed when a task has moved. Else there is a line for each move.
     """
     run.check_trusted()
-    redraws, clear = sys.stdout.isatty() and not as_json, "\x1b[H\x1b[J"
+    redraws, follower = sys.stdout.isatty() and not as_json, RunFollower(run)
     while run.state is RunState.RUNNING:
-        try:
-            with EventStream(run) as events:
-                _redraw(run, events, clear) if redraws else _print_moves(events, as_json)
-        except ConnectionError:  # it prepares the start of the tasks, or copies files
-            time.sleep(_MIN_PAUSE_SECONDS)
-    print(clear if redraws else "", end="")
+        found = follower.wait()
+        moves = [event for event in found if event["event"] == "TaskMoved"]
+        if redraws and (moves or {"event": CONNECTED} in found):
+            _redraw(run, follower)
+        elif not redraws:
+            _print_moves(moves, as_json)
+    print(_CLEAR if redraws else "", end="")
     return 0 if as_json else _print_tasks(run, False)
 
 
-def _redraw(run: Run, events: EventStream, clear: str) -> None:
-    """Draw the table, and again when the state of a task has changed."""
-    while True:
-        while events.wait(0.0):
-            continue
-        if events.ended:
-            return
-        began = time.monotonic()
-        print(clear, end="")
-        _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
-        print(f"{run.name} runs; Ctrl-C ends only this table", end="", flush=True)
-        took = time.monotonic() - began
-        while not events.ended and not any(event["event"] == "TaskMoved" for event in events.wait()):
-            continue
-        time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * took))
+def _redraw(run: Run, follower: RunFollower) -> None:
+    """Draw the table, which shows what has happened until now, and wait: drawing takes time."""
+    while follower.wait(0.0):
+        continue
+    if not follower.is_live:
+        return
+    began = time.monotonic()
+    print(_CLEAR, end="")
+    _print_tasks(run, False, max(1, shutil.get_terminal_size().lines - 4))
+    print(f"{run.name} runs; Ctrl-C ends only this table", end="", flush=True)
+    time.sleep(max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * (time.monotonic() - began)))
 
 
-def _print_moves(events: EventStream, as_json: bool) -> None:
-    while not events.ended:
-        for event in events.wait():
-            if event["event"] == "TaskMoved":
-                at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-                line = escape_controls(f"{at} {event['task']}: {described(event)}")
-                print(json.dumps(event) if as_json else line, flush=True)
+def _print_moves(moves: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    for moved in moves:
+        at = time.strftime("%H:%M:%S", time.localtime(moved["at"]))
+        line = escape_controls(f"{at} {moved['task']}: {described(moved)}")
+        print(json.dumps(moved) if as_json else line, flush=True)
 
 
 def described(moved: Mapping[str, Any]) -> str:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from launcher import backends
-from launcher.backends.batch_queue import OVER, PENDING, RUNNING, BatchJobStatus, BatchQueue
+from launcher.backends.batch_queue import OVER, RUNNING, BatchJobStatus, BatchQueue
 from launcher.common.errors import LaunchError, TransportError
 from launcher.common.text import escape_controls
 from launcher.messages import say
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of
 
-#: Seconds between two questions to a queue.
-_POLL_SECONDS = 10.0
-#: The same when the report is written; seconds from then on in which its launcher may print its last lines.
-_SOON_SECONDS = 0.3
-_LAST_LINES_SECONDS = 5.0
 #: The exit code of ``launch attach`` that leaves a run.
 LEFT_EXIT_CODE = 130
 
@@ -140,32 +134,3 @@ def withdrawn(run: Run) -> str:
         return ""
     queue.withdraw(run)
     return f"{run.name} is withdrawn: {escape_controls(now.text.partition(':')[0])}"
-
-
-class Watch:
-    """Follows a run until it has ended, and shows why its job is pending in a queue."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._next, self._shown = 0.0, ""
-        #: Until when (monotonic) the launcher may add to its messages after it has written the report.
-        self._until = 0.0
-
-    def over(self) -> bool:
-        """Whether the launcher has ended."""
-        state = self._run.state
-        if self._run.batch is None or state is RunState.RUNNING:
-            return state in (RunState.ENDED, RunState.DIED)
-        now = time.monotonic()
-        if state is RunState.ENDED:
-            self._until = self._until or now + _LAST_LINES_SECONDS
-            self._next = min(self._next, now) if self._next > now + _SOON_SECONDS else self._next
-        if now < self._next:
-            return False
-        self._next = now + (_SOON_SECONDS if state is RunState.ENDED else _POLL_SECONDS)
-        queued = states([self._run]).get(self._run.name)
-        if queued is not None and queued.state == PENDING and queued.text != self._shown:
-            self._shown = queued.text
-            say(escape_controls(queued.text))
-        gone = queued is not None and queued.state == OVER
-        return gone or (state is RunState.ENDED and (queued is None or now > self._until))

@@ -9,7 +9,8 @@ import time
 from contextlib import suppress
 
 from launcher.cli.completion import unfinished_runs
-from launcher.cli.queued import Watch, going, relayed, shares_files, withdrawn
+from launcher.cli.follower import RunFollower
+from launcher.cli.queued import going, relayed, shares_files, withdrawn
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.common.text import Waiting, join_names
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -120,14 +121,14 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
     Raises:
         LaunchError: it could not be asked.
     """
-    waiting, watch = Waiting(), Watch(run)
+    waiting, follower = Waiting(), RunFollower(run)
     while run.state is not RunState.ENDED:
         if code not in (0, _TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.name} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
             say(f"{run.name} has not ended within {settings[TIMEOUT]:g}s")
             return _TIMED_OUT_EXIT_CODE
-        if watch.over():
+        if follower.is_over():
             break
         time.sleep(_POLL_SECONDS)
     print(f"{run.name} {_end(run, 'ended')}")

@@ -338,8 +338,10 @@ class Session:
         """Return how lost hosts are recovered. None if the tasks of a lost host can't start again."""
         from launcher.launch.orchestrator import Recovery
 
+        if not self.allocation.spec.policy.restarts:
+            return None
         seconds = self.fleet.seconds_until_tasks_ended
-        if seconds is None or not self.allocation.spec.policy.restarts:
+        if seconds is None:
             return None
         planned = replace(self.planned_placement, standby=self.placement.standby)
         return Recovery(planned, self.moved, seconds, self.recover)

@@ -54,11 +54,11 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
         UsageError: An option does not exist, or lacks its value.
     """
     namespace = argparse.Namespace() if namespace is None else namespace
-    parser = launch_parser()
+    parser = launch_parser(words)
     unknown = parser.parse_words(words, namespace)
     if unknown and backends.find_installed():
         vars(namespace).clear()
-        parser = launch_parser()
+        parser = launch_parser(words)
         unknown = parser.parse_words(words, namespace)
     texts = dict(vars(namespace))
     if unknown:
@@ -97,8 +97,8 @@ def command_parser(name: str) -> RowParser:
     return launch_parser() if name == "run" else RowParser(name)
 
 
-def launch_parser() -> RowParser:
-    """Return the parser of ``launch`` itself."""
+def launch_parser(words: Sequence[str] = ()) -> RowParser:
+    """Return the parser of ``launch`` itself, for these words."""
     parser = RowParser("run", SYNOPSIS)
     parser.advice = "; an option of the program comes after the program"
     for name, option in _PROGRAM_OPTIONS.items():
@@ -106,7 +106,7 @@ def launch_parser() -> RowParser:
     parser.add_argument("program", nargs=argparse.REMAINDER)
     parser.add_argument("--help-all", action=_Print, text=lambda: help_text("run", parser.format_usage()))
     parser.add_argument("--version", action=_Print, text=_version)
-    parser.refuse_one_dash()
+    parser.refuse_one_dash(words)
     return parser
 
 
@@ -185,14 +185,15 @@ class RowParser(argparse.ArgumentParser):
         meant = known.get(closest_match(name.lstrip("-"), known), "")
         self.error(f"unrecognized option {name}" + (f"; did you mean {meant}?" if meant else self.advice))
 
-    def refuse_one_dash(self) -> None:
+    def refuse_one_dash(self, words: Sequence[str]) -> None:
         """Make ``-hosts`` an option that does not exist: argparse would read it as ``-h`` and ``osts``."""
-        letters = {flag[1] for flag in self._flags() if len(flag) == 2}
-        names = {flag[1:] for flag in self._flags() if flag.startswith("--")}
-        names |= {name for name in foreign_options.OPTIONS if not name.startswith("--") and len(name) > 2}
-        misread = sorted(name for name in names if name[1] in letters)
-        self.add_argument(*misread, dest="refused", action=_Refuse, nargs="*", default=argparse.SUPPRESS,
-                          help=argparse.SUPPRESS)  # fmt: skip
+        flags = self._flags()
+        letters = {flag[1] for flag in flags if len(flag) == 2}
+        names = {word.partition("=")[0] for word in words if re.match("-[A-Za-z][A-Za-z-]", word)}
+        for name in sorted(names):
+            if name[1] in letters and (f"-{name}" in flags or foreign_options.option(name)):
+                self.add_argument(name, dest="refused", action=_Refuse, nargs="*", default=argparse.SUPPRESS,
+                                  help=argparse.SUPPRESS)  # fmt: skip
 
     def _add_values_after_equals(self, words: Sequence[str]) -> None:
         """Let ``--tensorboard=DIR`` have a value. Of argparse's options with one, all take the next word."""

@@ -6,45 +6,15 @@ them. docs/tasks.md has the same list.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
 from launcher.common.cluster import TaskId
 from launcher.common.text import plural
+from launcher.package_data import read_table
 
-#: Parts of lines, as regular expressions, that TensorFlow 2.4 to 2.21 prints at each start: about its build
-#: and this machine. They never explain a failure.
-BUILD_NOTICES = (
-    r"All log messages before absl::InitializeLog\(\) is called are written to STDERR",
-    "oneDNN custom operations are on. You may see slightly different numerical results",
-    "This TensorFlow binary is optimized ",
-    "To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags",
-    "Could not find cuda drivers on your machine, GPU will not be used",
-    r"failed call to cuInit: .*(?:CUDA_ERROR_NO_DEVICE|UNKNOWN ERROR \(303\))",
-    "TF-TRT Warning: Could not find TensorRT",
-    "factory: Attempting to register factory for plugin cu",
-    "computation placer already registered. Please check linkage",
-)
-#: The same about servers and their connections to the other tasks. They may explain why a task waits.
-SERVER_NOTICES = (
-    "Started server with target: grpc://",
-    "Initialize GrpcChannelCache for job ",
-    "Initializing CoordinationService",
-    "has connected to coordination service. Incarnation: ",
-    "Coordination agent has successfully connected",
-    r"coordination_service.cc:\d+\] Waiting for \d+/\d+ tasks to connect",
-    r"coordination_service.cc:\d+\] Example stragglers:",
-    r"^/job:\w+/replica:0/task:\d+$",
-    r"Barrier\(WaitForAllTasks::\d+::\d+\) has passed with status: OK",
-    r"master.cc:\d+\] Scanning workers for devices: \d+ total workers",
-    "MLIR V1 optimization pass is not enabled",
-    "Creating (?:a)?sync eager service context with rendezvous_id",
-    r"eager_service_impl.cc:\d+\] SessionOptions: ",
-)
-# Compiled at the first use, which takes 1 ms each: most failures need none of them.
-_BUILD_NOTICE_PATTERN = "|".join(BUILD_NOTICES).encode()
-_NOTICE_PATTERN = "|".join((*BUILD_NOTICES, *SERVER_NOTICES)).encode()
-#: The last one goes on with options of a session, up to an empty line.
+#: A notice that goes on with options of a session, up to an empty line.
 _OPTIONS_START = b"] SessionOptions: "
 #: A message of TensorFlow's C++ code that is not an error, in the forms of all its versions.
 _MESSAGE_PATTERN = r"(?:[\d-]{10} [\d:.]+: )?[IW](?:\d{4} [\d:.]+ +\d+)? [\w/.]+\.(?:cc|h):\d+\] "
@@ -54,9 +24,16 @@ _OPTION_PATTERN = (
 )
 
 
+@functools.cache
+def _patterns() -> tuple[bytes, bytes]:
+    """Return the pattern of notices about the build, and that of all notices."""
+    notices = read_table("output/notices.toml")
+    return "|".join(notices["build"]).encode(), "|".join([*notices["build"], *notices["server"]]).encode()
+
+
 def is_about_the_build(line: str) -> bool:
     """Whether a line is a start-up notice that never explains a failure."""
-    return re.search(_BUILD_NOTICE_PATTERN, line.encode("utf-8", "replace")) is not None
+    return re.search(_patterns()[0], line.encode("utf-8", "replace")) is not None
 
 
 def last_of_program(lines: Sequence[str]) -> str:
@@ -68,7 +45,7 @@ def last_of_program(lines: Sequence[str]) -> str:
     at = len(lines) - 1
     while at >= 0:
         line = lines[at]
-        if line and not re.search(_NOTICE_PATTERN, line.encode()) and not re.match(_MESSAGE_PATTERN, line):
+        if line and not re.search(_patterns()[1], line.encode()) and not re.match(_MESSAGE_PATTERN, line):
             first = at
             while first and re.match(_OPTION_PATTERN, lines[first].encode()):
                 first -= 1
@@ -96,7 +73,7 @@ class StartUp:
             if self._in_options or not line:
                 return True
         self._in_options = _OPTIONS_START in line
-        return re.search(_NOTICE_PATTERN, line) is not None
+        return re.search(_patterns()[1], line) is not None
 
 
 #: Lines of a task's output, from its start on, among which notices are looked for.

@@ -401,9 +401,9 @@ def test_options_of_others_are_not_ours():
     """An answer names options that there are, and no option of ours is refused."""
     actions = [action for action in command_parser("run")._actions if action.dest != "refused"]
     ours = {name for action in actions for name in action.option_strings}
-    assert not ours & foreign_options.OPTIONS.keys()
+    assert not ours & foreign_options.options().keys()
     assert not {*COMMANDS} & foreign_options.COMMANDS.keys()
-    for peer in foreign_options.OPTIONS.values():
+    for peer in foreign_options.options().values():
         assert {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", peer.answer)} <= ours
     for answer in foreign_options.COMMANDS.values():
         word = answer.split()[1]

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.common.record import replace
 from launcher.output.hints import HINTS, FailureFacts, Hint, hints
-from launcher.output.tensorflow1_names import NAMES
+from launcher.package_data import read_table
 
 HERE = FailureFacts(python="/usr/bin/python3")
 HOST = replace(HERE, elsewhere=True, over_ssh=True, prepare="launch prepare --hosts node1")
@@ -291,12 +291,12 @@ def test_each_row_fits_some_lines_and_not_others(row: Hint):
 
 
 def test_the_names_of_the_rows_are_those_of_the_cases():
-    assert [row.name for row in HINTS] == list(CASES)
+    assert {row.name for row in HINTS} == CASES.keys()
 
 
 def test_a_hint_stands_once_and_hints_are_in_the_order_of_the_table():
     lines = ["EOFError: EOF when reading a line", "KeyError: 'RANK'", "KeyError: 'RANK'"]
-    rank, stdin = hints(lines, HERE)
+    stdin, rank = hints(lines, HERE)
     assert "{rank}" in rank and "/dev/null" in stdin
 
 
@@ -329,8 +329,8 @@ PROGRAMS = {
     "input()": "input",
     "import tensorflow as tf; tf.keras.Model": "Keras 2 without its package",
 }
-#: Runs each program of its arguments, and prints its exception and a mark. Then prints the names of `NAMES`
-#: that TensorFlow 2 has, too, or that compat.v1 does not have.
+#: Runs each program of its arguments, and prints its exception and a mark. Then prints the names of
+#: ``tensorflow1_names.toml`` that TensorFlow 2 has, too, or that compat.v1 does not have.
 RUNS = """
 import os, sys, traceback
 for code in sys.argv[1:]:
@@ -341,10 +341,11 @@ for code in sys.argv[1:]:
     print("===", flush=True)
 
 import tensorflow as tf
-from launcher.output.tensorflow1_names import NAMES
+from launcher.package_data import read_table
 del os.environ["TF_USE_LEGACY_KERAS"]
-for module, names in NAMES.items():
-    new, old = (getattr(tf, module), getattr(tf.compat.v1, module)) if module else (tf, tf.compat.v1)
+for module, names in read_table("output/tensorflow1_names.toml").items():
+    inner = module != "tensorflow"
+    new, old = (getattr(tf, module), getattr(tf.compat.v1, module)) if inner else (tf, tf.compat.v1)
     for name in names.split():
         if hasattr(new, name) or not hasattr(old, name):
             print(module, name)
@@ -360,7 +361,7 @@ def test_real_programs():
     *printed, names = ended.stdout.split("===\n")
     assert len(printed) == len(PROGRAMS), ended.stderr
     assert (ended.returncode, names) == (0, ""), ended.stderr
-    assert sum(len(each.split()) for each in NAMES.values()) > 500
+    assert sum(len(each.split()) for each in read_table("output/tensorflow1_names.toml").values()) > 500
     for (program, name), text in zip(PROGRAMS.items(), printed, strict=True):
         expected = [row for row in HINTS if row.name == name]
         assert text and hints(text.splitlines(), KERAS_2) == hints(text.splitlines(), KERAS_2, expected), text

@@ -10,13 +10,12 @@ import pytest
 
 from launcher.common.cluster import TaskId
 from launcher.output.tensorflow_notices import (
-    BUILD_NOTICES,
-    SERVER_NOTICES,
     Folding,
     StartUp,
     TaskFolding,
     last_of_program,
 )
+from launcher.package_data import read_table
 
 TASKS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "tasks.md"
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")
@@ -42,7 +41,8 @@ def fed(fold: TaskFolding, text: str) -> str:
 def test_the_page_has_the_list_of_notices():
     listed = re.findall(r"^```text\n(WARNING: .*?)^```", TASKS_PAGE.read_text(), re.M | re.S)[0].splitlines()
     assert [line for line in listed if not StartUp().is_notice(line.encode())] == []
-    patterns = (*BUILD_NOTICES, *SERVER_NOTICES)
+    notices = read_table("output/notices.toml")
+    patterns = (*notices["build"], *notices["server"])
     assert [pattern for pattern in patterns if not any(re.search(pattern, line) for line in listed)] == []
 
 

@@ -1,0 +1,25 @@
+"""Reads the tables of data beside our modules: what other programs print and accept, which changes with them.
+
+Nothing that travels to hosts may use it: they have Python 3.8, which has no reader of TOML.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """Read a TOML file of this package. The first call takes ten milliseconds: read only what is needed now.
+
+    Args:
+        name: Its path in the package, as ``output/hints.toml``.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
+        return tomllib.load(file)

@@ -29,6 +29,9 @@ import gc  # noqa: E402
 import signal  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
+from launcher.common.text import NO_THREAD_REASON  # noqa: E402
+from launcher.threads import is_no_thread  # noqa: E402
+
 #: Exit code when the launcher itself failed.
 _LAUNCHER_FAILED_EXIT_CODE = 125
 #: Errors of an output that can't be written, other than a closed pipe.
@@ -77,7 +80,7 @@ def _open_standard_streams() -> None:
 def _run(argv: list[str]) -> int:
     """Run a command line, and return its exit code, even where argparse ends it or the launcher fails."""
     try:
-        from launcher.cli.main import main as command
+        from launcher.cli.main import main as command  # noqa: PLC0415 - if it fails: exit code 125
 
         return command(argv)
     except SystemExit as end:
@@ -89,9 +92,6 @@ def _run(argv: list[str]) -> int:
             _report_unwritable(error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
             return _LAUNCHER_FAILED_EXIT_CODE
-        from launcher.common.text import NO_THREAD_REASON
-        from launcher.threads import is_no_thread
-
         if is_no_thread(error):
             print(f"launch: {NO_THREAD_REASON}", file=sys.stderr)
         else:

@@ -134,7 +134,7 @@ class EventLoop:
     def run_in_thread(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread, then ``done`` in this one."""
         if self._pool is None:
-            from launcher.thread_pool import Pool
+            from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
 
             self._pool = Pool(_MAX_THREADS, "work")
         future = self._pool.begin(function)

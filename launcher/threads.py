@@ -39,7 +39,7 @@ def in_thread(function: Callable[[], _T]) -> _T:
         TransportError: The system starts no more threads.
         Exception: What the function raises.
     """
-    from launcher.thread_pool import Pool  # with logging and queue: 10 ms
+    from launcher.thread_pool import Pool  # noqa: PLC0415 - with logging and queue: 10 ms
 
     with Pool(1, "work") as pool:
         result = pool.begin(function)

@@ -120,7 +120,7 @@ class ForkServers:
         self._by_task.update(dict.fromkeys(command.tasks, same[0]))
 
     def _started(self, command: Preload) -> _ForkServer:
-        from launcher.agent import fork_server  # with runpy and ctypes, which few agents need
+        from launcher.agent import fork_server  # noqa: PLC0415 - few agents need runpy and ctypes
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = (command.python, "-c", fork_server.LOADER, fork_server.PADDING)

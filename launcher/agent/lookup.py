@@ -81,7 +81,7 @@ def find_script(name: str, folder: str) -> None:
 
 def _not_there(name: str, folder: str) -> ProgramError:
     """The error for a path without a file."""
-    import shutil  # 4 ms, needed only for a fault
+    import shutil  # noqa: PLC0415 - 4 ms, only for a fault
 
     path = os.path.expanduser(name)
     looked = "" if os.path.isabs(path) else f" (looked in {os.path.abspath(folder)!r})"

@@ -85,7 +85,7 @@ def _run_agent(
     Returns:
         The exit code.
     """
-    from launcher.agent.agent import Agent  # the watchdog does not need it
+    from launcher.agent.agent import Agent  # noqa: PLC0415 - the watchdog does not need it
 
     gc.freeze()
     selector = selectors.DefaultSelector()
@@ -172,7 +172,7 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
     """Remove the files that were copied here, because no launcher has seen the end of the job."""
     if "job" not in arguments:
         return
-    from launcher.agent.files import discard
+    from launcher.agent.files import discard  # noqa: PLC0415 - only if the launcher is lost
 
     with suppress(OSError, LaunchError):  # the next sync there tries again
         discard(str(arguments["job"]))

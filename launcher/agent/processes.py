@@ -38,7 +38,7 @@ def become_subreaper(name: str) -> None:
     Raises:
         OSError: the kernel refused (older than Linux 3.4).
     """
-    import ctypes  # 2 ms, for agents only
+    import ctypes  # noqa: PLC0415 - 2 ms, for agents only
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

@@ -294,7 +294,7 @@ def execute(arguments: Mapping[str, Any]) -> int:
     Returns:
         The exit status of the command; 128+n if signal n killed it.
     """
-    import subprocess
+    import subprocess  # noqa: PLC0415 - few agents run programs
 
     env = {**os.environ, **arguments["env"]}
     try:

@@ -49,7 +49,7 @@ from launcher.config.jobfile import read_job_file
 from launcher.config.settings import FileContent, merge
 from launcher.config.table import HOSTS, ON_FAILURE
 from launcher.feed.listener import MAX_FOLDER_BYTES, FeedPeer, Listener
-from launcher.feed.remote import connect
+from launcher.feed.remote import code, connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
 from launcher.messages import say
@@ -425,8 +425,6 @@ def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
     Raises:
         InputError: one of them can't be pickled.
     """
-    from launcher.feed.remote import code
-
     pickles = []
     with by_value():
         for name, value in values.items():

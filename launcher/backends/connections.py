@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
 from launcher.common.errors import TransportError
 from launcher.common.events import Command
 from launcher.common.protocol import Message
@@ -243,6 +244,23 @@ def with_tilde(path: str) -> str:
     return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
 
 
+def lease_there(lease: float) -> float:
+    """The host's own lease, seconds: shorter than ours, so that its tasks have ended when ours is over."""
+    return max(lease - 2.0, lease * 0.7)
+
+
+def seconds_until_tasks_ended(lease: float) -> float:
+    """Seconds from the loss of a host until none of its tasks is alive, whatever state its agent is in.
+
+    When we give a host up, its agent may just have heard from us: a network may fail in one direction only.
+    Then the agent's own lease begins. At its end the agent has `END_TIMEOUT_SECONDS` seconds to end the
+    tasks; the watchdog of an agent that is late by `MISSED_DEADLINE_SECONDS` has killed the agent and its
+    tasks. These times are of the clock of the host: a host that was suspended meanwhile (a virtual machine)
+    is late by that time.
+    """
+    return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
+
+
 @contextmanager
 def slow(text: str) -> Iterator[None]:
     """A context that tells the user this if its body takes more than two seconds."""
@@ -284,9 +302,7 @@ def for_each(
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
     """
-    from concurrent.futures import wait  # with logging and queue: 10 ms
-
-    from launcher.thread_pool import Pool
+    from launcher.thread_pool import Pool, wait  # noqa: PLC0415 - with logging and queue: 10 ms
 
     names = list(hosts)
     pool = Pool(fanout or len(names) or 1, "host")

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.agent.host import GPU_TIMEOUT_SECONDS, NVIDIA_SMI, has_nvidia_smi, read_gpus
 from launcher.backends.backend import Backend
-from launcher.backends.connections import AgentArguments, AgentLink, Connections, Forwarding
+from launcher.backends.connections import (
+    AgentArguments,
+    AgentLink,
+    Connections,
+    Forwarding,
+    seconds_until_tasks_ended,
+)
 from launcher.backends.here import is_here
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.backends.local import fork_agent
@@ -62,7 +68,7 @@ def this_machine(environ: Mapping[str, str]) -> Host:
 
 def _listed_gpus() -> tuple[str, ...]:
     """The numbers of the GPUs that ``nvidia-smi`` lists; empty even if it fails, or takes too long."""
-    import subprocess
+    import subprocess  # noqa: PLC0415 - only without a known driver
 
     command, nothing = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -147,7 +153,7 @@ class AgentFleet:
             self._open_link(host.name)
 
     def _open_link(self, host: str) -> None:
-        from launcher.backends.link import open_link
+        from launcher.backends.link import open_link  # noqa: PLC0415 - not for tasks on this machine
 
         request = self._request
         # Other links to the same hosts (to containers) report a lost connection, too.
@@ -186,13 +192,9 @@ class AgentFleet:
     @property
     def seconds_until_tasks_ended(self) -> float | None:
         """See `Fleet.seconds_until_tasks_ended`."""
-        from launcher.backends.link import seconds_until_tasks_ended
-
-        return (
-            0.0
-            if self._backend.replaces_hosts
-            else seconds_until_tasks_ended(self._request.connect_settings.lease)
-        )
+        if self._backend.replaces_hosts:
+            return 0.0
+        return seconds_until_tasks_ended(self._request.connect_settings.lease)
 
     def running(self, placement: Placement) -> AbstractContextManager[Placement]:
         """See `Fleet.running`: the agents run already."""
@@ -264,7 +266,7 @@ class Programs(Connections):
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `launcher.backends.connections.ProgramRunner.run`."""
         if host in self._here:
-            from launcher.backends.programs import run_here
+            from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
 
             return run_here(host, entry, arguments)
         return self._to(host).run(host, entry, arguments)

@@ -16,8 +16,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from launcher.agent.processes import new_agent_id
-from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
-from launcher.backends.connections import AgentArguments, Connections
+from launcher.backends.connections import AgentArguments, Connections, lease_there
 from launcher.backends.link_pipe import LinkPipe
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import (
@@ -72,23 +71,6 @@ _MAX_READS = 4
 #: Seconds until more is sent to a connection that took less than all: not all show that they take more.
 _SEND_PAUSE_SECONDS = 0.05
 _COMMAND_RECORDS = (CommandData, CommandCredit, CommandEnded)
-
-
-def lease_there(lease: float) -> float:
-    """The host's own lease, seconds: shorter than ours, so that its tasks have ended when ours is over."""
-    return max(lease - 2.0, lease * 0.7)
-
-
-def seconds_until_tasks_ended(lease: float) -> float:
-    """Seconds from the loss of a host until none of its tasks is alive, whatever state its agent is in.
-
-    When we give a host up, its agent may just have heard from us: a network may fail in one direction only.
-    Then the agent's own lease begins. At its end the agent has `END_TIMEOUT_SECONDS` seconds to end the
-    tasks; the watchdog of an agent that is late by `MISSED_DEADLINE_SECONDS` has killed the agent and its
-    tasks. These times are of the clock of the host: a host that was suspended meanwhile (a virtual machine)
-    is late by that time.
-    """
-    return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
 
 
 class _LinkClosed(Exception):

@@ -222,6 +222,6 @@ def fork_agent(host: str) -> ForkedAgentLink:
 
 
 def _run_agent(host: str, agent_id: int) -> NoReturn:
-    from launcher.agent import main  # in the agent alone, while the launcher imports its own modules
+    from launcher.agent import main  # noqa: PLC0415 - in the agent, while the launcher imports its own modules
 
     main.run({"host": host, "agent": agent_id})

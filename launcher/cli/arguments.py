@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import functools
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from launcher import backends
+from launcher import __version__, backends
 from launcher.cli import foreign_options
 from launcher.cli.commands import SYNOPSIS, groups_of
 from launcher.cli.help_text import TEXT_WIDTH, help_text
@@ -30,7 +31,6 @@ _ACTIONS = ("-h", "--help", "--help-all", "--version", *_PROGRAM_OPTIONS.values(
 
 class UsageError(InputError):
     """The words are no command line."""
-
 
 class CommandLine(Record):
     """The words of a launch."""
@@ -232,10 +232,6 @@ class _Print(argparse.Action):
 
 
 def _version() -> str:
-    import sys
-
-    from launcher import __version__
-
     return f"launch {__version__}, Python {sys.version.split()[0]}\n"
 
 

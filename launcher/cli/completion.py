@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from launcher.config.settings import Group, Setting, Settings
 from launcher.config.values import choice
@@ -28,42 +28,42 @@ GROUPS = (Group("positional arguments", (SHELL,)),)
 
 def run(settings: Settings) -> int:
     """Print the script."""
-    from argcomplete.shell_integration import shellcode
+    from argcomplete import shell_integration  # noqa: PLC0415 - other commands use this module for the names of runs
 
-    print(shellcode(["launch"], shell=settings[SHELL]))
+    print(shell_integration.shellcode(["launch"], shell=settings[SHELL]))
     return 0
 
 
-def complete(parser_of: Callable[[str], ArgumentParser], commands: list[str], forms: Collection[str]) -> None:
+def complete(parser_of: Callable[[str], ArgumentParser], commands: list[str]) -> None:
     """Print the completions of a command line to the shell, and end this process.
 
     Args:
         parser_of: gives the parser of a command.
         commands: all of them.
-        forms: those of ``launch export``: after one of them there are the words of a launch.
     """
-    import argcomplete
-    from argcomplete.completers import FilesCompleter
+    from argcomplete import autocomplete, completers  # noqa: PLC0415 - other commands use this module for the names of runs
+
+    from launcher.cli.export import FORMS  # noqa: PLC0415 - the same
 
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
     if len(typed) > 1 and typed[1] in commands:
-        exports = typed[1] == "export"
-        divided = next((number for number, word in enumerate(typed) if exports and word in forms), 1)
+        exports = typed[1] == "export"  # after the name of a form there are the words of a launch
+        divided = next((number for number, word in enumerate(typed) if exports and word in FORMS), 1)
         # argcomplete ignores the arguments before this number: the command.
         os.environ["_ARGCOMPLETE"] = str(divided + 1)
         parser = parser_of(typed[1] if divided == 1 else "run")
-        argcomplete.autocomplete(parser, always_complete_options=False)
+        autocomplete(parser, always_complete_options=False)
         return
 
     def commands_and_files(prefix: str, **_: object) -> list[str]:
         names = commands if len(typed) == 1 else []
-        return [*names, *FilesCompleter()(prefix)]
+        return [*names, *completers.FilesCompleter()(prefix)]
 
     parser = parser_of("run")
     program = next(action for action in parser._actions if action.dest == "program")
     program.completer = commands_and_files  # type: ignore[attr-defined]
-    argcomplete.autocomplete(parser, always_complete_options=False)
+    autocomplete(parser, always_complete_options=False)
 
 
 def unfinished_runs() -> list[str]:

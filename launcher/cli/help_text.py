@@ -98,7 +98,7 @@ def help_text(name: str, usage: str, *, common: bool = False) -> str:
 
 def section_text(section: HelpSection) -> str:
     """Return a title and its rows; a description that is too long goes on below itself."""
-    import textwrap
+    import textwrap  # noqa: PLC0415 - 3 ms, for the help only
 
     lines = [f"{section.title}:"]
     column = min(_MAX_DESCRIPTION_COLUMN, 4 + max(len(row.name) for row in section.rows))

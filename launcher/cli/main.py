@@ -31,10 +31,9 @@ def main(argv: Sequence[str]) -> int:
         The exit code, after errors were printed.
     """
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
-        from launcher.cli.completion import complete
-        from launcher.cli.export import FORMS
+        from launcher.cli.completion import complete  # noqa: PLC0415 - of this command only
 
-        complete(command_parser, list(COMMANDS), FORMS)
+        complete(command_parser, list(COMMANDS))
     if not argv:
         print(f"launch: expected a program, a job file or a command\n{_BARE_USAGE}", file=sys.stderr)
         return InputError.exit_code
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     except LaunchError as error:
         descriptor = getattr(found, EVENTS_FD.name, None)
         if descriptor is not None:  # the program at its other end raises the error
-            import pickle
+            import pickle  # noqa: PLC0415 - only for the Python API
 
             line = b'{"event": "Failed", "error": "%s"}\n'
             os.write(EVENTS_FD.parse(descriptor), line % pickle.dumps(error).hex().encode())

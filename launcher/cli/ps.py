@@ -264,7 +264,7 @@ def _usage(pid: int | None) -> dict[str, float]:
 
     Memory that processes share is counted for each.
     """
-    import psutil
+    import psutil  # noqa: PLC0415 - other commands do not need psutil
 
     found = []
     with contextlib.suppress(psutil.Error):

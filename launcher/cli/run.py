@@ -51,7 +51,7 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
     settings, _ = merge([level], backends.rows())
     submitted, descriptor = settings[SUBMITTED], settings[UNTIL_EOF_FD]
     if submitted is not None:
-        from launcher.launch.detach import run_submitted
+        from launcher.launch.detach import run_submitted  # noqa: PLC0415 - for a launcher in the background
 
         return run_submitted(submitted)
     if descriptor is not None:
@@ -59,7 +59,7 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
     options = options_of(line)
     if not options.settings[DETACH] or options.settings[DRY_RUN]:
         return Session(options).run()
-    from launcher.launch.detach import run_detached
+    from launcher.launch.detach import run_detached  # noqa: PLC0415 - for a launcher in the background
 
     return run_detached(options)
 

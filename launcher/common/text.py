@@ -85,7 +85,7 @@ def closest_match(written: str, known: Iterable[str]) -> str:
         written: the misspelt name; only its first 80 characters are compared.
         known: the correct names.
     """
-    from difflib import SequenceMatcher  # 2 ms, needed only for a fault
+    from difflib import SequenceMatcher  # noqa: PLC0415 - 2 ms, only for a fault
 
     word = _normalized(written)
     most, matcher = 1 + (len(word) > 7), SequenceMatcher(b=word)

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 
 from launcher.common.errors import Fault, JobError
 from launcher.common.trusted_io import is_ours
+from launcher.config.jobfile import read_defaults
+from launcher.config.schema import FaultList, parse_toml, read_text, shown_path
 from launcher.config.settings import FileContent, FileSection
 
 #: The files, and the keys that lead to their tables of defaults.
@@ -40,9 +42,6 @@ def find_defaults(script: str, sections: Sequence[FileSection]) -> FileContent:
 
 def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) -> FileContent | None:
     """The defaults of one file, which these users may have written, too; ``None``: there are none."""
-    from launcher.config.jobfile import read_defaults
-    from launcher.config.schema import FaultList, parse_toml, read_text, shown_path
-
     table, shown = _TABLES_BY_FILE[os.path.basename(path)], shown_path(path)
     folder = os.path.dirname(os.path.abspath(path))
     text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)

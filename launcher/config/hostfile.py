@@ -20,9 +20,9 @@ Names are arguments of ssh and names of folders, so a name must not begin with `
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,17 +57,17 @@ _FIRST_USER_PORT = 1024
 _YAML_ENDINGS = (".yaml", ".yml")
 _FILE_ENDINGS = (*_YAML_ENDINGS, ".json", ".txt", ".hosts")
 #: An IPv6 address in brackets, perhaps followed by slots.
-_BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
+_BRACKETED = r"(?s)\[([^\[\]]*:[^\[\]]*)\](?::(.*))?"
 
 #: A token of a plain line; and a setting, whose value may be empty even if another setting follows.
 _TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
-_SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)")
+_SETTING = rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)"
 #: What follows the host in a line of Grid Engine's PE_HOSTFILE: slots, queue, processors.
-_GRID_ENGINE = re.compile(r"([0-9]+)\s+\S+@\S+\s+\S+")
+_GRID_ENGINE = r"([0-9]+)\s+\S+@\S+\s+\S+"
 #: LSF's LSB_MCPU_HOSTS: ``node1 4 node2 8``.
-_LSF = re.compile(r"[A-Za-z][\w.-]*[ \t]+[0-9]{1,3}(?:[ \t]+[A-Za-z][\w.-]*[ \t]+[0-9]{1,3})*")
+_LSF = r"[A-Za-z][\w.-]*[ \t]+[0-9]{1,3}(?:[ \t]+[A-Za-z][\w.-]*[ \t]+[0-9]{1,3})*"
 #: The head of a section of an Ansible inventory.
-_SECTION = re.compile(r"\[[A-Za-z][\w.-]*(?::(vars|children))?\]")
+_SECTION = r"\[[A-Za-z][\w.-]*(?::(vars|children))?\]"
 #: The kind of a section -> what to write instead.
 _SECTION_ADVICE = {
     None: "expected a host; leave out the groups of an inventory",
@@ -105,7 +105,7 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
     if "://" in text:
         raise ValueError("expected a host without a scheme, as in user@node1; its port is a key")
     user, at, rest = text.rpartition("@")
-    bracketed = _BRACKETED.fullmatch(rest)
+    bracketed = re.fullmatch(_BRACKETED, rest)
     if re.search(r"\w\[[0-9]+:[0-9]+\]", rest):  # a range of Ansible
         with_dash = re.sub(r"(\[[0-9]+):", r"\1-", rest)
         raise ValueError(f'expected a range with "-", as in {with_dash}')
@@ -153,7 +153,7 @@ def parse_address(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: ``expected ...``.
     """
-    bracketed = _BRACKETED.fullmatch(text)
+    bracketed = re.fullmatch(_BRACKETED, text)
     return _host_names(bracketed[1] if bracketed and bracketed[2] is None else text)
 
 
@@ -230,8 +230,8 @@ def _is_ipv6(text: str) -> bool:
     if not re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?", text):
         return False
     try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
+        socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+    except OSError:
         return False
     return True
 
@@ -357,7 +357,7 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
         HostfileError: with all faults of the list.
     """
     builder = HostListBuilder(FaultList(source))
-    if _LSF.fullmatch(text.strip()):
+    if re.fullmatch(_LSF, text.strip()):
         words = text.split()
         for name, slots in zip(words[::2], words[1::2], strict=True):
             builder.add(
@@ -430,7 +430,7 @@ def _read_lines(lines: Sequence[str], builder: HostListBuilder) -> None:
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
-        section = _SECTION.match(line)
+        section = re.match(_SECTION, line)
         if section:
             without_hosts = section[1] is not None
         if section or not without_hosts:
@@ -446,10 +446,10 @@ def _read_line(line: str, number: int, builder: HostListBuilder) -> None:
     if advice := _line_advice(name, rest):
         faults.add(number, quoted(name), advice)
         return
-    if grid_engine := _GRID_ENGINE.fullmatch(rest):
+    if grid_engine := re.fullmatch(_GRID_ENGINE, rest):
         rest = f"slots={grid_engine[1]}"
     while rest and not rest.startswith("#"):
-        match = _SETTING.match(rest)
+        match = re.match(_SETTING, rest)
         if match is None:
             word = rest.split(None, 1)[0]
             faults.add(number, quoted(word), _setting_advice(word))
@@ -469,7 +469,7 @@ def _line_advice(name: str, rest: str) -> str:
         return 'expected "#" before a comment'
     if name == "-":
         return "expected a host; a list with dashes goes below hosts: in a file that ends with .yaml"
-    if section := _SECTION.fullmatch(name):
+    if section := re.fullmatch(_SECTION, name):
         return _SECTION_ADVICE[section[1]]
     if name in ("Host", "HostName") and rest and "=" not in rest:
         return "expected a host; launch reads ~/.ssh/config by itself"

@@ -145,7 +145,7 @@ def parse_job(
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
         node = None
     elif node is not None and is_tfjob(node):
-        from launcher.config.tfjob import job_of
+        from launcher.config.tfjob import job_of  # noqa: PLC0415 - few job files are TFJobs
 
         made, more_notes = job_of(node, target, faults)
         node, notes = None if faults else made, (*notes, *more_notes)

@@ -7,6 +7,7 @@ they could be gigabytes.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +32,12 @@ _LARGE_FILE_CHARACTERS = 100_000
 #: The tags of YAML's own types.
 _CORE_TAG_PREFIX = "tag:yaml.org,2002:"
 #: Characters that can't be in arguments or environments of programs.
-_UNFIT_CHARACTERS = re.compile("[\x00\ud800-\udfff]")
+_UNFIT_CHARACTERS = "[\x00\ud800-\udfff]"
 #: Two escapes of JSON that are one character.
-_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_SURROGATE_PAIR = "[\ud800-\udbff][\udc00-\udfff]"
 #: A line of TOML that begins a table, or has a key.
-_TOML_TABLE = re.compile(r"\s*\[+([^\[\]=]+)\]+\s*(#|$)")
-_TOML_KEY = re.compile(r"""([\w.'" \t-]+)=""")
+_TOML_TABLE = r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"
+_TOML_KEY = r"""([\w.'" \t-]+)="""
 #: Largest number of names in a key of TOML whose line is known: ``a.b.c`` has three.
 _MAX_DOTTED_KEYS = 10
 
@@ -60,7 +61,7 @@ def plain(node: ConfigNode) -> Any:
         return [plain(value) for value in node.value]
     if node.value is None or node.kind not in ("int", "float", "bool"):
         return node.value
-    import yaml  # 30 ms
+    import yaml  # noqa: PLC0415 - 30 ms, for YAML only
 
     return yaml.safe_load(node.value)
 
@@ -404,7 +405,7 @@ def parse_yaml(text: str, faults: FaultList) -> list[ConfigNode]:
     Returns:
         No documents if there are faults, which were added.
     """
-    import yaml  # 30 ms
+    import yaml  # noqa: PLC0415 - 30 ms, for YAML only
 
     before = len(faults)
     try:
@@ -425,8 +426,6 @@ def _without_tabs(text: str) -> str:
     """Replace the tabs by which JSON is indented, because YAML can't have them. Other texts stay."""
     if "\t" not in text or not text.lstrip().startswith("{"):
         return text
-    import json
-
     try:
         json.loads(text)
     except ValueError:
@@ -468,11 +467,13 @@ def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> Config
 
 def _with_joined_surrogates(text: str) -> str:
     """Return a text of JSON with one character in place of the two escapes for a character beyond 0xFFFF."""
-    return _SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    return re.sub(
+        _SURROGATE_PAIR, lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text
+    )
 
 
 def _check_fit(text: str, line: int, faults: FaultList) -> None:
-    if _UNFIT_CHARACTERS.search(text):
+    if re.search(_UNFIT_CHARACTERS, text):
         faults.add(line, f"{quoted(text)} contains a NUL or an unpaired surrogate")
 
 
@@ -502,9 +503,9 @@ def parse_toml(text: str, table: Sequence[str], faults: FaultList) -> ConfigNode
         table: the keys that lead to the table; empty: the whole document.
     """
     if sys.version_info >= (3, 11):
-        import tomllib
+        import tomllib  # noqa: PLC0415 - 3 ms, for TOML only
     else:
-        import tomli as tomllib
+        import tomli as tomllib  # noqa: PLC0415 - 3 ms, for TOML only
 
     try:
         return _toml_table(tomllib.loads(text), table, _toml_lines(text), faults)
@@ -542,7 +543,7 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
-        header, key = _TOML_TABLE.match(line), _TOML_KEY.match(line.strip())
+        header, key = re.match(_TOML_TABLE, line), re.match(_TOML_KEY, line.strip())
         if header:
             table = path = _toml_path(header[1])
         elif key:

@@ -10,6 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import values
+from launcher.config.hostfile import names_file, read_host_list
+from launcher.config.program import read_program
+from launcher.config.schema import named, several
 from launcher.config.settings import (
     COMMAND_LINE,
     EVERYWHERE,
@@ -78,28 +81,20 @@ def _descriptor(text: str) -> int:
 
 
 def _read_variables(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.config.schema import named
-
     return named(values.env_name)(node, label, faults)
 
 
 def _read_modules(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.config.schema import several
-
     return several(values.module, values.comma_separated)(node, label, faults)
 
 
 def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
     if isinstance(node.value, str):
         return faults.check(node.line, label, node.value, values.one_line)
-    from launcher.config.hostfile import read_host_list
-
     return read_host_list(node, faults)
 
 
 def _read_command(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.config.program import read_program
-
     return read_program(node, label, faults)
 
 
@@ -125,8 +120,6 @@ def _remote_name(name: str, folder: str) -> str:
 
 def _hostfile(text: str, folder: str) -> str:
     """Return the path of a hostfile; other texts are lists of hosts."""
-    from launcher.config.hostfile import names_file
-
     path = _here(text, folder)
     is_file = os.path.exists(path) and not os.path.isdir(path)
     return path if is_file or names_file(text) else text

@@ -88,7 +88,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
         elif re.search(r"(?m)^dependencies\s*=", project):
             return Requirements(project, _PROJECT_FILE)
         else:
-            from importlib import metadata  # 18 ms
+            from importlib import metadata  # noqa: PLC0415 - 18 ms, without requirements only
 
             here = [
                 found for name in _TENSORFLOW_DISTRIBUTIONS for found in metadata.distributions(name=name)
@@ -348,8 +348,8 @@ class Preparer:
 
         By itself fabric accepts any host key and logs in with any key.
         """
-        from fabric import Config, Connection  # with paramiko: imported only if needed
-        from paramiko import SSHException
+        from fabric import Config, Connection  # noqa: PLC0415 - with paramiko, to send wheels only
+        from paramiko import SSHException  # noqa: PLC0415 - with paramiko, to send wheels only
 
         names, connections = os.listdir(folder), self._programs.others
         assert isinstance(connections, SshConnections)

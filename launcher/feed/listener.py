@@ -243,7 +243,7 @@ def _thread(name: str, function: Callable[..., None], *args: Any) -> threading.T
 
 def own_addresses() -> list[str]:
     """The addresses at which other machines may reach this one, IPv6 in brackets."""
-    import psutil
+    import psutil  # noqa: PLC0415 - psutil is needed for a network only
 
     entries = [entry for addresses in psutil.net_if_addrs().values() for entry in addresses]
     four = [entry.address for entry in entries if entry.family == socket.AF_INET]

@@ -163,7 +163,7 @@ class _Rules:
 
 
 def _read(path: str) -> Patterns:
-    from pathspec import GitIgnoreSpec, RegexPattern  # takes tens of milliseconds
+    from pathspec import GitIgnoreSpec, RegexPattern  # noqa: PLC0415 - tens of milliseconds, for files of rules only
 
     patterns: Patterns = []
     try:

@@ -21,6 +21,9 @@ from launcher.common.errors import Fault, InputError, JobError, Note
 from launcher.common.record import Record
 from launcher.config import table
 from launcher.config.defaults import find_defaults
+from launcher.config.documents import Target
+from launcher.config.hostfile import read_hosts
+from launcher.config.jobfile import parse_job, read_job_file
 from launcher.config.settings import FileContent, Given, Level, Settings, SourceKind, merge
 from launcher.job import Host, JobSpec
 from launcher.launch import option_faults
@@ -100,9 +103,6 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Laun
 
 def _job_file(words: LaunchWords, command_line: Settings) -> FileContent:
     """Read the job file, with the roles of the command line; without one only those of ``--roles-fd``."""
-    from launcher.config.documents import Target
-    from launcher.config.jobfile import parse_job, read_job_file
-
     roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(command_line).items()}
     descriptor = command_line[table.ROLES_FD]
     if descriptor is not None:
@@ -150,8 +150,6 @@ def _named_hosts(settings: Settings) -> tuple[tuple[Host, ...], Sequence[Fault]]
     given = settings[table.HOSTS]
     if not isinstance(given, str):
         return given or (), ()
-    from launcher.config.hostfile import read_hosts
-
     try:
         return read_hosts(given, settings.source(table.HOSTS)), ()
     except InputError as error:

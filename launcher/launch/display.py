@@ -38,7 +38,7 @@ def tmux_session(run_name: str, interrupted: Callable[[], bool]) -> Tmux:
     Raises:
         LaunchError: tmux is not installed.
     """
-    from launcher.output.tmux import Tmux  # with subprocess
+    from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
 
     return Tmux(run_name, all(map(os.isatty, (0, 1, 2))), interrupted)
 

@@ -31,7 +31,7 @@ class HostHints:
         return ""
 
     def _findings(self) -> list[str]:
-        from launcher.findings import findings_of_agents
+        from launcher.findings import findings_of_agents  # noqa: PLC0415 - with ipaddress; for other hosts only
 
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):

@@ -13,6 +13,8 @@ from launcher.config.table import JSON, REPORT
 from launcher.job import Placement, RunPaths
 from launcher.launch.options import LaunchOptions
 from launcher.messages import say
+from launcher.output.renderers import record_as_dict
+from launcher.output.run_files import write_json, write_json_for_user
 
 _INTERRUPTED_EXIT_CODE = 130
 _TIMED_OUT_EXIT_CODE = 124
@@ -20,9 +22,6 @@ _TIMED_OUT_EXIT_CODE = 124
 
 def write_run_report(report: Report, paths: RunPaths) -> None:
     """Write ``report.json`` of a run, if its disk is not full."""
-    from launcher.output.renderers import record_as_dict
-    from launcher.output.run_files import write_json
-
     with suppress(OSError):
         write_json(paths.report, record_as_dict(report))
 
@@ -37,9 +36,6 @@ def write_report_for_user(report: Report, path: str) -> bool:
     Returns:
         Whether it was written. If not, the user was told why.
     """
-    from launcher.output.renderers import record_as_dict
-    from launcher.output.run_files import write_json_for_user
-
     try:
         write_json_for_user(path, record_as_dict(report))
     except OSError as error:
@@ -56,8 +52,6 @@ def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | Non
         options: The options of the launch.
         paths: The files of the run. None if it has no folder.
     """
-    from launcher.output.renderers import record_as_dict
-
     if options.settings[JSON]:
         with suppress(OSError):  # the reader has gone
             print(json.dumps({"event": "Report", **record_as_dict(report)}), flush=True)

@@ -20,6 +20,7 @@ from launcher.backends.launch_request import Allocation, ConnectSettings, Launch
 from launcher.common import events
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
 from launcher.common.record import Record, replace
+from launcher.common.report import report_from_json
 from launcher.common.text import join_names, plural, plural_roles
 from launcher.common.trusted_io import similar_file
 from launcher.config import table
@@ -28,6 +29,7 @@ from launcher.job import RELAY_VARIABLE, Host, JobSpec, Placement, RunPaths
 from launcher.launch.host_hints import HostHints
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
+from launcher.launch.plan_output import defaults_in_effect, show_plan
 from launcher.launch.programs import check_programs, check_programs_here
 from launcher.launch.reports import (
     publish_report,
@@ -38,6 +40,8 @@ from launcher.launch.reports import (
 )
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.messages import MessageQueue, say
+from launcher.output.renderers import RunInfo
+from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
 from launcher.runs.run import Run, json_of, new_run_name, selected
 from launcher.scheduler.placement import place
 
@@ -181,7 +185,7 @@ class Session:
         self.placement = placement if self.allocation.standby else replace(placement, standby=())
         self.files = None
         if self.request.commands:
-            from launcher.launch.staged_files import StagedFiles  # with compression and pathspec
+            from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - with compression
 
             self.files = StagedFiles(self.options, self.allocation, self.placement)
         self.shown_tasks = _shown_tasks(self.settings[table.SHOW], self.placement)
@@ -193,8 +197,6 @@ class Session:
 
     def print_plan(self) -> int:
         """Print what the launch would do, for ``--dry-run``."""
-        from launcher.launch.plan_output import defaults_in_effect, show_plan
-
         expected = self.placement if self.files is None else self.files.expected()
         if self.settings[table.TENSORBOARD] == "":
             expected = with_output_folder(expected)
@@ -229,9 +231,7 @@ class Session:
         Raises:
             JobError: The folder is in use. If a job file names it, each run of the file uses the same folder.
         """
-        from launcher.launch.display import tmux_session
-        from launcher.runs.folder import adopt_run, create
-
+        from launcher.launch.display import tmux_session  # noqa: PLC0415 - while the agents start
         options = self.options
         self.tmux = None
         if self.settings[table.TMUX]:
@@ -276,7 +276,7 @@ class Session:
 
     def open_display(self) -> Display:
         """Return what shows the job."""
-        from launcher.launch.display import Display
+        from launcher.launch.display import Display  # noqa: PLC0415 - while the agents start
 
         self.display = Display(
             self.options, self.shown_tasks, self.paths, self.tmux, self.detached, self.messages
@@ -285,9 +285,7 @@ class Session:
 
     def supervise(self) -> Report:
         """Run the job to its end."""
-        from launcher.launch.orchestrator import Orchestrator, Wiring
-        from launcher.output.renderers import RunInfo
-
+        from launcher.launch.orchestrator import Orchestrator, Wiring  # noqa: PLC0415 - while the agents start
         check_network = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
         wiring = Wiring(
             loop=self.loop,
@@ -336,7 +334,7 @@ class Session:
 
     def recovery(self) -> Recovery | None:
         """Return how lost hosts are recovered. None if the tasks of a lost host can't start again."""
-        from launcher.launch.orchestrator import Recovery
+        from launcher.launch.orchestrator import Recovery  # noqa: PLC0415 - while the agents start
 
         if not self.allocation.spec.policy.restarts:
             return None
@@ -482,7 +480,7 @@ def launch_request(
 
 def _import_the_rest() -> None:
     """Import what the steps after `Session.connect` need."""
-    from launcher.launch import display, orchestrator  # noqa: F401
+    from launcher.launch import display, orchestrator  # noqa: F401, PLC0415 - while the agents start
 
 
 def _with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
@@ -493,8 +491,6 @@ def _with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> Job
         run: Its run. None if nothing is known of the launchers before this one.
         requeued: How often a queue has started it again.
     """
-    from launcher.common.report import report_from_json
-
     # A launcher that was killed has written no report.
     found = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
     attempts, restarts = requeued, requeued
@@ -560,8 +556,6 @@ def _relays(fleet: Fleet, socket: str | None) -> dict[str, dict[str, str]]:
 
 def _kill_leftovers(run_name: str) -> str:
     """Kill processes that runs with a dead launcher left. Returns a message; empty if there were none."""
-    from launcher.runs.folder import kill_leftovers, unfinished
-
     runs = unfinished(run_name)
     return kill_leftovers(runs).text if runs else ""
 

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
@@ -19,10 +18,8 @@ from launcher.job import Placement, RunPaths
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.renderers import DisplayEvent, RunInfo, TaskPlace
 from launcher.output.table import result_table
+from launcher.output.tensorflow_notices import Folding, TaskFolding
 from launcher.output.writer import Writer
-
-if TYPE_CHECKING:  # with many regular expressions
-    from launcher.output.tensorflow_notices import Folding, TaskFolding
 
 _MAX_KEPT_NOTICES = 1000
 #: Colours of the tasks' labels; red is for failures.
@@ -159,7 +156,7 @@ class Console:
         if self._status:
             self._status.erase()
         if report.failure is not None:
-            from launcher.output.failure import failure_report  # with many regular expressions
+            from launcher.output.failure import failure_report  # noqa: PLC0415 - many regular expressions, for failures only
 
             why = failure_report(report, self._paths, options.last_lines, options.place)
             if self._last_notice:
@@ -184,8 +181,6 @@ class Console:
             before, after = f"\x1b[{self._colours[task]}m", RESET
         first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
         if self._options.fold:
-            from launcher.output.tensorflow_notices import Folding, TaskFolding
-
             self._folding = self._folding or Folding()
             self._folds[task] = TaskFolding(task, first, self._folding)
         return LineCutter(first, continued, self._options.colour)

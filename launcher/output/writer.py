@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
+from termios import FIONREAD
 
 #: Bytes that a pipe takes completely or not at all.
 _PIPE_BUF = 4096
@@ -246,11 +247,8 @@ class _File:
 
     def _room(self) -> int:
         """Bytes that the file takes completely or not at all: more if it is an empty pipe."""
-        if self._capacity:
-            from termios import FIONREAD  # few launches need it
-
-            if fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
-                return self._capacity
+        if self._capacity and fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
+            return self._capacity
         return _PIPE_BUF
 
     def _lines(self) -> bytes:

@@ -58,7 +58,7 @@ _IMPORT_FAILED = (
 
 
 def _random() -> float:
-    from random import random  # takes longer than the rest of this module, and most jobs have no restart
+    from random import random  # noqa: PLC0415 - 3 ms, for a restart only
 
     return random()
 

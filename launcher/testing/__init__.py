@@ -25,6 +25,6 @@ def __getattr__(name: str) -> object:
     """The public name."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from launcher.testing import cluster, job
+    from launcher.testing import cluster, job  # noqa: PLC0415 - the plugin imports this package in every pytest
 
     return getattr(cluster if name == "Cluster" else job, name)

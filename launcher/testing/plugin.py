@@ -31,7 +31,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     ``job = cluster.start(["train.py"], ps=1, workers=2)``; see `launcher.testing.Cluster`.
     """
-    from launcher.testing.cluster import Cluster
+    from launcher.testing.cluster import Cluster  # noqa: PLC0415 - only for tests that use it
 
     config = request.config  # the option, else the configuration file
     backend = config.getoption("--cluster-backend", default=None) or config.getini("cluster_backend")

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.errors import Fault, InputError
+from launcher.feed.remote.data_feed import DataFeed, dataset
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes
-    from launcher.feed.remote.data_feed import DataFeed
-
 #: Roles whose tasks train: they count in ``num_workers``, and rows are fed to them.
 TRAINING_ROLES = ("master", "chief", "worker")
 #: Paths of another file system, which stay as they are.
@@ -113,7 +112,7 @@ class TFNodeContext:
             raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
         if not self.cluster_spec:
             raise ValueError("this node is not in a cluster, so no server can start")
-        import tensorflow as tf
+        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
         cluster = tf.train.ClusterSpec(self.cluster_spec)
         job, index = self.job_name, self.task_index
@@ -160,8 +159,6 @@ class TFNodeContext:
             InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
                 is not a dict of names, each once.
         """
-        from launcher.feed.remote.data_feed import DataFeed
-
         if self.mgr is None:
             expected = "start the cluster with input_mode=InputMode.FEED"
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
@@ -188,8 +185,6 @@ class TFNodeContext:
             InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or the signature is
                 something else.
         """
-        from launcher.feed.remote.data_feed import dataset
-
         found = Arguments("get_dataset")
         batch_size = found.read("batch_size", batch_size, arguments.whole(1))
         found.check()
@@ -197,7 +192,6 @@ class TFNodeContext:
 
     def release_port(self) -> None:
         """Does nothing: a server can use the node's port while it is held."""
-
 
 def _input_mapping(value: Any) -> Mapping[Any, str]:
     expected = "expected a dict: the columns of the rows, and their names in a batch, each once"
@@ -252,7 +246,7 @@ class TFNode:
         Raises:
             ValueError: the model is a session of TensorFlow 1.
         """
-        import tensorflow as tf
+        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
         if isinstance(model, tf.compat.v1.Session) or hasattr(model, "sess_str"):
             raise ValueError(
@@ -310,7 +304,7 @@ class compat:  # noqa: N801 - stands for a module of this name
         Args:
             options: a ``tf.data.Options``.
         """
-        import tensorflow as tf
+        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 
@@ -321,6 +315,6 @@ class compat:  # noqa: N801 - stands for a module of this name
         Returns:
             ``True``: there is one that the task may use.
         """
-        import tensorflow as tf
+        import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
         return bool(tf.config.list_physical_devices("GPU"))

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from launcher.api.remote.node import TFNodeContext
 from launcher.common.errors import LaunchError
+from launcher.feed.remote import data_feed
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes
@@ -160,17 +161,19 @@ def _run(function: bytes, arguments: bytes, ctx: TFNodeContext, results: bool) -
             return {"code": code & 0xFF}
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is: the driver reports it
         return _failed(error)
-    data_feed = sys.modules.get("launcher.feed.remote.data_feed")
-    if data_feed is not None:  # it takes no more rows of the feeds that it has opened
-        data_feed.end_all()
+    data_feed.end_all()  # it takes no more rows of the feeds that it has opened
     return done
 
 
-def _pickled(result: object) -> bytes:
-    from launcher.feed.remote import code
+def _dumps(value: object) -> bytes:
+    from launcher.feed.remote import code  # noqa: PLC0415 - cloudpickle: not for tasks without a result
 
+    return code.dumps(value)
+
+
+def _pickled(result: object) -> bytes:
     try:
-        data = code.dumps(result)
+        data = _dumps(result)
     except Exception as error:
         text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
         raise LaunchError(f"{text}; {_RESULT_ADVICE}") from error
@@ -185,9 +188,7 @@ def _failed(error: BaseException) -> Message:
     print(shown, file=sys.stderr, flush=True)
     raised = "".join(traceback.format_exception_only(type(error), error)).strip()
     try:
-        from launcher.feed.remote import code
-
-        exception = code.dumps(error)
+        exception = _dumps(error)
         pickle.loads(exception)  # some exceptions can be pickled, and not made again
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there: the driver has its text
         exception = None

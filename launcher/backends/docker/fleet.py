@@ -20,6 +20,7 @@ from launcher.backends.connections import (
     Connections,
     ProgramRunner,
     for_each,
+    lease_there,
     slow,
 )
 from launcher.backends.docker.container import (
@@ -42,7 +43,7 @@ from launcher.backends.docker.link import END_TIMEOUT_SECONDS, ContainerLink, Co
 from launcher.backends.docker.options import DockerOptions
 from launcher.backends.fleet import AgentFleet
 from launcher.backends.launch_request import Allocation, LaunchRequest
-from launcher.backends.link import ReconnectingLink, lease_there
+from launcher.backends.link import ReconnectingLink
 from launcher.backends.programs import RemoteProgram
 from launcher.common.cluster import TaskId
 from launcher.common.errors import HostsError, TransportError

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.container_rows import CONTAINER_ROWS, CPUS, MEMORY, PULL, USER, keep_image
 from launcher.config import values
+from launcher.config.schema import quoted, several
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
 
@@ -26,8 +27,6 @@ def _mount(text: str, folder: str) -> str:
 
 
 def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.config.schema import quoted, several
-
     if not isinstance(node.value, dict):
         return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
     for name, value in node.value.items():

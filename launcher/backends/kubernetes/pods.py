@@ -14,7 +14,13 @@ from typing import Any
 from launcher.agent.identity import owner_text, this_process
 from launcher.backends import bootstrap
 from launcher.backends.cleaning import Cleaning
-from launcher.backends.connections import KILL_ENTRY, AgentArguments, Connections, slow
+from launcher.backends.connections import (
+    KILL_ENTRY,
+    AgentArguments,
+    Connections,
+    seconds_until_tasks_ended,
+    slow,
+)
 from launcher.backends.kubernetes.kubectl import COMMAND_TIMEOUT_SECONDS, Kubectl, KubectlPipe
 from launcher.backends.kubernetes.manifest import job_manifest
 from launcher.backends.kubernetes.names import OWNER_ANNOTATION, RUN_LABEL, job_name, selector
@@ -31,7 +37,6 @@ from launcher.backends.kubernetes.status import (
     pod_status,
 )
 from launcher.backends.launch_request import LaunchRequest
-from launcher.backends.link import seconds_until_tasks_ended
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import (
     HostGoneError,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.container_rows import CONTAINER_ROWS, keep_image
 from launcher.config import values
+from launcher.config.schema import plain
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
 
@@ -21,8 +22,7 @@ _namespace = values.matching(
 
 
 def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    from launcher.backends.kubernetes.template import template_faults
-    from launcher.config.schema import plain
+    from launcher.backends.kubernetes.template import template_faults  # noqa: PLC0415 - with hashlib
 
     template = plain(node)
     wrong = list(template_faults(template))

@@ -69,7 +69,7 @@ class SshBackend(Backend):
         connect_settings: ConnectSettings,
     ) -> Iterator[Connections]:
         """See `Backend.connections`."""
-        from launcher.backends.ssh.connections import SshConnections
+        from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - the live half
 
         settings = replace(
             settings, connect_timeout=connect_settings.connect_timeout, fanout=connect_settings.fanout

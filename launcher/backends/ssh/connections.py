@@ -154,7 +154,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         """What makes connections with paramiko, which is imported while the first servers answer."""
         with self._importing:
             if self._connector is None:
-                from launcher.backends.ssh.connection import SshConnector
+                from launcher.backends.ssh.connection import SshConnector  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
 
                 self._connector = SshConnector(self._settings, self._closed)
             return self._connector
@@ -290,7 +290,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """See `launcher.backends.connections.ProgramRunner.run`."""
-        from launcher.backends.ssh.program import start_ssh_program
+        from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
 
         connection, python = self.connection(host), self.python(host)
         return start_ssh_program(connection, python, bootstrap.startup(python, entry, arguments))
@@ -306,14 +306,14 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
     def relay(self, path: str) -> dict[str, int]:
         """See `launcher.backends.connections.Forwarding.relay`: until the connections end."""
-        from launcher.backends.ssh.relay import Relay
+        from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
 
         self._relay = Relay(path)
         return self._relay.open(self._connections)
 
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
         """See `launcher.backends.connections.Forwarding.local_port`: until `close`."""
-        from launcher.backends.ssh.forward import Forward
+        from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - with paramiko, which `_prepare` imports meanwhile
 
         if self._forward is None:
             self._forward = Forward(self.connection, (host, port), preferred)

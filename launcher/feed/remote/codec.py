@@ -243,7 +243,7 @@ def encode_code(
     Raises:
         FeedError: cloudpickle cannot pickle it either.
     """
-    from launcher.feed.remote import code
+    from launcher.feed.remote import code  # noqa: PLC0415 - cloudpickle: only rows with own classes need it
 
     try:
         with nullcontext() if named else by_value():
@@ -257,7 +257,7 @@ def encode_code(
 @contextmanager
 def by_value() -> Iterator[None]:
     """cloudpickle carries the program's own modules as code within this context; one thread at a time."""
-    import cloudpickle
+    import cloudpickle  # noqa: PLC0415 - cloudpickle: only rows with own classes need it
 
     with _REGISTRY:
         known = {"__main__", *cloudpickle.list_registry_pickle_by_value()}

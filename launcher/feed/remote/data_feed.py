@@ -550,7 +550,7 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
     Raises:
         InputError: the signature is something else; while iterating: a row does not fit it.
     """
-    import tensorflow as tf
+    import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
     batched = tf.nest.map_structure(_batched, output_signature)
 
@@ -590,7 +590,7 @@ def _check_width(block: Block, most: int) -> None:
 
 
 def _batched(spec: Any) -> Any:
-    import tensorflow as tf
+    import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
         raise codec.refused(
@@ -601,7 +601,7 @@ def _batched(spec: Any) -> Any:
 
 def _array(values: Sequence[Any], spec: Any) -> Any:
     """A column as one array."""
-    import numpy
+    import numpy  # noqa: PLC0415 - the user's, in the task
 
     kind = numpy.dtype(spec.dtype.as_numpy_dtype)
     try:

@@ -148,7 +148,7 @@ class RecordReader(NamedTuple):
 def _crc32c() -> Callable[[bytes], int] | None:
     """The CRC-32C (Castagnoli) of bytes; ``None``: google-crc32c is not installed."""
     try:
-        from google_crc32c import value
+        from google_crc32c import value  # noqa: PLC0415 - a package that may be missing
     except ImportError:
         return None
     return value  # type: ignore[no-any-return]

@@ -195,7 +195,16 @@ def _fed(consumers: _Consumers) -> Iterator[Any]:
     consumers.start()
     try:
         for place in range(_CONSUMERS):
-            feeder.add(FeedPeer(f"worker/{place}", 1, "feed", "input", {}, consumers.came("input")))
+            feeder.add(
+                FeedPeer(
+                    f"worker/{place}",
+                    attempt=1,
+                    purpose="feed",
+                    feed="input",
+                    hello={},
+                    sock=consumers.came("input"),
+                )
+            )
         yield feeder
     finally:
         feeder.finish()

@@ -208,15 +208,15 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, HostFacts]) -> Iterato
         if is_loopback(host.shown_address):
             if not all(is_loopback(other.shown_address) for other in hosts):
                 seen = f"other hosts that connect to {host.shown_address} reach themselves"
-                yield Finding(PROBLEM, "address", (host.name,), seen, _ADDRESS_ADVICE)
+                yield Finding(PROBLEM, "address", (host.name,), seen=seen, advice=_ADDRESS_ADVICE)
         elif host.name in facts and address and address not in _own(facts[host.name]):
             for other in (name for name in facts if address in _own(facts[name])):
                 seen = f"its address {address} is not its own but {other}'s"
-                yield Finding(PROBLEM, "address", (host.name,), seen, _ADDRESS_ADVICE)
+                yield Finding(PROBLEM, "address", (host.name,), seen=seen, advice=_ADDRESS_ADVICE)
     for address, names in by_address.items():
         if len(names) > 1:
             seen, advice = f"have the same address {address}", "correct or remove one of them"
-            yield Finding(PROBLEM, "address", tuple(names), seen, advice)
+            yield Finding(PROBLEM, "address", tuple(names), seen=seen, advice=advice)
 
 
 def _pairs(
@@ -239,7 +239,11 @@ def _pairs(
             wrong = f"{name} means {address} there, which is {owners[0]}"
         if wrong and not _as_address(name) and not is_loopback(name):
             yield Finding(
-                PROBLEM, "name", (pair.source,), wrong, f"correct /etc/hosts there, or {_ADDRESS_ADVICE}"
+                PROBLEM,
+                "name",
+                (pair.source,),
+                seen=wrong,
+                advice=f"correct /etc/hosts there, or {_ADDRESS_ADVICE}",
             )
         else:
             why = f" ({pair.why})" if pair.result == "failed" else ""
@@ -247,7 +251,7 @@ def _pairs(
     for (source, result), targets in failed.items():
         text = join_names(["itself" if target == source else target for target in targets])
         seen = f"can't reach {text}: {result}"
-        yield Finding(PROBLEM, "unreachable", (source,), seen, _ADVICE_BY_RESULT.get(result, ""))
+        yield Finding(PROBLEM, "unreachable", (source,), seen=seen, advice=_ADVICE_BY_RESULT.get(result, ""))
 
 
 # ---------------------------------------------------------------------- versions
@@ -265,7 +269,7 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
         state = _PYTHON_STATES.get(python.state, python.state)
         seen = f"{python.asked} {state}{f': {printed}' if printed else ''}"
         advice = "write the right one as `python:` or `venv:` into the hostfile, or `launch prepare` one"
-        yield Finding(PROBLEM, "python", (report.host.name,), seen, advice)
+        yield Finding(PROBLEM, "python", (report.host.name,), seen=seen, advice=advice)
     yield from _python_versions({report.host.name: report.version("version") for report in usable})
     tensorflow = {report.host.name: report.version("tensorflow") for report in usable}
     missing = [report for report in usable if not tensorflow[report.host.name]]
@@ -273,13 +277,15 @@ def _versions(reports: Sequence[HostCheck]) -> Iterator[Finding]:
         others = " (others have it)" if len(missing) < len(usable) else ""
         seen = f"{report.facts.task_python.path} does not have TensorFlow{others}"
         advice = "`launch prepare` installs it; or write `python:` or `venv:` into the hostfile"
-        yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen, advice)
+        yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen=seen, advice=advice)
     for version, names, usual in _odd({host: version for host, version in tensorflow.items() if version}):
         other_minor = _minor(version) != _minor(usual)
         worse = ": they may not understand each other's graphs and messages" if other_minor else ""
         seen = f"TensorFlow {version}, the others have {usual}{worse}"
         advice = "install the same version on all hosts"
-        yield Finding(PROBLEM if other_minor else WARNING, "tensorflow-differs", names, seen, advice)
+        yield Finding(
+            PROBLEM if other_minor else WARNING, "tensorflow-differs", names, seen=seen, advice=advice
+        )
 
 
 def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
@@ -287,7 +293,7 @@ def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
     for version, names, usual in _odd({host: _minor(version) for host, version in versions.items()}):
         advice = "one may not read what another pickles; one `python:` or `venv:` for all avoids it"
         seen = f"Python {version}, the others have {usual}"
-        yield Finding(WARNING, "python-differs", names, seen, advice)
+        yield Finding(WARNING, "python-differs", names, seen=seen, advice=advice)
 
 
 def _odd(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
@@ -317,7 +323,7 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
             severity = PROBLEM if abs(off) > _WRONG_CLOCK_SECONDS else WARNING
             seen = f"its clock is {duration(abs(off))} {'ahead of' if off > 0 else 'behind'} {others}"
             advice = "let it be set from the network: `timedatectl set-ntp true`"
-            yield Finding(severity, "clock", (report.host.name,), seen, advice)
+            yield Finding(severity, "clock", (report.host.name,), seen=seen, advice=advice)
 
 
 def _resources(report: HostCheck) -> Iterator[Finding]:
@@ -328,14 +334,16 @@ def _resources(report: HostCheck) -> Iterator[Finding]:
         where, free = f"{what} {folder.path}", folder.free
         if folder.why:
             advice = f"free space there, correct it, or use another: {key} in the hostfile"
-            yield Finding(PROBLEM, "disk", here, f"{where} can't be written: {folder.why}", advice)
+            yield Finding(
+                PROBLEM, "disk", here, seen=f"{where} can't be written: {folder.why}", advice=advice
+            )
         elif free is not None and free < _MIN_FREE_BYTES:
             seen = f"{where} has {byte_size(free)} left"
-            yield Finding(WARNING, "disk", here, seen, "free space there: checkpoints need it")
+            yield Finding(WARNING, "disk", here, seen=seen, advice="free space there: checkpoints need it")
     available = report.facts.available
     if available is not None and available < _MIN_FREE_BYTES:
         seen = f"{byte_size(available)} of memory left; importing TensorFlow takes 540 MB a task"
-        yield Finding(WARNING, "memory", here, seen, "see what uses it: `ps aux --sort=-rss`")
+        yield Finding(WARNING, "memory", here, seen=seen, advice="see what uses it: `ps aux --sort=-rss`")
 
 
 def _gpus(report: HostCheck) -> Iterator[Finding]:
@@ -346,10 +354,12 @@ def _gpus(report: HostCheck) -> Iterator[Finding]:
         lines = gpus.output.splitlines() or ["it did not answer in time"]
         advice = "the driver is broken, or was replaced without a restart of the host"
         severity = PROBLEM if expected else WARNING
-        yield Finding(severity, "gpus", here, f"nvidia-smi fails: {sanitize_host_text(lines[0])}", advice)
+        yield Finding(
+            severity, "gpus", here, seen=f"nvidia-smi fails: {sanitize_host_text(lines[0])}", advice=advice
+        )
     elif absent:
         seen = f"GPU {join_names(absent)} of the hostfile not found: nvidia-smi lists {len(gpus.list)}"
-        yield Finding(PROBLEM, "gpus", here, seen, "correct `gpus:` in the hostfile")
+        yield Finding(PROBLEM, "gpus", here, seen=seen, advice="correct `gpus:` in the hostfile")
 
 
 def _has_gpu(gpu: str, there: Sequence[Gpu]) -> bool:

@@ -75,16 +75,33 @@ class Task:
         data = lines(self.id, self.printed, count)
         self.printed += count
         for piece in data.splitlines(keepends=True) if self.agent.simulator.single else [data]:
-            self.agent.channel.send(events.TaskOutput("", self.id, self.attempt, piece), bulk=True)
+            self.agent.channel.send(
+                events.TaskOutput(host="", task=self.id, attempt=self.attempt, data=piece), bulk=True
+            )
 
     def exit(self, code: int | None, signal: int | None = None) -> None:
         """Exit, and leave no process."""
         at, agent = events.now(), self.agent
         del agent.tasks[self.id]
         if signal is not None:
-            agent.channel.send(events.TaskSignalled("", at, self.id, self.attempt, signal, 1))
-        agent.channel.send(events.TaskExited("", at, self.id, self.attempt, code, signal, _MEMORY, 1.0))
-        agent.channel.send(events.TaskGone("", at, self.id, self.attempt), bulk=True)
+            agent.channel.send(
+                events.TaskSignalled(
+                    host="", at=at, task=self.id, attempt=self.attempt, signal=signal, processes=1
+                )
+            )
+        agent.channel.send(
+            events.TaskExited(
+                host="",
+                at=at,
+                task=self.id,
+                attempt=self.attempt,
+                code=code,
+                signal=signal,
+                peak_rss=_MEMORY,
+                cpu_s=1.0,
+            )
+        )
+        agent.channel.send(events.TaskGone(host="", at=at, task=self.id, attempt=self.attempt), bulk=True)
 
 
 class Agent:
@@ -96,14 +113,18 @@ class Agent:
         self.tasks: dict[TaskId, Task] = {}
         self.closed = self.stopped = False
         facts = replace(simulator.facts, hostname=host)
-        self.channel.send(events.AgentReady("", events.now(), os.getpid(), facts))
+        self.channel.send(events.AgentReady(host="", at=events.now(), pid=os.getpid(), facts=facts))
 
     def take(self, message: Message) -> None:
         """Obey a command."""
         send, at = self.channel.send, events.now()
         if isinstance(message, events.StartTask):
             task = self.tasks[message.task] = Task(self, message.task, message.attempt)
-            send(events.TaskStarted("", at, message.task, message.attempt, os.getpid()))
+            send(
+                events.TaskStarted(
+                    host="", at=at, task=message.task, attempt=message.attempt, pid=os.getpid()
+                )
+            )
             task.print(FIRST_LINES)
         elif isinstance(message, events.StopTasks):
             self.stopped, self.simulator.stopped_at = True, self.simulator.came_at
@@ -116,7 +137,7 @@ class Agent:
         elif isinstance(message, events.Measure):
             send(events.Measured("", at, dict.fromkeys(self.tasks, _MEMORY)))
         elif isinstance(message, events.SignalTask) and message.task in self.tasks:
-            send(events.SignalSent("", at, message.task, message.signal, "S"))
+            send(events.SignalSent(host="", at=at, task=message.task, signal=message.signal, states="S"))
         elif isinstance(message, events.HoldOutput):
             self.channel.held = message.on
         elif isinstance(message, events.CloseAgent):

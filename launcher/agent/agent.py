@@ -81,9 +81,7 @@ class Agent:
         self._task_processes = TaskProcesses()
         self._stopping = Stopping(self._task_processes, on_signalled=self._report_signal)
         self._children = Children(selector, connection, on_started=self._task_processes.own.add)
-        self._questions = Questions(
-            self._children, list_servers=self._list_servers, on_event=connection.send
-        )
+        self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
         self._tasks: Dict[TaskId, RunningTask] = {}
         self._by_pid: Dict[int, RunningTask] = {}
         #: The end of a task and what follows it, held back until a time (monotonic): see
@@ -136,7 +134,7 @@ class Agent:
             The exit code: 1 if SIGTERM or the end of the watchdog ended the agent, otherwise 0.
         """
         self._listen()
-        self._send(events.AgentReady("", events.now(), os.getpid(), host.host_facts()))
+        self._send(events.AgentReady(host="", at=events.now(), pid=os.getpid(), facts=host.host_facts()))
         while True:
             while not (self._is_closing and not self._tasks):
                 self._turn()
@@ -262,15 +260,16 @@ class Agent:
             if not self._spawner.limits.make_room(len(command.tasks)):
                 self._exits.is_enabled = False  # ports and output come first
             try:
-                held = {task: self._ports.hold(task, command.preferred.get(task, ())) for task in
-                command.tasks}
+                held = {
+                    task: self._ports.hold(task, command.preferred.get(task, ())) for task in command.tasks
+                }
             except OSError as error:
                 self._ports.release(command.tasks)
                 fault = LaunchError(ports.explain_refusal(error))
         if fault is None:
             self._send(events.PortsHeld("", events.now(), held))
         else:
-            self._send(events.PortsRefused("", events.now(), str(fault), fault.exit_code))
+            self._send(events.PortsRefused(host="", at=events.now(), why=str(fault), code=fault.exit_code))
 
     # ------------------------------------------------------------------ starting
 
@@ -295,7 +294,11 @@ class Agent:
             self._on_started(start, self._spawner.spawn(prepared))
         except LaunchError as fault:
             now, code = events.now(), fault.exit_code
-            self._send(events.TaskNotStarted("", now, start.task, start.attempt, code, str(fault)))
+            self._send(
+                events.TaskNotStarted(
+                    host="", at=now, task=start.task, attempt=start.attempt, code=code, why=str(fault)
+                )
+            )
 
     def _on_started(self, start: events.StartTask, started: Started) -> None:
         """Follow a task whose process exists."""
@@ -306,7 +309,9 @@ class Agent:
         self._task_processes.add(task.id, task.pid, started.tag)
         self._exits.watch(task.pid)
         self._outputs.add(task)
-        self._send(events.TaskStarted("", events.now(), task.id, task.attempt, task.pid))
+        self._send(
+            events.TaskStarted(host="", at=events.now(), task=task.id, attempt=task.attempt, pid=task.pid)
+        )
         if self._is_closing:
             self._end([task], ABANDONED_STOP_SEQUENCE)
 
@@ -356,7 +361,17 @@ class Agent:
         suspect = number == SIGKILL and not task.was_signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
         now, peak = events.now(), max(peak, task.peak)
-        exited = events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom)
+        exited = events.TaskExited(
+            host="",
+            at=now,
+            task=task.id,
+            attempt=task.attempt,
+            code=code,
+            signal=number,
+            peak_rss=peak,
+            cpu_s=cpu,
+            oom=oom,
+        )
         if number == signal.SIGTERM and not (task.was_signalled or self._is_cut_short):
             self._delayed[task] = time.monotonic() + _SIGTERM_REPORT_DELAY_SECONDS, [exited]
         else:
@@ -388,7 +403,14 @@ class Agent:
         del self._tasks[task.id]
         self._task_processes.forget(task.id)
         left = len(task.leftovers)
-        gone = events.TaskGone("", events.now(), task.id, task.attempt, left, task.unkillable)
+        gone = events.TaskGone(
+            host="",
+            at=events.now(),
+            task=task.id,
+            attempt=task.attempt,
+            leftovers=left,
+            unkillable=task.unkillable,
+        )
         self._send(gone, bulk=True)
 
     # ------------------------------------------------------------------ stopping
@@ -412,7 +434,9 @@ class Agent:
         self._poll_stopping()
 
     def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
-        signalled = events.TaskSignalled("", events.now(), task.id, task.attempt, number, count)
+        signalled = events.TaskSignalled(
+            host="", at=events.now(), task=task.id, attempt=task.attempt, signal=number, processes=count
+        )
         if task in self._delayed:  # it is sent to what the task left behind, so its end is reported first
             self._delayed[task][1].append(signalled)
         else:
@@ -432,7 +456,9 @@ class Agent:
                 processes.send(process, command.signal)
         # Listed again: a process may have forked before its signal came.
         states = "".join(process.state for process in self._members(task))
-        self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
+        self._send(
+            events.SignalSent(host="", at=events.now(), task=task.id, signal=command.signal, states=states)
+        )
 
     def _members(self, task: RunningTask) -> List[processes.Process]:
         return self._task_processes.members(task.main, self._task_processes.orphans().get(task.id, []))

@@ -193,7 +193,7 @@ class ForkServers:
         os.close(writing)
         os.close(reading)
         os.set_blocking(output, False)
-        found.is_idle, found.fork = False, _Fork(found.waiting.pop(0), output, go, tag)
+        found.is_idle, found.fork = False, _Fork(found.waiting.pop(0), output=output, go=go, tag=tag)
         found.due = time.monotonic() + _FORK_TIMEOUT_SECONDS
 
     # ------------------------------------------------------------------ what fork servers send

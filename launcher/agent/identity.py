@@ -73,7 +73,12 @@ def this_process() -> ProcessIdentity:
     if ticks is None:
         raise FileNotFoundError(2, "no such file", "/proc/self/stat")
     owner = ProcessIdentity(
-        os.getpid(), ticks, _boot_id(), os.uname().nodename, _pid_namespace(), machine_id()
+        os.getpid(),
+        start_ticks=ticks,
+        boot_id=_boot_id(),
+        machine=os.uname().nodename,
+        pid_namespace=_pid_namespace(),
+        machine_id=machine_id(),
     )
     _remember_boot(owner)
     return owner
@@ -137,7 +142,14 @@ def read_owner(text: str) -> Optional[Tuple[ProcessIdentity, int]]:
     if found is None:
         return None
     pid, start, boot, user, machine, namespace, its_id = found.groups("")
-    return ProcessIdentity(int(pid), int(start), boot, machine, namespace, its_id), int(user)
+    return ProcessIdentity(
+        int(pid),
+        start_ticks=int(start),
+        boot_id=boot,
+        machine=machine,
+        pid_namespace=namespace,
+        machine_id=its_id,
+    ), int(user)
 
 
 def _is_of_this_machine(owner: ProcessIdentity) -> bool:

@@ -111,7 +111,9 @@ class Outputs:
         except OSError:
             data = b""
         if data:
-            self._connection.send(TaskOutput("", task.id, task.attempt, data), bulk=True)
+            self._connection.send(
+                TaskOutput(host="", task=task.id, attempt=task.attempt, data=data), bulk=True
+            )
             self.pause_or_go_on()
         else:
             self._close(task, output)

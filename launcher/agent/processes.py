@@ -157,8 +157,15 @@ def read_process(pid: int) -> Optional[Process]:
         return None
     # The name in parentheses may hold anything, also parentheses and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
-    numbers = [int(fields[index]) for index in (1, 2, 3, 19, 17)]
-    return Process(pid, fields[0].decode(), *numbers)
+    return Process(
+        pid,
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        start=int(fields[19]),
+        threads=int(fields[17]),
+    )
 
 
 #: The kernel has ``/proc/PID/task/TID/children`` (an option of its build).

@@ -52,7 +52,7 @@ def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
     """
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISREG(status.st_mode):
-        return FileEntry(path, FILE, mode, status.st_size, status.st_mtime_ns)
+        return FileEntry(path, kind=FILE, mode=mode, size=status.st_size, mtime_ns=status.st_mtime_ns)
     if stat.S_ISDIR(status.st_mode):
         return FileEntry(path, FOLDER, mode | 0o700)
     if stat.S_ISLNK(status.st_mode):

@@ -546,5 +546,7 @@ def open_link(
         lease: seconds that the tasks of the host outlive a lost connection.
         run_name: the run whose files are brought to the host; empty: none are.
     """
-    arguments = AgentArguments(host, new_agent_id(), os.urandom(16).hex(), lease, run_name)
+    arguments = AgentArguments(
+        host, agent_id=new_agent_id(), token=os.urandom(16).hex(), lease=lease, run_name=run_name
+    )
     return ReconnectingLink(loop, host, connections, arguments, stays, login_seconds, quiet=quiet)

@@ -86,11 +86,11 @@ def options_of(line: CommandLine, engine: str = "", implied: Mapping[str, Given]
     level, faults = command_line_level(texts, backends.rows())
     words = LaunchWords(
         level,
-        line.command,
-        job_file,
-        () if faults else rest.command,
-        rest.is_marked if job_file else line.is_marked,
-        faults,
-        engine,
+        command=line.command,
+        job_file=job_file,
+        program=() if faults else rest.command,
+        is_marked=rest.is_marked if job_file else line.is_marked,
+        faults=faults,
+        engine=engine,
     )
     return build_options(words, implied)

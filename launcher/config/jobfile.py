@@ -216,7 +216,9 @@ class _JobFileReader:
         names = tuple(self.top["roles"].value) if roles else ()
         level = file_level(self.top, table.ROWS, self.sections, names, SourceKind.JOB_FILE, self.folder)
         roles = () if self.faults else roles
-        return FileContent(level, roles, tuple(dict.fromkeys(self.notes)), self.faults.all())
+        return FileContent(
+            level, roles=roles, notes=tuple(dict.fromkeys(self.notes)), faults=self.faults.all()
+        )
 
     # ------------------------------------------------------------------ roles
 

@@ -96,7 +96,7 @@ def _section_level(
 def _given(written: MappingValues, row: Setting[Any], kind: SourceKind, folder: str) -> Given:
     """Return what a mapping gives for a row."""
     value, source = _resolved(row, written[row.key], folder), written.faults.where(written.line_of(row.key))
-    return Given(value, source, kind, written_text(written.nodes[row.key]))
+    return Given(value, source=source, kind=kind, text=written_text(written.nodes[row.key]))
 
 
 def _resolved(row: Setting[Any], value: Any, folder: str) -> Any:

@@ -193,7 +193,7 @@ class _ContainerReader:
         pull = (
             _PULL_POLICIES[container["imagePullPolicy"]] if images and "imagePullPolicy" in container else ""
         )
-        return PodTemplate(role, own.line, "command" in nodes, pod, pull)
+        return PodTemplate(role, line=own.line, commanded="command" in nodes, rest=pod, pull=pull)
 
     def _rest(self, part: Mapping[str, ConfigNode], used: Collection[str]) -> dict[str, ConfigNode]:
         """What launch does not use of a part of a template: for Kubernetes; else it is named or refused."""

@@ -584,4 +584,4 @@ def node_of(
         return ConfigNode([node_of(each, faults, lines, path, line) for each in value], line, line)
     text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     _check_fit(text or "", line, faults)
-    return ConfigNode(text, line, line, type(value).__name__)
+    return ConfigNode(text, line=line, key_line=line, kind=type(value).__name__)

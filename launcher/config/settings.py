@@ -224,7 +224,7 @@ def command_line_level(texts: Mapping[str, Any], rows: Sequence[Setting[Any]]) -
         values = [_parsed(row, word, faults) for word in words]
         if None not in values:
             value = tuple(values) if row.repeatable or row.by_role else values[-1]
-            level[row.name] = Given(value, row.flag, COMMAND_LINE, ",".join(map(str, words)))
+            level[row.name] = Given(value, source=row.flag, kind=COMMAND_LINE, text=",".join(map(str, words)))
     return level, faults
 
 

@@ -64,7 +64,7 @@ class Exported(Record):
             tasks.setdefault(task.task.role, []).append(task)
         ends = accumulate(map(len, tasks.values()))
         return [
-            Part(roles[name], found, end - len(found), end)
+            Part(roles[name], tasks=found, first=end - len(found), end=end)
             for (name, found), end in zip(tasks.items(), ends, strict=True)
         ]
 
@@ -118,7 +118,7 @@ def exported(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> Expo
     """
     placement = place(spec, tuple(hosts))
     plan = make_plan(spec, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
-    return Exported(name, spec, placement, plan, tuple(sorted(spec.copied)))
+    return Exported(name, spec=spec, placement=placement, plan=plan, copied=tuple(sorted(spec.copied)))
 
 
 # ---------------------------------------------------------------------- values that are known later

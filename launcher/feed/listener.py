@@ -233,7 +233,12 @@ def greet(sock: socket.socket, key: bytes, deadline: float) -> FeedPeer:
     ):
         raise RejectedError("with an incomplete hello")
     return FeedPeer(
-        hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock
+        hello["task"],
+        attempt=hello["attempt"],
+        purpose=hello["purpose"],
+        feed=str(hello.get("feed", "")),
+        hello=hello,
+        sock=sock,
     )
 
 

@@ -81,7 +81,9 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
         expected = "expected a folder below the home, or /a/path"
         return Fault(where, f"{remote!r} can't be a place on the hosts", expected)
     one_spelling = "/" * place.startswith("/") + "/".join(parts)
-    return SyncRequest(text, os.path.realpath(folder), name, one_spelling if colon else None)
+    return SyncRequest(
+        text, folder=os.path.realpath(folder), name=name, remote=one_spelling if colon else None
+    )
 
 
 class Item(Record):
@@ -128,7 +130,14 @@ class CollectRequest(Record):
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
-        return Item(task, host, base, path, os.path.abspath(into), "" if self.role else task.role)
+        return Item(
+            task,
+            host=host,
+            base=base,
+            path=path,
+            into=os.path.abspath(into),
+            role="" if self.role else task.role,
+        )
 
 
 def parse_collects(
@@ -163,7 +172,7 @@ def parse_collects(
         elif index is not None and index >= count:
             expected = f"expected {task_range(role, count)}"
             faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
-        requests.append(CollectRequest(role, index, path, into))
+        requests.append(CollectRequest(role, number=index, path=path, into=into))
     if faults:
         raise JobError(faults)
     return tuple(requests)

@@ -95,7 +95,14 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Laun
         hosts = (this_machine(os.environ),)
         settings = settings.with_values({table.SYNC: ()})  # its tasks run in its own folders
     notes = tuple(each.text for each in found if isinstance(each, Note))
-    return LaunchOptions(settings, spec, hosts, choice.name, choice.options, notes)
+    return LaunchOptions(
+        settings,
+        spec=spec,
+        hosts=hosts,
+        backend_name=choice.name,
+        backend_options=choice.options,
+        notes=notes,
+    )
 
 
 # ---------------------------------------------------------------------- files
@@ -113,7 +120,7 @@ def _job_file(words: LaunchWords, command_line: Settings) -> FileContent:
     engine = asked.name if asked else words.engine
     has_images = bool(engine) and not (asked and command_line[asked])
     variables, _, _ = variables_of(command_line[table.VARIABLES], os.environ)
-    target = Target(tuple(words.program), engine, has_images, frozenset(variables))
+    target = Target(tuple(words.program), engine=engine, images=has_images, variables=frozenset(variables))
 
     def read() -> FileContent:
         if not words.job_file:

@@ -283,7 +283,7 @@ def run_submitted(path: str) -> int:
     options, folder, sys.argv[1:] = pickle.loads(packed)
     with suppress(FileNotFoundError):
         os.chdir(folder)
-    run = Run(name, RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), None, 0.0)
+    run = Run(name, paths=RunPaths(os.environ.pop(RUN_FOLDER_VARIABLE)), owner=None, started_at=0.0)
     return Session(replace(options, submitted=run)).run()
 
 

@@ -209,14 +209,14 @@ def _policy(settings: Settings) -> Policy:
     restarts, timeout = settings[table.RESTARTS], settings[table.TIMEOUT]
     return Policy(
         OnFailure(settings[table.ON_FAILURE]),
-        settings[table.GRACE],
-        timeout or None,
-        settings.text(table.TIMEOUT) if timeout else "",
-        restarts,
-        table.RESTART.default if _is_for_other_launches(settings) else settings[table.RESTART],
-        settings[table.STALL] or None,
-        settings.text(table.STALL),
-        settings[table.DONE_WHEN],
+        grace=settings[table.GRACE],
+        timeout=timeout or None,
+        timeout_text=settings.text(table.TIMEOUT) if timeout else "",
+        restarts=restarts,
+        restart=table.RESTART.default if _is_for_other_launches(settings) else settings[table.RESTART],
+        stall=settings[table.STALL] or None,
+        stall_text=settings.text(table.STALL),
+        done_when=settings[table.DONE_WHEN],
     )
 
 

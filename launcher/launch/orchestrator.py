@@ -387,7 +387,9 @@ class Orchestrator:
                 self._lost.remove(connection)
                 link, why = connection.link, sanitize_host_text(reason or "its agent exited")
                 at = connection.lost_at or events.now()
-                lost = events.AgentLost(connection.host, at, why, link.all_gone, link.preempted)
+                lost = events.AgentLost(
+                    connection.host, at=at, why=why, all_gone=link.all_gone, preempted=link.preempted
+                )
                 self._handle(lost)
 
     def _close(self, connection: _HostConnection, stays: bool = False) -> None:

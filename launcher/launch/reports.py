@@ -72,10 +72,20 @@ def unstarted_report(run_name: str, placement: Placement, began: float, error: B
     """
     never, unknown = Reason.NEVER_STARTED, ExitStatus(None, None)
     tasks = tuple(
-        TaskReport(placed.task, placed.host.name, "", None, TaskState.CANCELLED, never, unknown)
+        TaskReport(
+            placed.task,
+            host=placed.host.name,
+            address="",
+            port=None,
+            state=TaskState.CANCELLED,
+            reason=never,
+            status=unknown,
+        )
         for placed in placement.tasks
     )
-    return report_with_error(Report(run_name, 0, began, 0.0, tasks, None), error)
+    return report_with_error(
+        Report(run_name, exit_code=0, started_at=began, ended_at=0.0, tasks=tasks, failure=None), error
+    )
 
 
 def report_with_error(report: Report, error: BaseException) -> Report:
@@ -86,11 +96,11 @@ def report_with_error(report: Report, error: BaseException) -> Report:
         first_word = faults[0].partition(": ")[0]
         host = first_word if first_word in {task.host for task in report.tasks} else None
         code = error.exit_code
-        failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
+        failure = Failure(Reason.LAUNCHER, task=None, host=host, at=now, text="; ".join(faults))
     else:
         code = _INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else _exit_code(error)
         reason = Reason.TIMEOUT if code == _TIMED_OUT_EXIT_CODE else Reason.INTERRUPTED
-        failure = Failure(reason, None, None, now, "stopped before its tasks were started")
+        failure = Failure(reason, task=None, host=None, at=now, text="stopped before its tasks were started")
     return replace(report, exit_code=code, ended_at=now, failure=failure)
 
 

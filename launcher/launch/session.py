@@ -294,7 +294,11 @@ class Session:
             placement=self.placement,
             display=self.display,
             run_info=RunInfo(
-                self.run_name, self.placement, self.paths, self.began, self.hosts_without_relay()
+                self.run_name,
+                placement=self.placement,
+                paths=self.paths,
+                started_at=self.began,
+                without_relay=self.hosts_without_relay(),
             ),
             interrupts=self.interrupts,
             messages=self.messages,
@@ -342,7 +346,9 @@ class Session:
         if seconds is None:
             return None
         planned = replace(self.planned_placement, standby=self.placement.standby)
-        return Recovery(planned, self.moved, seconds, self.recover)
+        return Recovery(
+            planned, with_folders=self.moved, seconds_until_tasks_ended=seconds, recover=self.recover
+        )
 
     def moved(self, placement: Placement) -> Placement:
         """Return a placement on other hosts with the folders and addresses of its tasks there."""
@@ -461,14 +467,16 @@ def launch_request(
     usual, settings = backends.default(), options.settings
     return LaunchRequest(
         run_name,
-        options.spec,
-        options.hosts,
-        options.hosts_named,
-        options.backend_options[options.backend_name],
-        ConnectSettings(settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]),
-        (backends.backends()[usual], options.backend_options[usual]),
-        ignore_signals,
-        settings[table.DRY_RUN],
+        spec=options.spec,
+        hosts=options.hosts,
+        named=options.hosts_named,
+        settings=options.backend_options[options.backend_name],
+        connect_settings=ConnectSettings(
+            settings[table.CONNECT_TIMEOUT], settings[table.FANOUT], settings[table.LEASE]
+        ),
+        usual=(backends.backends()[usual], options.backend_options[usual]),
+        ignore_signals=ignore_signals,
+        dry_run=settings[table.DRY_RUN],
         python_given=settings.is_given(table.PYTHON),
         workdir_given=settings.is_given(table.WORKDIR),
         commands=bool(settings[table.SYNC] or settings[table.COLLECT] or options.spec.output_dirs),

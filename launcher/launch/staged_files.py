@@ -227,7 +227,9 @@ class StagedFiles:
         for task in plan.tasks:
             folder = task.env.get(OUTPUT_DIR_VARIABLE)
             if folder and task.host in self._output_hosts:
-                items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
+                items.append(
+                    Item(task.task, host=task.host, base=folder, path=".", into=paths.output(task.task))
+                )
         self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
         option = "--collect" if self._collects else "--output-dirs"
         try:

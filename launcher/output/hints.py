@@ -90,7 +90,7 @@ def _read_hints() -> Iterator[Hint]:
     named = {name: "|".join(lines) for name, lines in file["patterns"].items()}
     for row in file["hints"]:
         pattern = "|".join(named.get(line, line) for line in row["lines"])
-        yield Hint(row["name"], pattern, row["text"], _CONDITIONS[row.get("when", "")])
+        yield Hint(row["name"], pattern, row["text"], when=_CONDITIONS[row.get("when", "")])
     for placeholder, names in file["variables"].items():
         yield _variable_hint(placeholder, "|".join(names))
 
@@ -108,7 +108,7 @@ def _variable_hint(placeholder: str, names: str) -> Hint:
         rf"|(?:^|: )(?P<variable__>{names}): (?:unbound variable|parameter (?:null or )?not set)",
         f"another launcher sets {{variable}}; this one passes it by -x '{{variable}}={{{{{placeholder}}}}}'"
         " (docs/tasks.md, Placeholders)",
-        _CONDITIONS[""],
+        when=_CONDITIONS[""],
     )
 
 

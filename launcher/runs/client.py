@@ -52,12 +52,18 @@ def snapshot(run: Run, measure: bool = False) -> RunSnapshot:
         late = time.monotonic() > deadline
         try:
             if report := run.report():
-                return RunSnapshot(report_from_json(report), {}, False, True)
+                return RunSnapshot(report_from_json(report), memory={}, measuring=False, ended=True)
             with suppress(ConnectionError):
                 answer = ask(run, {"request": "tasks", "measure": measure})
                 now = report_from_json(answer["report"])
                 waiting = frozenset(map(str, answer.get("restarting", ())))
-                return RunSnapshot(now, answer["memory"], bool(answer["measuring"]), False, waiting)
+                return RunSnapshot(
+                    now,
+                    memory=answer["memory"],
+                    measuring=bool(answer["measuring"]),
+                    ended=False,
+                    restarting=waiting,
+                )
         except (LookupError, TypeError, ValueError, ProtocolError) as error:
             raise LaunchError(f"{run.name} has a report of another version of launch: {error!r}") from error
         if late or run.state not in (RunState.RUNNING, RunState.ENDED):

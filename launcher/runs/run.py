@@ -220,14 +220,14 @@ def load(path: str) -> Run | None:
     run_name, started_at, agents = record.get("job"), record.get("started_at"), record.get(AGENTS_FIELD)
     return Run(
         escape_controls(run_name if isinstance(run_name, str) else os.path.basename(paths.root)),
-        paths,
-        _owner(record),
-        float(started_at)
+        paths=paths,
+        owner=_owner(record),
+        started_at=float(started_at)
         if isinstance(started_at, (int, float)) and 0 <= started_at < _MAX_START_TIME
         else 0.0,
-        tuple(number for number in agents if type(number) is int) if isinstance(agents, list) else (),
-        written_by,
-        _batch(record.get("batch")),
+        agents=tuple(number for number in agents if type(number) is int) if isinstance(agents, list) else (),
+        written_by=written_by,
+        batch=_batch(record.get("batch")),
     )
 
 

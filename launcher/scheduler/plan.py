@@ -85,7 +85,14 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
     for tasks in groups.values():
         env = dict(set.intersection(*(set(task.env.items()) for task in tasks)))
         names = tuple(task.task for task in tasks)
-        yield Preload(tasks[0].host, names, tasks[0].argv[0], tasks[0].venv, spec.preload, env)
+        yield Preload(
+            tasks[0].host,
+            tasks=names,
+            python=tasks[0].argv[0],
+            venv=tasks[0].venv,
+            modules=spec.preload,
+            env=env,
+        )
 
 
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:

@@ -80,7 +80,7 @@ def ports_refused(state: JobState, event: events.PortsRefused) -> None:
         _refuse(state, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
     elif state.phase is Phase.STARTUP and host.tasks:
         host.no_environment = event.why
-        if state.fail(Failure(reason, None, host.name, event.at, event.why), event.code):
+        if state.fail(Failure(reason, task=None, host=host.name, at=event.at, text=event.why), event.code):
             state.emit(events.SetTimer("rest", OTHERS_TIMEOUT_SECONDS))
     _stop_if_failed(state)
 
@@ -196,7 +196,7 @@ def _fail(
     """Record the fault of a host as the job's failure, unless the host has none of these tasks."""
     gathering = state.phase is Phase.STARTUP
     if own or (gathering and host.tasks):
-        first = state.fail(Failure(reason, None, host.name, at, text), HOST_FAULT_EXIT_CODE)
+        first = state.fail(Failure(reason, task=None, host=host.name, at=at, text=text), HOST_FAULT_EXIT_CODE)
         if first and gathering:
             state.emit(events.SetTimer("rest", OTHERS_TIMEOUT_SECONDS))
 

@@ -82,8 +82,16 @@ class Machine:
         tasks, failure = tuple(record.report() for record in state.tasks.values()), state.failure
         if failure is not None and not failure.hint:
             failure = replace(failure, hint=task_events.peers_hint(state, failure))
-        fields = (self._name, state.exit_code, started_at, ended_at, tasks, failure, run_dir)
-        return Report(*fields, restarts=state.restarts_made)
+        return Report(
+            self._name,
+            exit_code=state.exit_code,
+            started_at=started_at,
+            ended_at=ended_at,
+            tasks=tasks,
+            failure=failure,
+            run_dir=run_dir,
+            restarts=state.restarts_made,
+        )
 
     # ------------------------------------------------------------------ events
 

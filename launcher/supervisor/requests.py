@@ -48,7 +48,7 @@ def stop_asked(state: JobState, event: events.StopAsked) -> None:
         reason, code = (
             (Reason.TIMEOUT, TIMED_OUT_EXIT_CODE) if limit else (Reason.INTERRUPTED, 128 + event.signal)
         )
-        state.fail(Failure(reason, None, None, event.at, f"stopped by {event.who}"), code)
+        state.fail(Failure(reason, task=None, host=None, at=event.at, text=f"stopped by {event.who}"), code)
         _stop_in_order(state, f"{event.who}: ", event)
     if event.at_once and state.tasks.open:
         _kill(state, event.who)
@@ -146,5 +146,8 @@ def took_too_long(state: JobState, event: events.TimeUp) -> None:
         went_on = f"; {join_names(ended)}, {state.tasks.names(state.tasks.deciding)} went on" if ended else ""
         text = f"the job took longer than its time limit of {limit}{went_on}"
         hint = stalls.hint_at_timeout(state)
-        state.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT_EXIT_CODE)
+        state.fail(
+            Failure(Reason.TIMEOUT, task=None, host=None, at=event.at, text=text, hint=hint, limit=limit),
+            TIMED_OUT_EXIT_CODE,
+        )
     _stop_and_expect_answers(state)

@@ -73,7 +73,10 @@ def _fail_without_room(state: JobState, restart: Restart) -> None:
     text = f"{hosts} lost: {why}; no other host has room for {stranded}"
     state.forget_restarts(state.tasks)
     state.tell(text, urgent=True)
-    state.fail(Failure(Reason.HOST_LOST, None, lost[0], restart.lost_at, text), HOST_FAULT_EXIT_CODE)
+    state.fail(
+        Failure(Reason.HOST_LOST, task=None, host=lost[0], at=restart.lost_at, text=text),
+        HOST_FAULT_EXIT_CODE,
+    )
     continue_or_stop(state)
 
 
@@ -325,7 +328,12 @@ def gone(state: JobState, record: TaskRecord, at: float) -> None:
     cause = restart.cause
     if record.unkillable:
         text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
-        _give_up(state, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT_EXIT_CODE)
+        _give_up(
+            state,
+            restart,
+            Failure(Reason.LAUNCHER, task=None, host=record.host, at=at, text=text),
+            HOST_FAULT_EXIT_CODE,
+        )
         return
     if cause is not None and cause.task == record.task:
         why = _own_failure(state, restart, record, cause) if restart.suspects else ""

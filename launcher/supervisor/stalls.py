@@ -262,7 +262,9 @@ def _end(state: JobState, silent: list[TaskRecord], at: float) -> None:
     stop_tasks(state, silent, _STACKS_STOP_SEQUENCE, "it is silent")
     first, *others = silent
     text, hint = _text(state, silent, limit), _advice(state, silent, _STACKS_HINT)
-    failure = Failure(Reason.STALLED, first.task, first.host, at, text, hint, limit)
+    failure = Failure(
+        Reason.STALLED, task=first.task, host=first.host, at=at, text=text, hint=hint, limit=limit
+    )
     if not restarting.after_failure(state, first, failure, [record.task for record in others]):
         if why := state.restarts.why_not(first.task, first.status):
             text = f"{text}; {why}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import Command, StopSequence
+from launcher.common.record import from_attributes
 from launcher.common.report import Failure, Reason
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.stop_requests import StopRequests
@@ -245,9 +246,8 @@ class JobState:
         """Add the command to start a task, whose state is STARTING."""
         plan = self.plans[record.task]
         self.tasks.starting.add(record.task)
-        process = (plan.argv, plan.env, plan.workdir, self.stop_steps, plan.venv, plan.script)
-        completed = (plan.args, plan.flags, plan.templates)
-        self.emit(events.StartTask(plan.host, record.task, record.attempt, *process, *completed))
+        attempt, steps = record.attempt, self.stop_steps
+        self.emit(from_attributes(events.StartTask, plan, attempt=attempt, steps=steps))
 
     def start_agent(self, host: HostRecord) -> None:
         """Add the command to start a new agent on a lost host."""

@@ -165,7 +165,7 @@ def _fail(
         state.tell(f"{text}; it is a sidecar: the job does not depend on it")
         return
     assert record.reason is not None
-    failure = Failure(record.reason, record.task, record.host, event.at, text, hint)
+    failure = Failure(record.reason, task=record.task, host=record.host, at=event.at, text=text, hint=hint)
     running = state.phase is Phase.RUNNING and isinstance(event, events.TaskExited)
     if not restarting.after_failure(state, record, failure):
         if running and (why := state.restarts.why_not(record.task, record.status)):

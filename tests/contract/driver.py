@@ -182,7 +182,15 @@ class Driver:
         environment = {**self._mark, **(env or {})}
         self.link.tasks.add(task)
         self.send(
-            events.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, steps)
+            events.StartTask(
+                self.host,
+                task=TaskId(task),
+                attempt=attempt,
+                argv=tuple(argv),
+                env=environment,
+                workdir=workdir,
+                steps=steps,
+            )
         )
 
     def started(self, task: str, argv: Sequence[str], **more: Any) -> events.TaskStarted:

@@ -170,7 +170,16 @@ def _in_a_room(request: pytest.FixtureRequest) -> Iterator[Site]:
     (folder / "test").mkdir()
 
     usual = TRANSPORT, None
-    launch = LaunchRequest("x", JobSpec(()), (), False, settings, reaching, usual, lambda: None)
+    launch = LaunchRequest(
+        run_name="x",
+        spec=JobSpec(()),
+        hosts=(),
+        named=False,
+        settings=settings,
+        connect_settings=reaching,
+        usual=usual,
+        ignore_signals=lambda: None,
+    )
     with (
         TRANSPORT.inventory(launch) as allocation,
         TRANSPORT.connections(allocation.hosts, allocation.settings, reaching) as made,

@@ -16,7 +16,9 @@ FORKED = "import os, sys; print('tabnanny' in sys.modules, os.environ['OWN'], os
 def _preload(agent: Driver, site: Site, *tasks: str, modules: tuple[str, ...] = ("tabnanny",)) -> None:
     agent.ready()
     names = tuple(map(TaskId, tasks))
-    agent.send(events.Preload(site.host.name, names, site.python, None, modules, {}))
+    agent.send(
+        events.Preload(site.host.name, tasks=names, python=site.python, venv=None, modules=modules, env={})
+    )
 
 
 def _started(agent: Driver, site: Site, task: str, code: str, **more: Any) -> events.TaskStarted:

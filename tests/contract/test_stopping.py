@@ -285,7 +285,7 @@ def test_a_signal_by_command_is_no_stop(agent: Driver):
 
     def answer(number: int, to_all: bool) -> str:
         known = len(agent.all(events.SignalSent))
-        agent.send(events.SignalTask(agent.host, TaskId("worker/0"), number, to_all))
+        agent.send(events.SignalTask(agent.host, task=TaskId("worker/0"), signal=number, all=to_all))
         return agent.until(lambda: agent.all(events.SignalSent)[known:])[0].states
 
     agent.until(lambda: set(answer(signal.SIGSTOP, True)) <= set("TD"))

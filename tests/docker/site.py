@@ -41,7 +41,14 @@ def containers(
     spec, options = JobSpec(()), DockerOptions(BASE)
     usual = TRANSPORT, options
     request = LaunchRequest(
-        job, spec, (), False, options, ConnectSettings(), usual, lambda: None
+        job,
+        spec=spec,
+        hosts=(),
+        named=False,
+        settings=options,
+        connect_settings=ConnectSettings(),
+        usual=usual,
+        ignore_signals=lambda: None,
     )
     return nullcontext(ContainerFleet(request, Allocation((), spec, options), planned, loop))
 
@@ -69,7 +76,9 @@ class DockerSite:
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
-        container = Container(self.host.name, BASE, self.python, (Mount(self.folder, self.folder),))
+        container = Container(
+            self.host.name, image=BASE, python=self.python, mounts=(Mount(self.folder, self.folder),)
+        )
         made = self._stack.enter_context(containers(job, [container], loop))
         self._stack.enter_context(made.running(Placement(())))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, self.host.name))

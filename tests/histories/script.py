@@ -144,7 +144,15 @@ class Replay(NamedTuple):
         return tuple(command for command in self.commands if isinstance(command, kind))
 
 
-FACTS = events.HostFacts("node1", ("10.0.0.1",), 4, 1 << 30, "3.11.7", "/usr/bin/python3", 1000)
+FACTS = events.HostFacts(
+    hostname="node1",
+    addresses=("10.0.0.1",),
+    cpus=4,
+    memory=1 << 30,
+    python="3.11.7",
+    executable="/usr/bin/python3",
+    user=1000,
+)
 
 
 class SimulatedJob:
@@ -279,7 +287,7 @@ class Script:
             yield events.RestartAsked(now(), tuple(map(TaskId, rest.split(","))))
         elif first == "says":
             task, _, words = rest.partition(" ")
-            yield events.TaskOutput(self.host_of[task], TaskId(task), 1, words.encode())
+            yield events.TaskOutput(self.host_of[task], task=TaskId(task), attempt=1, data=words.encode())
         elif text == "output delayed":
             yield events.OutputDelayed(now())
         elif first == "silence":
@@ -306,7 +314,7 @@ class Script:
             if host in self._lost:
                 self._lost.remove(host)
                 self._back.add(host)
-            return events.AgentReady(host, now(), 1, FACTS)
+            return events.AgentReady(host, at=now(), pid=1, facts=FACTS)
         if verb == "held":
             ports = {
                 TaskId(task): 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host
@@ -318,36 +326,59 @@ class Script:
         if verb == "refused":
             return events.PortsRefused(host, now(), "too many open files")
         if verb == "lacks":  # the environment of its tasks
-            return events.PortsRefused(host, now(), "there is no environment 'tf'", 127)
+            return events.PortsRefused(host, at=now(), why="there is no environment 'tf'", code=127)
         if verb == "closed":
             return events.AgentClosed(host, now())
         assert verb in ("lost", "taken", "over"), verb  # by a cluster: for others, with all others
         self._lost.add(host)
         self._back.discard(host)
-        return events.AgentLost(host, now(), "connection reset", verb == "over", verb == "taken")
+        return events.AgentLost(
+            host, at=now(), why="connection reset", all_gone=verb == "over", preempted=verb == "taken"
+        )
 
     def _task(self, task: TaskId, text: str, now: Callable[[], float]) -> Iterator[Event]:
         verb = (re.match(r"[a-z ]*[a-z]", text) or [text])[0].removesuffix(" oom")
         numbers = [int(number) for number in re.findall(r"\d+", text)]
         host, at = self.host_of[task], (0.0 if verb in _PARTS else now())
         if verb == "starts":
-            yield events.TaskStarted(host, at, task, 1, 1000)
+            yield events.TaskStarted(host, at=at, task=task, attempt=1, pid=1000)
         elif verb == "cannot start":
-            yield events.TaskNotStarted(host, at, task, 1, numbers[0], "no such thing")
+            yield events.TaskNotStarted(
+                host, at=at, task=task, attempt=1, code=numbers[0], why="no such thing"
+            )
         elif verb == "exits":
-            yield events.TaskExited(host, at, task, 1, numbers[0], None, 1 << 20, 0.5)
+            yield events.TaskExited(
+                host, at=at, task=task, attempt=1, code=numbers[0], signal=None, peak_rss=1 << 20, cpu_s=0.5
+            )
         elif verb == "dies":
             oom = "oom_kill 1" if "oom" in text else ""
-            yield events.TaskExited(host, at, task, 1, None, numbers[0], 1 << 20, 0.5, oom)
+            yield events.TaskExited(
+                host,
+                at=at,
+                task=task,
+                attempt=1,
+                code=None,
+                signal=numbers[0],
+                peak_rss=1 << 20,
+                cpu_s=0.5,
+                oom=oom,
+            )
         elif verb == "gets":
-            yield events.TaskSignalled(host, at, task, 1, numbers[0], 1)
+            yield events.TaskSignalled(host, at=at, task=task, attempt=1, signal=numbers[0], processes=1)
         elif verb in _PARTS:
             for part in _PARTS[verb]:
                 yield from self._task(task, part.format(*numbers), now)
         else:
             assert verb in ("gone", "left", "unkillable"), text
             pids = tuple(numbers) if verb == "unkillable" else ()
-            yield events.TaskGone(host, at, task, 1, numbers[0] if verb == "left" else 0, pids)
+            yield events.TaskGone(
+                host,
+                at=at,
+                task=task,
+                attempt=1,
+                leftovers=numbers[0] if verb == "left" else 0,
+                unkillable=pids,
+            )
 
 
 def _clock(start: float, step: float = 0.01) -> Callable[[], float]:

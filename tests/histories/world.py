@@ -53,7 +53,7 @@ class ModelAgent:
         #: All tasks that it was told to start, or to hold ports for.
         self.own: dict[TaskId, None] = {}
         self.closing = self.over = False
-        self._report(events.AgentReady(host, now(), 1, FACTS))
+        self._report(events.AgentReady(host, at=now(), pid=1, facts=FACTS))
 
     def _report(self, event: Event) -> None:
         self.outbox.append(event)
@@ -75,21 +75,21 @@ class ModelAgent:
             for attempt in (1, 2):
                 of = (self.host, self._now(), name, attempt)
                 for event in (
-                    events.TaskStarted(*of, 1000),
-                    events.TaskNotStarted(*of, 127, "none"),
-                    events.TaskSignalled(*of, 15, 1),
-                    events.TaskExited(*of, 0, None, 1, 0.1),
+                    events.TaskStarted(*of, pid=1000),
+                    events.TaskNotStarted(*of, code=127, why="none"),
+                    events.TaskSignalled(*of, signal=15, processes=1),
+                    events.TaskExited(*of, code=0, signal=None, peak_rss=1, cpu_s=0.1),
                     events.TaskGone(*of),
-                    events.TaskGone(*of, 0, (4711,)),
-                    events.TaskOutput(self.host, name, attempt, b"x"),
+                    events.TaskGone(*of, unkillable=(4711,)),
+                    events.TaskOutput(self.host, task=name, attempt=attempt, data=b"x"),
                     events.PortsHeld(self.host, self._now(), {name: 4000}),
                 ):
                     yield lambda event=event: self._report(event)  # type: ignore[misc]
         if not self.over:
-            yield lambda: self._report(events.AgentReady(self.host, self._now(), 1, FACTS))
+            yield lambda: self._report(events.AgentReady(self.host, at=self._now(), pid=1, facts=FACTS))
             yield lambda: self._report(events.AgentClosed(self.host, self._now()))
             yield lambda: self._report(events.PortsRefused(self.host, self._now(), "none"))
-            yield lambda: self._report(events.PortsRefused(self.host, self._now(), "none", 127))
+            yield lambda: self._report(events.PortsRefused(self.host, at=self._now(), why="none", code=127))
 
     def accidents(self) -> Iterator[Action]:
         """What ends an agent unasked, and what it can't do."""
@@ -131,11 +131,22 @@ class ModelAgent:
     def _start(self, command: events.StartTask, refuse: bool) -> None:
         if refuse:
             self._report(
-                events.TaskNotStarted(self.host, self._now(), command.task, command.attempt, 127, "none")
+                events.TaskNotStarted(
+                    self.host,
+                    at=self._now(),
+                    task=command.task,
+                    attempt=command.attempt,
+                    code=127,
+                    why="none",
+                )
             )
             return
         self.tasks[command.task] = ModelTask(command)
-        self._report(events.TaskStarted(self.host, self._now(), command.task, command.attempt, 1000))
+        self._report(
+            events.TaskStarted(
+                self.host, at=self._now(), task=command.task, attempt=command.attempt, pid=1000
+            )
+        )
         if self.closing:
             self._end((command.task,), ABANDONED)
 
@@ -149,7 +160,11 @@ class ModelAgent:
     def _signal(self, name: TaskId, task: ModelTask) -> None:
         signal, _ = task.steps[0]
         task.signalled = task.signalled or task.alive
-        self._report(events.TaskSignalled(self.host, self._now(), name, task.command.attempt, signal, 1))
+        self._report(
+            events.TaskSignalled(
+                self.host, at=self._now(), task=name, attempt=task.command.attempt, signal=signal, processes=1
+            )
+        )
 
     def _next_step(self, name: TaskId, task: ModelTask) -> None:
         """The step's time is up: the next one, or there is nothing more that we could do."""
@@ -164,7 +179,7 @@ class ModelAgent:
     ) -> None:
         task.alive = False
         fields = (self.host, self._now(), name, task.command.attempt)
-        self._report(events.TaskExited(*fields, code, signal, 1 << 20, 0.1))
+        self._report(events.TaskExited(*fields, code=code, signal=signal, peak_rss=1 << 20, cpu_s=0.1))
         task.leftovers = leaves
         if leaves and not task.steps:
             self._end((name,), task.command.steps)
@@ -172,7 +187,7 @@ class ModelAgent:
     def _gone(self, name: TaskId, unkillable: tuple[int, ...] = ()) -> None:
         task = self.tasks.pop(name)
         fields = (self.host, self._now(), name, task.command.attempt)
-        self._report(events.TaskGone(*fields, task.leftovers, unkillable))
+        self._report(events.TaskGone(*fields, leftovers=task.leftovers, unkillable=unkillable))
 
     def abandon(self) -> None:
         """A command to close, or SIGTERM from outside: end everything, then itself."""

@@ -50,7 +50,16 @@ def in_a_pod(cluster: Cluster) -> Iterator[KubernetesSite]:
     worker = Role("worker", 1, Program(ProgramKind.EXECUTABLE, "true"))
     job = JobSpec((worker,), policy=Policy(grace=1.0))
     name = f"contract-{os.getpid()}-{os.urandom(2).hex()}"
-    request = LaunchRequest(name, job, (), False, settings, reaching, (TRANSPORT, None), lambda: None)
+    request = LaunchRequest(
+        name,
+        spec=job,
+        hosts=(),
+        named=False,
+        settings=settings,
+        connect_settings=reaching,
+        usual=(TRANSPORT, None),
+        ignore_signals=lambda: None,
+    )
     with (
         patch.object(pods, "MIN_OUTAGE_SECONDS", 1.5),  # as of other sites
         TRANSPORT.inventory(request) as found,

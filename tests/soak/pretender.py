@@ -22,6 +22,7 @@ from typing import Any
 
 from launcher.agent.host import host_facts
 from launcher.common import events
+from launcher.common.cluster import TaskId
 from launcher.common.protocol import (
     CommandData,
     CommandEnded,
@@ -55,8 +56,8 @@ class Pretender:
 
     def __init__(self, case: dict[str, Any], channel: MessageChannel) -> None:
         self._case, self._channel = case, channel
-        self._task = "worker/0"
-        self._running: dict[str, int] = {}
+        self._task = TaskId("worker/0")
+        self._running: dict[TaskId, int] = {}
         self._sent = self._attacked = False
 
     def run(self) -> None:
@@ -77,7 +78,7 @@ class Pretender:
         if not self._sent:
             self._sent = True
             self._attack("start")
-            self._send("ready", events.AgentReady("", events.now(), 7, host_facts()))
+            self._send("ready", events.AgentReady(host="", at=events.now(), pid=7, facts=host_facts()))
 
     def _take(self, command: Any) -> None:
         now = events.now()
@@ -104,22 +105,30 @@ class Pretender:
         now = events.now()
         for task, attempt in self._running.items():
             moment = "started" if task == self._task else ""
-            self._send(moment, events.TaskStarted("", now, task, attempt, 1000))  # type: ignore[arg-type]
-        self._send("printed", events.TaskOutput("", self._task, self._running[self._task], b"a line\n"))  # type: ignore[arg-type]
+            self._send(moment, events.TaskStarted(host="", at=now, task=task, attempt=attempt, pid=1000))
+        self._send(
+            "printed",
+            events.TaskOutput(host="", task=self._task, attempt=self._running[self._task], data=b"a line\n"),
+        )
         if self._case.get("ends", True):
             for task in list(self._running):
                 self._end(task, 0, None)
 
-    def _end(self, task: str, code: int | None, signal: int | None) -> None:
+    def _end(self, task: TaskId, code: int | None, signal: int | None) -> None:
         attempt, now = self._running.pop(task, None), events.now()
         if attempt is None:
             return
         first = task == self._task
         if signal is not None:
-            self._send("", events.TaskSignalled("", now, task, attempt, signal, 1))  # type: ignore[arg-type]
-        exited = events.TaskExited("", now, task, attempt, code, signal, 4096, 0.1)  # type: ignore[arg-type]
+            self._send(
+                "",
+                events.TaskSignalled(host="", at=now, task=task, attempt=attempt, signal=signal, processes=1),
+            )
+        exited = events.TaskExited(
+            host="", at=now, task=task, attempt=attempt, code=code, signal=signal, peak_rss=4096, cpu_s=0.1
+        )
         self._send("exited" if first else "", exited)
-        self._send("gone" if first else "", events.TaskGone("", now, task, attempt))  # type: ignore[arg-type]
+        self._send("gone" if first else "", events.TaskGone(host="", at=now, task=task, attempt=attempt))
 
     def _send(self, moment: str, message: Any) -> None:
         if not (self._case["moment"] == moment and self._case["instead"] == type(message).__name__):

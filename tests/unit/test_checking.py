@@ -22,7 +22,17 @@ def facts(number: int, **changed: Any) -> HostInspection:
     python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0")
     python.update(changed.pop("python", {}))
     usual: dict[str, Any] = {
-        "agent": as_dict(HostFacts(f"node{number}", (f"10.0.0.{number}",), 4, 8 << 30, "3.11.7", "", 0)),
+        "agent": as_dict(
+            HostFacts(
+                f"node{number}",
+                addresses=(f"10.0.0.{number}",),
+                cpus=4,
+                memory=8 << 30,
+                python="3.11.7",
+                executable="",
+                user=0,
+            )
+        ),
         "available": 8 << 30,
         "folders": {"workdir": {"path": "/home/me", "free": 50 << 30, "why": ""}},
         "environment": {},

@@ -31,9 +31,7 @@ def test_messages_wait_for_the_console_of_a_job(capsys: pytest.CaptureFixture[st
         assert queue.drain() == [Tell("node2: connection lost", urgent=True)]
         say("late\x1b[2J")
     say("two\nlines")
-    assert capsys.readouterr().err == (
-        "launch: before\nlaunch: late\\x1b[2J\nlaunch: two\nlaunch: lines\n"
-    )
+    assert capsys.readouterr().err == ("launch: before\nlaunch: late\\x1b[2J\nlaunch: two\nlaunch: lines\n")
 
 
 def test_the_plan_of_many_tasks_lists_their_addresses_once():
@@ -56,9 +54,9 @@ def test_the_plan_of_many_tasks_lists_their_addresses_once():
 
 def test_what_a_task_prints_between_two_events_is_one_message():
     def output(index: int, data: bytes, attempt: int = 1) -> TaskOutput:
-        return TaskOutput("node1", TaskId.of("worker", index), attempt, data)
+        return TaskOutput(host="node1", task=TaskId.of("worker", index), attempt=attempt, data=data)
 
-    event = SignalSent("node1", 1.0, TaskId("worker/0"), 15, "S")
+    event = SignalSent(host="node1", at=1.0, task=TaskId("worker/0"), signal=15, states="S")
     before = [output(0, b"a"), output(1, b"b\n"), output(0, b"c"), output(0, b"d", attempt=2)]
     after = [output(0, b"e\n"), output(0, b"f")]
     assert [*joined([*before, event, *after])] == [

@@ -83,7 +83,16 @@ def test_a_launcher_has_no_resources_of_tasks():
     options = KubernetesOptions("image", memory=(("", 64 << 30),), pod={"spec": spec})
     job = JobSpec((ROLE,))
     usual = TRANSPORT, None
-    request = LaunchRequest("run", job, (), False, options, ConnectSettings(), usual, lambda: None)
+    request = LaunchRequest(
+        run_name="run",
+        spec=job,
+        hosts=(),
+        named=False,
+        settings=options,
+        connect_settings=ConnectSettings(),
+        usual=usual,
+        ignore_signals=lambda: None,
+    )
     pod = LauncherPod(request).manifest(POD_HOST)["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"] == {"memory": "384Mi", "cpu": "1"}
     assert {"name": "A", "value": "1"} in pod["containers"][0]["env"]

@@ -21,22 +21,48 @@ from launcher.findings import HostInspection
 from tests.conftest import examples
 
 WORKER = TaskId("worker/0")
-FACTS = events.HostFacts("node1", ("10.0.0.1",), 4, 1 << 34, "3.11.7", "/usr/bin/python3", 1000)
+FACTS = events.HostFacts(
+    hostname="node1",
+    addresses=("10.0.0.1",),
+    cpus=4,
+    memory=1 << 34,
+    python="3.11.7",
+    executable="/usr/bin/python3",
+    user=1000,
+)
 FROM_AGENT = [
-    events.AgentReady("node1", 1.5, 7, FACTS),
+    events.AgentReady(host="node1", at=1.5, pid=7, facts=FACTS),
     events.PortsHeld("node1", 1.5, {WORKER: 4000}),
-    events.SignalSent("node1", 1.0, WORKER, 15, "SR"),
+    events.SignalSent(host="node1", at=1.0, task=WORKER, signal=15, states="SR"),
     events.Measured("node1", 1.0, {WORKER: 1 << 40}),
-    events.TaskExited("node1", 2.5, WORKER, 1, None, 9, 4096, 0.25, "kernel log"),
-    events.TaskGone("node1", 2.5, WORKER, 1, 3, (5, 6)),
-    events.TaskOutput("node1", WORKER, 1, b"\xff\x00line\n"),
+    events.TaskExited(
+        host="node1",
+        at=2.5,
+        task=WORKER,
+        attempt=1,
+        code=None,
+        signal=9,
+        peak_rss=4096,
+        cpu_s=0.25,
+        oom="kernel log",
+    ),
+    events.TaskGone(host="node1", at=2.5, task=WORKER, attempt=1, leftovers=3, unkillable=(5, 6)),
+    events.TaskOutput(host="node1", task=WORKER, attempt=1, data=b"\xff\x00line\n"),
     protocol.CommandData(3, b""),
 ]
 FROM_LAUNCHER = [
     events.HoldPorts("node1", (WORKER,)),
-    events.StartTask("node1", WORKER, 1, ("a", "b"), {"K": "v"}, None, ((15, 2.0), (9, 5.0))),
+    events.StartTask(
+        host="node1",
+        task=WORKER,
+        attempt=1,
+        argv=("a", "b"),
+        env={"K": "v"},
+        workdir=None,
+        steps=((15, 2.0), (9, 5.0)),
+    ),
     events.StopTasks("node1", (WORKER,), ((15, 2.0),)),
-    events.SignalTask("node1", WORKER, 15, True),
+    events.SignalTask(host="node1", task=WORKER, signal=15, all=True),
     protocol.RunCommand(1, "a:b", {"deep": [1, {"er": None}]}),
 ]
 
@@ -204,8 +230,8 @@ def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list
 
 def test_events_overtake_output_but_not_what_is_on_the_wire():
     channel = MessageChannel(lambda: Decoder(False))
-    output = events.TaskOutput("", WORKER, 1, bytes(200_000))
-    gone = events.TaskGone("", 1.0, WORKER, 1)
+    output = events.TaskOutput(host="", task=WORKER, attempt=1, data=bytes(200_000))
+    gone = events.TaskGone(host="", at=1.0, task=WORKER, attempt=1)
     for _ in range(4):
         channel.send(output, bulk=True)
     channel.send(gone, bulk=True)
@@ -226,7 +252,7 @@ def test_events_overtake_output_but_not_what_is_on_the_wire():
 def test_output_that_is_held_lets_events_pass():
     channel = MessageChannel(lambda: Decoder(False))
     channel.held = True
-    channel.send(events.TaskOutput("", WORKER, 1, b"x"), bulk=True)
+    channel.send(events.TaskOutput(host="", task=WORKER, attempt=1, data=b"x"), bulk=True)
     assert not channel.output(0.0)
     channel.send(events.AgentClosed("", 2.0))
     assert len(channel.output(0.0)) == 1

@@ -45,7 +45,9 @@ def line(names: str, key: Key = KEY) -> str:
 
 def options(path: Path, address: str = "node1", port: int = 22, hashed: bool = False) -> HostOptions:
     """Of a host whose known_hosts is at this path."""
-    return HostOptions(address, address, port, "me", known_hosts=(str(path),), hash_known_hosts=hashed)
+    return HostOptions(
+        address, address=address, port=port, user="me", known_hosts=(str(path),), hash_known_hosts=hashed
+    )
 
 
 def verdict(text: str, path: Path, address: str = "node1", port: int = 22) -> str:

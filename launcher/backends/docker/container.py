@@ -120,7 +120,7 @@ def containers(
         PlacementError: tasks of one host have different images.
     """
     mounts, folders = asked_mounts(docker, here)[0], task_folders(docker, spec) if here else []
-    same = Container("", docker.image, spec.python or "python3", tuple(mounts))
+    same = Container(host="", image=docker.image, python=spec.python or "python3", mounts=tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
     made = []
     for host, tasks in placement.by_host().items():

@@ -309,7 +309,9 @@ class Engine:
             for row in (line.split("\t") for line in result.out.splitlines()):
                 if len(row) == len(keys) + 3:  # else a label of another program has a tab or a newline
                     its_labels = {label: value for label, value in zip(keys, row[2:], strict=False) if value}
-                    found.append(EngineObject(kind, row[0], sanitize_host_text(row[1]), its_labels))
+                    found.append(
+                        EngineObject(kind, id=row[0], name=sanitize_host_text(row[1]), labels=its_labels)
+                    )
         return found
 
     def remove(

@@ -343,7 +343,7 @@ class ContainerFleet:
     def recover(self, host: str) -> None:
         """See `Fleet.recover`: remove a container, which kills its tasks, and start another."""
         name = self._name(host)
-        left = self._renewing.remove([EngineObject("container", name, name, {})])
+        left = self._renewing.remove([EngineObject(kind="container", id=name, name=name, labels={})])
         if left:
             raise TransportError(left[name])
         with self._starting:
@@ -389,7 +389,9 @@ class _Elsewhere(Connections):
     ) -> None:
         self._engine, self._programs, self._container, self._name = engine, programs, container, name
         #: Of the link to its agent.
-        self.arguments = AgentArguments(container.host, new_agent_id(), os.urandom(16).hex(), lease)
+        self.arguments = AgentArguments(
+            container.host, agent_id=new_agent_id(), token=os.urandom(16).hex(), lease=lease
+        )
         served = replace(self.arguments, lease=lease_there(lease))
         program = bootstrap.program(_SERVE_ENTRY, served.as_json())
         #: The first connection to its agent, and whether the link has it.

@@ -85,7 +85,16 @@ class KubernetesBackend(Backend):
         from launcher.backends.kubernetes.manifest import HOME  # noqa: PLC0415 - the live half
 
         usual, connect_settings = (self, options), ConnectSettings()
-        request = LaunchRequest(name, spec, (), False, options, connect_settings, usual, lambda: None)
+        request = LaunchRequest(
+            name,
+            spec=spec,
+            hosts=(),
+            named=False,
+            settings=options,
+            connect_settings=connect_settings,
+            usual=usual,
+            ignore_signals=lambda: None,
+        )
         with self.inventory(replace(request, python_given=bool(python))) as found:
             hosts = tuple(replace(host, workdir=HOME) for host in found.hosts)  # where --sync copies to
             yield replace(found, hosts=hosts)

@@ -71,7 +71,9 @@ class KubernetesQueue(BatchQueue):
         pods = LauncherPod(replace(request, settings=settings))
         # Written before the Job is made, so that `withdraw` finds the Job.
         name = job_name(run.name, POD_HOST.name, 1)
-        run = with_batch_job(run, BatchJob("kubernetes", f"{namespace}/{name}", "", context or ""))
+        run = with_batch_job(
+            run, BatchJob(transport="kubernetes", number=f"{namespace}/{name}", node="", where=context or "")
+        )
         try:
             pods.start([POD_HOST])
             pod, uid = pods.name_and_uid()

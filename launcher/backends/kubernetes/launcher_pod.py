@@ -223,7 +223,7 @@ def _package(name: str) -> SourceTree:
             folder, "", lambda *_: None, lambda path, _: os.path.basename(path) == "__pycache__"
         )
     }
-    return SourceTree(SyncRequest(name, folder, name, f"{_LIB_PATH}/{name}"), entries, {})
+    return SourceTree(SyncRequest(name, folder=folder, name=name, remote=f"{_LIB_PATH}/{name}"), entries, {})
 
 
 def _kubectl_of_here() -> SourceTree:
@@ -237,7 +237,9 @@ def _kubectl_of_here() -> SourceTree:
     if name != "kubectl":
         raise TransportError(f"--detach: the image has no kubectl, and that of this machine is {path}")
     ((_, entry),) = walk(path, "kubectl", lambda *_: None)
-    return SourceTree(SyncRequest(path, folder, "kubectl", _KUBECTL_PATH), {"kubectl": entry}, {})
+    return SourceTree(
+        SyncRequest(path, folder=folder, name="kubectl", remote=_KUBECTL_PATH), {"kubectl": entry}, {}
+    )
 
 
 def fetch(
@@ -248,9 +250,12 @@ def fetch(
     Raises:
         TransportError: some can't be copied.
     """
-    items = [Item("launcher", POD_HOST.name, RUN_PATH, name, run.paths.root) for name in names]
+    items = [
+        Item(task="launcher", host=POD_HOST.name, base=RUN_PATH, path=name, into=run.paths.root)
+        for name in names
+    ]
     items += [
-        Item("launcher", POD_HOST.name, f"{RUN_PATH}/results/{number}", ".", folder)
+        Item(task="launcher", host=POD_HOST.name, base=f"{RUN_PATH}/results/{number}", path=".", into=folder)
         for number, folder in enumerate(results)
     ]
     failures = collect(FileTransfer(there, 1, quiet=quiet), items)[POD_HOST.name].failures

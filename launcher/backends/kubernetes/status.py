@@ -99,11 +99,11 @@ def pod_status(pod: _Json, events: Iterable[_Json] = ()) -> PodStatus:
     waiting, hopeless = ("", False) if over or running else _waiting(pod, ours, uid, events)
     return PodStatus(
         running,
-        node if _NAME.fullmatch(node) else "",
-        address if _ADDRESS.fullmatch(address) else "",
-        sanitize_host_text(waiting),
-        hopeless,
-        sanitize_host_text(over),
+        node=node if _NAME.fullmatch(node) else "",
+        address=address if _ADDRESS.fullmatch(address) else "",
+        waiting=sanitize_host_text(waiting),
+        hopeless=hopeless,
+        over=sanitize_host_text(over),
         preempted=_has_condition(pod, "DisruptionTarget", "True")
         and _text(pod, "status", "reason") != "Evicted",
         # The cluster sets the phase of pods of a removed node, but their processes may run on.

@@ -329,7 +329,7 @@ class Steps(Connections):
                 is_first = False
                 continue
             self._waiting[host], self._pythons[host] = step, pythons[0]
-            return SlurmNode(host, pythons[0], seen.cpus, _ids(seen.gpus), seen.same)
+            return SlurmNode(host, python=pythons[0], cpus=seen.cpus, gpus=_ids(seen.gpus), same=seen.same)
 
     def run(self, host: str, entry: str, arguments: object) -> Step:
         """See `ProgramRunner.run`."""
@@ -587,10 +587,12 @@ def findings(found: Nodes, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
     for node in found.nodes:
         if not node.same:
             seen = f"it does not have the files of {os.getcwd()} here"
-            yield Finding(WARNING, "files", (node.name,), seen, "`--sync .` copies them")
+            yield Finding(WARNING, "files", (node.name,), seen=seen, advice="`--sync .` copies them")
         if node.name in facts and facts[node.name].cpus < node.cpus:
             seen = f"tasks may use {facts[node.name].cpus} of the {node.cpus} CPUs that the job has there"
-            yield Finding(WARNING, "cpus", (node.name,), seen, "ask Slurm for whole nodes: --exclusive")
+            yield Finding(
+                WARNING, "cpus", (node.name,), seen=seen, advice="ask Slurm for whole nodes: --exclusive"
+            )
 
 
 @contextmanager

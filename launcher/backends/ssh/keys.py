@@ -166,7 +166,14 @@ def _parse(path: str, text: bytes) -> Iterator[Entry]:
                 key = base64.b64decode(fields[2] + "==")
             except ValueError:  # ignored like a comment
                 continue
-            yield Entry(path, number, bool(marker), tuple(fields[0].split(",")), fields[1], key)
+            yield Entry(
+                path,
+                line=number,
+                revoked=bool(marker),
+                names=tuple(fields[0].split(",")),
+                kind=fields[1],
+                key=key,
+            )
 
 
 def _matches(entry: Entry, name: str) -> bool:
@@ -205,11 +212,13 @@ def load_key(path: str) -> KeyFile | None:
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid == os.getuid() and mode & _OTHER_USERS_BITS:
             problem = f"is ignored, as ssh does: its permissions {mode:04o} are too open"
-            return KeyFile(path, None, problem, f"make it private with: chmod 600 {with_tilde(path)}")
+            return KeyFile(
+                path, key=None, problem=problem, advice=f"make it private with: chmod 600 {with_tilde(path)}"
+            )
         return KeyFile(path, PKey.from_path(path))
     except TypeError:  # from the package cryptography: a passphrase is missing
         advice = f"unlock it with: ssh-add {with_tilde(path)}"
-        return KeyFile(path, None, "is protected by a passphrase", advice)
+        return KeyFile(path, key=None, problem="is protected by a passphrase", advice=advice)
     except OSError as error:
         return KeyFile(path, None, f"can't be read ({reason_of(error)})")
     except (ValueError, SSHException, UnknownKeyType) as error:

@@ -13,7 +13,7 @@ def test_a_pid_that_another_process_gets_between_two_looks(monkeypatch: pytest.M
 
     def look_at(pid: int) -> Process:
         tags.pop(8, None)  # its process has ended, and one without a tag has its pid
-        return Process(pid, "S", 1, pid, pid, start=100)
+        return Process(pid, state="S", parent=1, group=pid, session=pid, start=100)
 
     monkeypatch.setattr(processes, "all_pids", lambda: [8, 7])
     monkeypatch.setattr(processes, "read_process", look_at)

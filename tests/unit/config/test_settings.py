@@ -238,7 +238,10 @@ def test_a_project_file_tells_its_settings_in_its_order(tmp_path: Path, monkeypa
 
 def at(kind: SourceKind, **values: Any) -> Level:
     """Return a level with these values."""
-    return {name: Given(value, f"{kind.name}:{name}", kind, str(value)) for name, value in values.items()}
+    return {
+        name: Given(value, source=f"{kind.name}:{name}", kind=kind, text=str(value))
+        for name, value in values.items()
+    }
 
 
 FILE, LINE = SourceKind.JOB_FILE, COMMAND_LINE

@@ -30,7 +30,7 @@ def fetch(hosts: LocalHosts, *items: Item) -> Collected:
 
 
 def item(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Item:
-    return Item(task, host, base, path, str(into))
+    return Item(task, host=host, base=base, path=path, into=str(into))
 
 
 def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):

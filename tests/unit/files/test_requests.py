@@ -129,10 +129,17 @@ def test_items(here: Path):
     )
     items = [r.item(*task, "/run") for r in requests for task in tasks if r.concerns(task[0])]
     assert items == [
-        Item("ps/0", "a", "/work", "log.0", "/run/collected/ps-0", "ps"),
-        Item("worker/0", "a", "/work", "log.0", "/run/collected/worker-0", "worker"),
-        Item("worker/1", "b", "", "log.1", "/run/collected/worker-1", "worker"),
-        Item("worker/0", "a", "/work", "ckpt", f"{here}/out/worker-0"),
-        Item("worker/1", "b", "", "ckpt", f"{here}/out/worker-1"),
-        Item("worker/1", "b", "", "model", f"{here}/best"),
+        Item(task="ps/0", host="a", base="/work", path="log.0", into="/run/collected/ps-0", role="ps"),
+        Item(
+            task="worker/0",
+            host="a",
+            base="/work",
+            path="log.0",
+            into="/run/collected/worker-0",
+            role="worker",
+        ),
+        Item(task="worker/1", host="b", base="", path="log.1", into="/run/collected/worker-1", role="worker"),
+        Item(task="worker/0", host="a", base="/work", path="ckpt", into=f"{here}/out/worker-0"),
+        Item(task="worker/1", host="b", base="", path="ckpt", into=f"{here}/out/worker-1"),
+        Item(task="worker/1", host="b", base="", path="model", into=f"{here}/best"),
     ]

@@ -234,7 +234,7 @@ def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path,
     (folder / "train.py").write_text("new")
     tree, _ = bring(folder, f"{folder}:there")
     assert synced(tree) == snapshot(folder)
-    items = [Item("worker/0", "a", str(tree), "s*c", str(tmp_path / "out"))]
+    items = [Item(task="worker/0", host="a", base=str(tree), path="s*c", into=str(tmp_path / "out"))]
     assert collect(FileTransfer(hosts, 1), items)["a"].files == 3
     assert finish(FileTransfer(hosts, 8), ("a",), "job1") == {}
 

@@ -40,8 +40,22 @@ def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
 def moved(name: str, attempt: int, state: TaskState) -> TaskMoved:
     """A task on node1 with this state, and a process unless it starts."""
     pid = None if state is TaskState.STARTING else 7
-    ends = (ExitStatus(), None, "", None, None, "", False)
-    return TaskMoved(1.0, TaskId(name), attempt, state, "node1", "node1:2222", pid, *ends)
+    return TaskMoved(
+        at=1.0,
+        task=TaskId(name),
+        attempt=attempt,
+        state=state,
+        host="node1",
+        address="node1:2222",
+        pid=pid,
+        status=ExitStatus(),
+        reason=None,
+        detail="",
+        peak_rss=None,
+        cpu_s=None,
+        node="",
+        restarting=False,
+    )
 
 
 def failed(name: str, code: int = 7, host: str = "node1", **fields: object) -> TaskReport:
@@ -56,4 +70,12 @@ def report(
     *tasks: TaskReport, failure: Failure | None = None, exit_code: int = 0, run_dir: str = "/runs/1"
 ) -> Report:
     """A job that took 12 s."""
-    return Report("mnist", exit_code, 100.0, 112.0, tasks, failure, run_dir)
+    return Report(
+        job="mnist",
+        exit_code=exit_code,
+        started_at=100.0,
+        ended_at=112.0,
+        tasks=tasks,
+        failure=failure,
+        run_dir=run_dir,
+    )

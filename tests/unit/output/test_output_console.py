@@ -30,7 +30,11 @@ class Screen:
         self.console = Console(self.writer, chosen, lambda: self.now)
 
     def begin(self, **hosts: str) -> None:
-        self.console.begin(RunInfo("mnist", placement(**hosts), RunPaths("/runs/1"), 100.0))
+        self.console.begin(
+            RunInfo(
+                run_name="mnist", placement=placement(**hosts), paths=RunPaths("/runs/1"), started_at=100.0
+            )
+        )
 
     def on(self, *events: DisplayEvent) -> None:
         for event in events:
@@ -54,7 +58,7 @@ def screen(tmp_path):
 
 
 def printed(task: TaskId, data: bytes) -> events.TaskOutput:
-    return events.TaskOutput("node1", task, 1, data)
+    return events.TaskOutput(host="node1", task=task, attempt=1, data=data)
 
 
 @pytest.mark.parametrize(("between", "times"), [(b"", 1), (b"a line\n", 2)])
@@ -62,7 +66,7 @@ def test_the_last_notice_is_not_repeated_in_the_failure_report(screen, between: 
     screen.begin(node1="worker/0 ps/0")
     why = "host node1 is lost: the network to it is down"
     screen.on(Tell(why, urgent=True), printed(W0, between))
-    failure = Failure(Reason.HOST_LOST, None, "node1", 1.0, why)
+    failure = Failure(Reason.HOST_LOST, task=None, host="node1", at=1.0, text=why)
     screen.console.close(report(task_report("worker/0"), failure=failure))
     assert screen.texts()[1].count(why) == times
 

@@ -16,7 +16,14 @@ from launcher.output.renderers import TaskPlace
 from tests.unit.output.output_samples import failed, report, task_report
 
 W1 = TaskId("worker/1")
-FAILURE = Failure(Reason.EXIT, W1, "node2", 111.0, "worker/1 failed on node2: exit code 7", "look at its log")
+FAILURE = Failure(
+    Reason.EXIT,
+    task=W1,
+    host="node2",
+    at=111.0,
+    text="worker/1 failed on node2: exit code 7",
+    hint="look at its log",
+)
 CHAINED = b"""\
 Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -66,7 +73,9 @@ def test_the_whole_report(logged: Logged):
 
 def test_stacks_show_where_a_task_hung(logged: Logged):
     """Instead of how to get them."""
-    failure = Failure(Reason.TIMEOUT, None, None, 1.0, "the job took longer than 5 s", "do this")
+    failure = Failure(
+        Reason.TIMEOUT, task=None, host=None, at=1.0, text="the job took longer than 5 s", hint="do this"
+    )
     ended = report(task_report("worker/0"), task_report("worker/1"), failure=failure, exit_code=124)
     assert logged.text(ended, b"step 1\n").endswith("\n  hint: do this\n")
     stacks = b'Current thread 0x7f (most recent call first):\n  File "a.py", line 3 in f\n'

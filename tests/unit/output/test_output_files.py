@@ -20,7 +20,7 @@ W0, W1 = TaskId("worker/0"), TaskId("worker/1")
 
 
 def printed(task: TaskId, data: bytes) -> events.TaskOutput:
-    return events.TaskOutput("node1", task, 1, data)
+    return events.TaskOutput(host="node1", task=task, attempt=1, data=data)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def paths(tmp_path) -> RunPaths:
 
 def begun(paths: RunPaths, resumed: bool = False, **hosts: str) -> Files:
     made = Files(lambda: 5.0, resumed)
-    made.begin(RunInfo("mnist", placement(**hosts), paths, 100.0))
+    made.begin(RunInfo(run_name="mnist", placement=placement(**hosts), paths=paths, started_at=100.0))
     return made
 
 

@@ -15,7 +15,7 @@ STOPPED: dict[str, Any] = {
     "reason": Reason.STOPPED,
     "status": ExitStatus(signal=15),
 }
-FAILURE = Failure(Reason.EXIT, TaskId("worker/1"), "node2", 111.0, "worker/1: exit code 7")
+FAILURE = Failure(Reason.EXIT, task=TaskId("worker/1"), host="node2", at=111.0, text="worker/1: exit code 7")
 
 
 def test_all_well():
@@ -74,11 +74,27 @@ def test_many_that_failed_have_rows_the_first_first():
 @pytest.mark.parametrize(
     "failure, code, outcome",
     [
-        (Failure(Reason.INTERRUPTED, None, None, 111.0, "stopped by Ctrl-C"), 130, "stopped by Ctrl-C, {}"),
-        (Failure(Reason.TIMEOUT, None, None, 105.0, "it took longer"), 124, "timed out after 5.0s, {}"),
-        (Failure(Reason.TIMEOUT, None, None, 126.2, "", limit="25s"), 124, "timed out after 25s, {}"),
-        (Failure(Reason.HOST_LOST, None, "node2", 1.0, "the connection ended"), 125, "failed, {} (node2)"),
-        (Failure(Reason.LAUNCHER, None, None, 1.0, "broken"), 125, "failed, {}"),
+        (
+            Failure(Reason.INTERRUPTED, task=None, host=None, at=111.0, text="stopped by Ctrl-C"),
+            130,
+            "stopped by Ctrl-C, {}",
+        ),
+        (
+            Failure(Reason.TIMEOUT, task=None, host=None, at=105.0, text="it took longer"),
+            124,
+            "timed out after 5.0s, {}",
+        ),
+        (
+            Failure(Reason.TIMEOUT, task=None, host=None, at=126.2, text="", limit="25s"),
+            124,
+            "timed out after 25s, {}",
+        ),
+        (
+            Failure(Reason.HOST_LOST, task=None, host="node2", at=1.0, text="the connection ended"),
+            125,
+            "failed, {} (node2)",
+        ),
+        (Failure(Reason.LAUNCHER, task=None, host=None, at=1.0, text="broken"), 125, "failed, {}"),
     ],
 )
 def test_the_verdict(failure: Failure, code: int, outcome: str):

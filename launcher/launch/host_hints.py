@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from launcher.common.events import AgentReady, Event, HostFacts
 from launcher.common.text import join_names
-from launcher.job import Host
+from launcher.job import Host, Placement
+from launcher.messages import say
 
 
 class HostHints:
@@ -38,3 +39,16 @@ class HostHints:
             advice = f" ({finding.advice})" if finding.advice else ""
             lines.append(f"{finding.severity}: {join_names(finding.hosts)}: {finding.seen}{advice}")
         return lines
+
+
+def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
+    """Tell the user which hosts no task runs on, and why."""
+    standby = [host.name for host in placement.standby]
+    if standby:
+        say(f"no task runs on {join_names(standby)} until a host is lost")
+    used = {*standby, *(host.name for host in placement.hosts())}
+    idle = [host.name for host in hosts if host.name not in used and not host.spare]
+    if idle:
+        count = len(placement.tasks)
+        tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
+        say(f"no task runs on {join_names(idle)}: the job has {tasks}")

@@ -21,9 +21,8 @@ from launcher.common.trusted_io import read_regular
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
 from launcher.job import STOP_NOW_MARK, Host, JobSpec, Placement, Plan, RunPaths
-from launcher.launch.control import Control
+from launcher.launch.control import Control, EventFollowers
 from launcher.launch.display import Display
-from launcher.launch.followers import EventFollowers
 from launcher.launch.host_hints import HostHints
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.plan_output import plan_as_dict

@@ -1,4 +1,6 @@
-"""Writes the file of ``--report``, and the report of a launch that an error or a signal ends."""
+"""Reports beside those of the supervisor: the file of ``--report``, the report of a launch that an error or a
+signal ends, and what the report of an earlier launcher of the run says.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,24 @@ import json
 from contextlib import suppress
 
 from launcher.common import events
-from launcher.common.errors import HostsError, LaunchError
+from launcher.common.errors import HostsError, LaunchError, ProtocolError
 from launcher.common.record import replace
-from launcher.common.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+from launcher.common.report import (
+    ExitStatus,
+    Failure,
+    Reason,
+    Report,
+    TaskReport,
+    TaskState,
+    report_from_json,
+)
 from launcher.config.table import JSON, REPORT
-from launcher.job import Placement, RunPaths
+from launcher.job import JobSpec, Placement, RunPaths
 from launcher.launch.options import LaunchOptions
 from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import write_json, write_json_for_user
+from launcher.runs.run import Run, json_of
 
 _INTERRUPTED_EXIT_CODE = 130
 _TIMED_OUT_EXIT_CODE = 124
@@ -107,3 +118,23 @@ def report_with_error(report: Report, error: BaseException) -> Report:
 def _exit_code(error: BaseException) -> int:
     code = error.code if isinstance(error, SystemExit) else None
     return code if isinstance(code, int) else LaunchError.exit_code
+
+
+def with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
+    """Return the spec of a job that counts its attempts and restarts on.
+
+    Args:
+        spec: The job that continues.
+        run: Its run. None if nothing is known of the launchers before this one.
+        requeued: How often a queue has started it again.
+    """
+    # A launcher that was killed has written no report.
+    found = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
+    attempts, restarts = requeued, requeued
+    if found is not None:
+        with suppress(ValueError, ProtocolError):
+            report = report_from_json(found)
+            attempts = max(attempts, *(task.attempt for task in report.tasks))
+            restarts = max(restarts, report.restarts + 1)
+    policy = replace(spec.policy, attempts_before=attempts, restarts_before=restarts)
+    return replace(spec, policy=policy)

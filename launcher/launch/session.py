@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,15 @@ from launcher.backends.connections import Fleet
 from launcher.backends.fleet import AgentFleet
 from launcher.backends.launch_request import Allocation, ConnectSettings, LaunchRequest
 from launcher.common import events
-from launcher.common.errors import Fault, HostsError, JobError, LaunchError, ProtocolError, TransportError
+from launcher.common.errors import Fault, HostsError, JobError, LaunchError, TransportError
 from launcher.common.record import Record, replace
-from launcher.common.report import report_from_json
-from launcher.common.text import join_names, plural, plural_roles
+from launcher.common.report import Report
+from launcher.common.text import plural, plural_roles
 from launcher.common.trusted_io import similar_file
 from launcher.config import table
 from launcher.event_loop import EventLoop
-from launcher.job import RELAY_VARIABLE, Host, JobSpec, Placement, RunPaths
-from launcher.launch.host_hints import HostHints
+from launcher.job import RELAY_VARIABLE, Placement, RunPaths
+from launcher.launch.host_hints import HostHints, name_idle_hosts
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.plan_output import defaults_in_effect, show_plan
@@ -35,22 +35,22 @@ from launcher.launch.reports import (
     publish_report,
     report_with_error,
     unstarted_report,
+    with_earlier_attempts,
     write_report_for_user,
     write_run_report,
 )
 from launcher.launch.tensorboard import TensorBoardSidecar, with_output_folder
 from launcher.messages import MessageQueue, say
-from launcher.output.renderers import RunInfo
+from launcher.output.renderers import Background, RunInfo
 from launcher.runs.folder import adopt_run, create, kill_leftovers, unfinished
-from launcher.runs.run import Run, json_of, new_run_name, selected
+from launcher.runs.run import new_run_name, selected
 from launcher.scheduler.placement import place
 
 if TYPE_CHECKING:
-    from launcher.common.report import Report
     from launcher.launch.display import Display
     from launcher.launch.orchestrator import Orchestrator, Recovery
     from launcher.launch.staged_files import StagedFiles
-    from launcher.output.renderers import Background
+    from launcher.output.tmux import Tmux
 
 
 class Requeue(Record):
@@ -70,14 +70,20 @@ class Requeue(Record):
 class Session:
     """One launch, from its options to its exit code.
 
-    The attributes below are set by the steps that they stand under. Later steps use them.
+    Each step sets the attributes that are named after it below. Later steps use them.
 
     Args:
         options: The options of the launch.
         detached: Tells the command of ``--detach`` about the run. None without that option.
     """
 
+    # run
+    interrupts: Interrupts
+    allocation_stack: ExitStack
+    job_stack: ExitStack
+    messages: MessageQueue
     # allocate
+    request: LaunchRequest
     allocation: Allocation
     # place
     files: StagedFiles | None
@@ -86,9 +92,11 @@ class Session:
     loop: EventLoop
     fleet: Fleet
     # open_run_folder
+    tmux: Tmux | None
     paths: RunPaths
     # start_hosts
-    relays: dict[str, dict[str, str]]
+    relays: Mapping[str, Mapping[str, str]]
+    board: TensorBoardSidecar | None
     planned_placement: Placement
     # open_display, supervise
     display: Display
@@ -174,7 +182,7 @@ class Session:
             hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
             allocation = replace(allocation, hosts=hosts)
         if self.queue is not None and (requeued := self.queue.times_requeued()):
-            spec = _with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
+            spec = with_earlier_attempts(allocation.spec, self.options.submitted, requeued)
             allocation = replace(allocation, spec=spec)
         self.interrupts.name(allocation.limit, allocation.end)
         self.request, self.allocation = request, allocation
@@ -213,7 +221,7 @@ class Session:
         for text in () if self.files is None else self.files.notes:
             say(text)
         if self.options.has_other_machines:
-            _name_idle_hosts(self.allocation.hosts, self.placement)
+            name_idle_hosts(self.allocation.hosts, self.placement)
         made = self.options.backend.hosts(self.request, self.allocation, self.placement, self.loop)
         fleet = made or AgentFleet(
             self.options.backend, self.request, self.allocation, self.placement, self.loop
@@ -232,13 +240,14 @@ class Session:
             JobError: The folder is in use. If a job file names it, each run of the file uses the same folder.
         """
         from launcher.launch.display import tmux_session  # noqa: PLC0415 - while the agents start
-        options = self.options
+
+        submitted = self.options.submitted
         self.tmux = None
         if self.settings[table.TMUX]:
             self.tmux = tmux_session(self.run_name, lambda: bool(self.interrupts.read()))
         batch_job = None if self.queue is None else self.queue.own()
-        if options.submitted is not None:
-            self.paths = adopt_run(options.submitted, self.fleet.local_agents, batch_job)
+        if submitted is not None:
+            self.paths = adopt_run(submitted, self.fleet.local_agents, batch_job)
         else:
             try:
                 self.paths = create(
@@ -286,6 +295,7 @@ class Session:
     def supervise(self) -> Report:
         """Run the job to its end."""
         from launcher.launch.orchestrator import Orchestrator, Wiring  # noqa: PLC0415 - while the agents start
+
         check_network = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
         wiring = Wiring(
             loop=self.loop,
@@ -430,7 +440,8 @@ class Session:
         """
         if self.is_reported:
             if self.requeue.by_us:  # no other launcher continues the run
-                os.replace(self.paths.earlier, self.paths.report)
+                with suppress(OSError):  # a full disk: there is no report
+                    os.replace(self.paths.earlier, self.paths.report)
             return
         is_launch_error = isinstance(error, LaunchError)
         if self.is_supervised:
@@ -491,26 +502,6 @@ def _import_the_rest() -> None:
     from launcher.launch import display, orchestrator  # noqa: F401, PLC0415 - while the agents start
 
 
-def _with_earlier_attempts(spec: JobSpec, run: Run | None, requeued: int) -> JobSpec:
-    """Return the spec of a job that counts its attempts and restarts on.
-
-    Args:
-        spec: The job that continues.
-        run: Its run. None if nothing is known of the launchers before this one.
-        requeued: How often a queue has started it again.
-    """
-    # A launcher that was killed has written no report.
-    found = None if run is None else json_of(run.paths.report) or json_of(run.paths.earlier)
-    attempts, restarts = requeued, requeued
-    if found is not None:
-        with suppress(ValueError, ProtocolError):
-            report = report_from_json(found)
-            attempts = max(attempts, *(task.attempt for task in report.tasks))
-            restarts = max(restarts, report.restarts + 1)
-    policy = replace(spec.policy, attempts_before=attempts, restarts_before=restarts)
-    return replace(spec, policy=policy)
-
-
 def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | None:
     """Return the tasks whose output is shown. None if ``--show`` is not given: all are.
 
@@ -525,18 +516,6 @@ def _shown_tasks(show: str | None, placement: Placement) -> frozenset[str] | Non
     return frozenset(selected([placed.task for placed in placement.tasks], names, "--show"))
 
 
-def _name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
-    standby = [host.name for host in placement.standby]
-    if standby:
-        say(f"no task runs on {join_names(standby)} until a host is lost")
-    used = {*standby, *(host.name for host in placement.hosts())}
-    idle = [host.name for host in hosts if host.name not in used and not host.spare]
-    if idle:
-        count = len(placement.tasks)
-        tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
-        say(f"no task runs on {join_names(idle)}: the job has {tasks}")
-
-
 def _folder_error(error: JobError, source: str) -> JobError:
     """Return the error about a folder in use, with the place in the job file that names the folder."""
     if source in ("", "--run-dir"):
@@ -545,7 +524,7 @@ def _folder_error(error: JobError, source: str) -> JobError:
     return JobError(replace(fault, where=source, expected=expected) for fault in error.faults)
 
 
-def _relays(fleet: Fleet, socket: str | None) -> dict[str, dict[str, str]]:
+def _relays(fleet: Fleet, socket: str | None) -> Mapping[str, Mapping[str, str]]:
     """Forward a port of each other machine to a unix socket here.
 
     Returns:

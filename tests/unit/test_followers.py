@@ -12,7 +12,7 @@ import pytest
 
 from launcher.common.errors import LaunchError
 from launcher.event_loop import EventLoop
-from launcher.launch.followers import EventFollowers
+from launcher.launch.control import EventFollowers
 from launcher.output.run_files import EventBuffer
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -226,6 +228,26 @@ def test_a_notice_queues_the_job_again(
         assert "attempt 2 ends" in log and "launch: attempt 2 starts here" in log
     report = json.loads((last_run(launch).path / "report.json").read_text())
     assert report["restarts"] == 1 and {task["attempt"] for task in report["tasks"]} == {2}
+
+
+def test_a_run_that_slurm_does_not_queue_again_has_a_report(
+    start: Start, launch: Launch, slurm: Cluster, submit: Callable[..., str], tmp_path: Path
+):
+    (tmp_path / "train.py").write_text(TRAINS)
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    refuse = 'test "$1" != requeue || { echo refused >&2; exit 1; }'
+    scontrol.write_text(f'#!/bin/sh\n{refuse}\nexec {shutil.which("scontrol")} "$@"\n')
+    scontrol.chmod(0o755)
+    path = f"{scontrol.parent}:{os.environ['PATH']}"
+    name = submit("-N", "1", "--workers", "1", "--restarts", "1", "train.py", env={"PATH": path})
+    assert soon(logged(launch, "step 5\n", 1), 60)
+    slurm.run("scancel", "--batch", "--signal=USR1", job(slurm, name))
+    ended = attached(start, name)
+    assert "refused" in ended.out + ended.err
+    folder = last_run(launch).path
+    assert json.loads((folder / "report.json").read_text())["exit_code"] == ended.code == 124
+    assert not (folder / "earlier.json").exists()
 
 
 #: Jobs of the second partition displace those of the first one.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from launcher.agent.watchdog import END_TIMEOUT_SECONDS, MISSED_DEADLINE_SECONDS
 from launcher.common.errors import TransportError
-from launcher.common.events import Command
+from launcher.common.events import AgentCommand
 from launcher.common.protocol import Message
 from launcher.common.record import Record
 from launcher.common.text import NO_THREAD_REASON, duration, join_names
@@ -65,7 +65,7 @@ class AgentLink(Protocol):
             ProtocolError: the host sent what it may not send.
         """
 
-    def send(self, command: Command) -> None:
+    def send(self, command: AgentCommand) -> None:
         """Queue a command; it is written as soon as the connection takes it."""
 
     def wait(self, seconds: float) -> str | None:

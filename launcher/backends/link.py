@@ -28,7 +28,7 @@ from launcher.common.errors import (
     RouteDownError,
     TransportError,
 )
-from launcher.common.events import AgentClosed, CloseAgent, Command, TaskStarted
+from launcher.common.events import AgentClosed, AgentCommand, CloseAgent, TaskStarted
 from launcher.common.protocol import (
     WINDOW_BYTES,
     CloseCommand,
@@ -180,7 +180,7 @@ class ReconnectingLink:
             raise self._fault
         return None if self.is_over else ()
 
-    def send(self, command: Command | Message) -> None:
+    def send(self, command: AgentCommand | Message) -> None:
         """See `AgentLink.send`; any thread may call it."""
         if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
             command = replace(command, stays=True)

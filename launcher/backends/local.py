@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from launcher.agent import processes, sweep
 from launcher.common.errors import TransportError
-from launcher.common.events import Command
+from launcher.common.events import AgentCommand
 from launcher.common.protocol import PIPED_RECORDS, Decoder, Message, MessageChannel, Refused
 from launcher.common.text import last_line, signal_name, why_not_started
 from launcher.event_loop import EventLoop
@@ -80,7 +80,7 @@ class PipeLink:
                 messages.append(message)
         return messages
 
-    def send(self, command: Command) -> None:
+    def send(self, command: AgentCommand) -> None:
         """See `AgentLink.send`."""
         self._channel.send(command)
         self._flush()

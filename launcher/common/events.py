@@ -5,7 +5,7 @@ the epoch, by the clock of the machine where the event happened. Hosts with Pyth
 """
 
 import time
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Mapping, Optional, Tuple, Union
 
 from launcher.common.cluster import TaskId
 from launcher.common.record import Record
@@ -226,7 +226,7 @@ class OutputDelayed(Record):
 
 
 class TimeUp(Record):
-    """A timer of `SetTimer` has run out."""
+    """A timer of the supervisor has run out: the text of a `launcher.supervisor.commands.Timer`."""
 
     at: float
     timer: str
@@ -362,51 +362,6 @@ class CloseAgent(Record):
     stays: bool = False
 
 
-class CloseLink(Record):
-    """To the launcher: close the link to this host's agent; an agent that still runs ends its tasks then."""
-
-    host: str
-
-
-class StartAgent(Record):
-    """To the launcher: start a new agent on a lost host; `AgentReady` or `AgentLost` is the answer."""
-
-    host: str
-
-
-class CheckNetwork(Record):
-    """To the launcher: every port is held, so let hosts try to connect to those of others (`TryPeers`)."""
-
-    #: For each host the tasks whose ports it tries, with the ports.
-    peers: Mapping[str, Mapping[TaskId, int]]
-
-
-class MakePlan(Record):
-    """To the launcher: every port is held, so make the plan; ``ports`` has the port of each task."""
-
-    ports: Mapping[TaskId, int]
-
-
-class MoveTasks(Record):
-    """To the launcher: from the next start on the tasks run on other hosts."""
-
-    #: Of `launcher.job`.
-    placement: Any
-
-
-class SetTimer(Record):
-    """To the launcher: report ``TimeUp(timer)`` after these seconds; a second command replaces the first."""
-
-    timer: str
-    seconds: float
-
-
-class CancelTimer(Record):
-    """To the launcher: remove this timer."""
-
-    timer: str
-
-
 class Tell(Record):
     """To the launcher: show the user one line. ``urgent``: even with ``--quiet``."""
 
@@ -448,12 +403,6 @@ class Restarting(Record):
     attempts: Mapping[TaskId, int]
 
 
-class Finish(Record):
-    """To the launcher: the job has ended, and no process of it runs."""
-
-    exit_code: int
-
-
 #: Commands that agents take.
 AgentCommand = Union[
     HoldPorts,
@@ -466,18 +415,4 @@ AgentCommand = Union[
     Measure,
     HoldOutput,
     CloseAgent,
-]
-Command = Union[
-    AgentCommand,
-    CloseLink,
-    StartAgent,
-    CheckNetwork,
-    MakePlan,
-    MoveTasks,
-    SetTimer,
-    CancelTimer,
-    Tell,
-    TaskMoved,
-    Restarting,
-    Finish,
 ]

@@ -31,7 +31,7 @@ from launcher.messages import MessageQueue
 from launcher.output.renderers import DisplayEvent, RunInfo
 from launcher.output.run_files import write_json
 from launcher.scheduler.plan import make_plan, preloads
-from launcher.supervisor import SILENCE_TIMER, JobState, Machine, Phase
+from launcher.supervisor import JobState, Machine, Phase, Timer, TimerKind, commands
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
 _LAST_WAIT_SECONDS = 10.0
@@ -141,8 +141,8 @@ class Orchestrator:
         state = JobState(
             self._spec,
             wiring.placement if recovery is None else recovery.placement,
-            wiring.check_network,
-            tasks_end=None if recovery is None else recovery.seconds_until_tasks_ended,
+            checks_network=wiring.check_network,
+            seconds_until_tasks_ended=None if recovery is None else recovery.seconds_until_tasks_ended,
             managed=self._interrupts.managed,
         )
         self._machine = Machine(self._run_info.run_name, state)
@@ -150,7 +150,7 @@ class Orchestrator:
         self._control = Control(self._loop, self._machine, followers, self.report, self._send, self._handle)
         self._connections: dict[str, _HostConnection] = {}
         self._lost: list[_HostConnection] = []
-        self._timers: dict[str, TimerHandle] = {}
+        self._timers: dict[Timer, TimerHandle] = {}
         self._finished = False
         #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
         self._held = False
@@ -160,20 +160,20 @@ class Orchestrator:
         self.plan_unwritten = False
         self._perform: dict[type, Callable[[Any], None]] = {
             events.HoldPorts: self._hold_ports,
-            events.CheckNetwork: self._check_network,
+            commands.CheckNetwork: self._check_network,
             events.StartTask: self._start,
             events.StopTasks: self._send,
             events.CloseAgent: self._send,
-            events.CloseLink: self._close_link,
-            events.StartAgent: self._start_agent,
-            events.MakePlan: self._make_plan,
-            events.MoveTasks: self._move_tasks,
-            events.SetTimer: self._set_timer,
-            events.CancelTimer: self._cancel_timer,
+            commands.CloseLink: self._close_link,
+            commands.StartAgent: self._start_agent,
+            commands.MakePlan: self._make_plan,
+            commands.MoveTasks: self._move_tasks,
+            commands.SetTimer: self._set_timer,
+            commands.CancelTimer: self._cancel_timer,
             events.Tell: self._show,
             events.TaskMoved: self._show,
             events.Restarting: self._show,
-            events.Finish: self._finish,
+            commands.Finish: self._finish,
         }
 
     def _place(self, placement: Placement) -> None:
@@ -254,16 +254,16 @@ class Orchestrator:
             self._loop.watch(fd, write=writer.flush)
         self._blocked = blocked
 
-    def _time_up(self, timer: str) -> None:
+    def _time_up(self, timer: Timer) -> None:
         del self._timers[timer]
-        event = events.TimeUp(events.now(), timer)
-        if timer != SILENCE_TIMER:
-            self._handle(event)
-            return
-        links = [connection.link for connection in self._connections.values() if not connection.closed]
-        if self._held or any(link.is_broken for link in links):
-            self._output_delayed()
-        self._execute(self._machine.handle(event))  # not shown: it comes often
+        at = events.now()
+        if timer.kind is TimerKind.SILENCE:  # not shown: it comes often
+            links = [connection.link for connection in self._connections.values() if not connection.closed]
+            if self._held or any(link.is_broken for link in links):
+                self._output_delayed()
+        else:
+            self._show(events.TimeUp(at, str(timer)))
+        self._execute(self._machine.time_up(timer, at))
 
     def _output_delayed(self) -> None:
         self._execute(self._machine.handle(events.OutputDelayed(events.now())))
@@ -288,8 +288,8 @@ class Orchestrator:
             self._show(events.Tell(advice, urgent=True))
         self._execute(self._machine.handle(event))
 
-    def _execute(self, commands: Sequence[events.Command]) -> None:
-        for command in commands:
+    def _execute(self, found: Sequence[commands.Command]) -> None:
+        for command in found:
             self._perform[type(command)](command)
 
     def _show(self, event: DisplayEvent) -> None:
@@ -408,14 +408,14 @@ class Orchestrator:
         connections.sort(key=lambda each: each.link.same_clock)  # the loop turns while it waits for others
         now, late = time.monotonic(), []
         for connection in connections:
-            soon = self._machine.state.immediate or connection.given_up
+            soon = self._machine.state.is_immediate or connection.given_up
             if (
                 connection.link.wait(_left(now + (_IMMEDIATE_WAIT_SECONDS if soon else _LAST_WAIT_SECONDS)))
                 is None
             ):
                 late.append(connection)
         deadline = time.monotonic() + (
-            _IMMEDIATE_KILL_SECONDS if self._machine.state.immediate else _LAST_WAIT_SECONDS
+            _IMMEDIATE_KILL_SECONDS if self._machine.state.is_immediate else _LAST_WAIT_SECONDS
         )
         for connection in late:
             self._kill(connection, deadline)
@@ -448,7 +448,7 @@ class Orchestrator:
         preferred = {} if self._board is None or TASK not in command.tasks else {TASK: PREFERRED_PORTS}
         self._send(replace(command, preferred=preferred))
 
-    def _check_network(self, command: events.CheckNetwork) -> None:
+    def _check_network(self, command: commands.CheckNetwork) -> None:
         for host, ports in command.peers.items():
             addresses = tuple(self._host_of[task].at(port) for task, port in ports.items())
             self._send(events.TryPeers(host, addresses))
@@ -460,14 +460,14 @@ class Orchestrator:
         """The variable by which processes of a task are recognized."""
         return {TASK_MARK: f"{self._run_info.run_name}:{task}"}
 
-    def _close_link(self, command: events.CloseLink) -> None:
+    def _close_link(self, command: commands.CloseLink) -> None:
         connection = self._connections.get(command.host)
         if connection is not None:
             connection.given_up = True
             self._close(connection)
             self._lost = [each for each in self._lost if each is not connection]
 
-    def _start_agent(self, command: events.StartAgent) -> None:
+    def _start_agent(self, command: commands.StartAgent) -> None:
         """Start a new agent on a lost host; another thread waits for the host."""
         assert self._recovery is not None
         reach, host = self._recovery.recover, command.host
@@ -491,7 +491,7 @@ class Orchestrator:
         self._open(self._machine.state.hosts[host].host)
         self._send(events.HoldOutput(host, self._held))
 
-    def _make_plan(self, command: events.MakePlan) -> None:
+    def _make_plan(self, command: commands.MakePlan) -> None:
         self.plan = make_plan(self._spec, self._placement, command.ports)
         if self._board is not None:
             line = self._board.reach(self.plan)
@@ -511,23 +511,23 @@ class Orchestrator:
             text = f"can't write {self._run_info.paths.plan}: {error.strerror}"
             self._show(events.Tell(text, urgent=True))
 
-    def _move_tasks(self, command: events.MoveTasks) -> None:
+    def _move_tasks(self, command: commands.MoveTasks) -> None:
         assert self._recovery is not None
         self._place(self._recovery.with_folders(command.placement))
         for placed in self._placement.tasks:
             self._connections[placed.host.name].link.tasks.add(placed.task)
 
-    def _set_timer(self, command: events.SetTimer) -> None:
+    def _set_timer(self, command: commands.SetTimer) -> None:
         timer = command.timer
-        self._cancel_timer(events.CancelTimer(timer))
+        self._cancel_timer(commands.CancelTimer(timer))
         due = time.monotonic() + command.seconds
         self._timers[timer] = self._loop.call_at(due, lambda: self._time_up(timer))
 
-    def _cancel_timer(self, command: events.CancelTimer) -> None:
+    def _cancel_timer(self, command: commands.CancelTimer) -> None:
         if timer := self._timers.pop(command.timer, None):
             timer.cancel()
 
-    def _finish(self, _: events.Finish) -> None:
+    def _finish(self, _: commands.Finish) -> None:
         self._finished = True
 
 

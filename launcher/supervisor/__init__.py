@@ -1,12 +1,14 @@
 """Supervises one job. Pure: events in, commands out; no clock, no thread, no process.
 
-`machine` dispatches each event. `host_events`, `task_events` and `requests` (of the user) handle them; timers
-are handled where they are set. All change one `state.JobState`; `hosts` and `tasks` have the record of each.
+`machine` is the place to start: it says which function handles which event. The handlers change one
+`state.JobState`, whose `records` say all that is known about each task and each host, and emit `commands`.
+`restart_policy` decides what starts again, and `restarting` does it. `ending` stops the job, `silence` finds
+tasks that hang, and `describe` has the words for the user.
 """
 
+from launcher.supervisor.commands import Timer, TimerKind
 from launcher.supervisor.machine import Machine
 from launcher.supervisor.records import InvalidTransitionError
-from launcher.supervisor.stalls import SILENCE_TIMER as SILENCE_TIMER
 from launcher.supervisor.state import JobState, Phase
 
-__all__ = ["SILENCE_TIMER", "InvalidTransitionError", "JobState", "Machine", "Phase"]
+__all__ = ["InvalidTransitionError", "JobState", "Machine", "Phase", "Timer", "TimerKind"]

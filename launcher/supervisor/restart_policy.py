@@ -26,27 +26,27 @@ from collections.abc import Callable, Iterable, Sequence
 from launcher.common.cluster import TaskId
 from launcher.common.report import ExitStatus, Reason
 from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
-from launcher.supervisor.records import Restart, TaskRecord
+from launcher.supervisor.records import Restart, Stage, TaskRecord
 
 #: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
 PREEMPTED_EXIT_CODE = 42
-#: An exit with `PREEMPTED_EXIT_CODE` after fewer seconds counts as a failure. When a task has run for more
-#: seconds, its earlier restarts no longer count.
+#: An exit with that code after fewer seconds counts as a failure.
 _MIN_PREEMPTION_SECONDS = 10.0
+#: When a task has run for so long, its earlier restarts no longer count.
 _FORGIVEN_AFTER_SECONDS = 600.0
-#: Seconds between two starts of a task that fails: the first time (each later time is twice as long), and at
-#: most; the part that is added at random, so that tasks do not start at the same moment.
+#: The pause between two starts of a task that fails for the first time. Each later one is twice as long.
 FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
+#: The part of a pause that is added at random, so that tasks do not start at the same moment.
 _PAUSE_JITTER = 0.25
-#: Exit codes of a program that can't be run, or is not found.
+#: Exit codes of a program that cannot be run, or is not found.
 _NO_PROGRAM_EXIT_CODES = (126, 127)
-#: Failures with one cause, without progress between them, after which a task does not start again.
+#: After so many failures with one cause, and no progress between them, a task does not start again.
 MAX_ALIKE_FAILURES = 3
 #: Signals that others send: the cause is not in the program, nor in what it waits for.
 OUTSIDE_SIGNALS = (1, 2, 9, 15)
-#: Words before the number of a step; bytes at the end of a piece of output that are searched for them.
 _STEP_WORDS = (b"step", b"epoch", b"round", b"iteration", b"batch")
+#: How many bytes at the end of a piece of output are searched for the number of a step.
 _SEARCHED_BYTES = 200
 _STEP_PATTERNS = {word: word + rb"s?\W{1,4}(\d{1,18})" for word in _STEP_WORDS}
 #: The last line of a Python traceback, and the parts of it that vary.
@@ -67,9 +67,9 @@ class RestartPolicy:
     """The policy of one job, and what it has used of its restarts.
 
     Args:
-        spec: roles and policy.
-        placement: its tasks.
-        jitter: gives random numbers from 0 to 1.
+        spec: The roles and the policy.
+        placement: The tasks of the job.
+        jitter: Returns random numbers from 0 to 1.
     """
 
     def __init__(self, spec: JobSpec, placement: Placement, jitter: Callable[[], float] = _random) -> None:
@@ -78,13 +78,13 @@ class RestartPolicy:
         self.limit = spec.policy.restarts
         self._roles = {placed.task: placed.role for placed in placement.tasks}
         self._names = {role.name for role in self._roles.values()}
-        #: Restarts that count, and all, by the task that failed.
+        #: How often each task failed and was started again: restarts that count, and all.
         self._counted: dict[TaskId, int] = {}
         self._restarted: dict[TaskId, int] = {}
-        #: Since the last progress: the cause of a task's last failure, and how many in a row had it.
+        #: The cause of each task's last failure, and how many in a row had it since the last progress.
         self._alike: dict[TaskId, tuple[str, int]] = {}
-        #: The numbers of steps, epochs and the like that each task printed last: before the last failure
-        #: that counts, and since then.
+        #: The numbers of steps, epochs and the like that each task printed last before the last failure
+        #: that counts, and those since then.
         self._steps_before: dict[tuple[TaskId, bytes], int] = {}
         self._steps: dict[tuple[TaskId, bytes], int] = {}
 
@@ -98,13 +98,13 @@ class RestartPolicy:
         """The number of restarts that count."""
         return self._policy.restarts_before + sum(self._counted.values())
 
-    def may_start(self, tasks: Iterable[TaskId]) -> bool:
-        """Whether the user wants restarts, and does not exclude one of these tasks from them."""
+    def allows_restart(self, tasks: Iterable[TaskId]) -> bool:
+        """Return whether the user wants restarts, and does not exclude one of these tasks from them."""
         roles = [self._roles[task] for task in tasks]
         return self.limit > 0 and not any(role.sidecar or role.restart == "never" for role in roles)
 
-    def why_not(self, task: TaskId, status: ExitStatus) -> str:
-        """The reason for the user why `after` returned ``None``; empty if the user asked for no restart."""
+    def refusal(self, task: TaskId, status: ExitStatus) -> str:
+        """Return why `after` returned None, for the user; empty if the user asked for no restart."""
         if not self.limit or self._roles[task].restart == "never":
             return ""
         if status.code in _NO_PROGRAM_EXIT_CODES:
@@ -115,47 +115,47 @@ class RestartPolicy:
         return f"not started again: {code} is not retryable" if self.is_permanent(task, status) else ""
 
     def is_permanent(self, task: TaskId, status: ExitStatus) -> bool:
-        """Whether ``retryable:`` of its role does not have this exit code."""
+        """Return whether the task has a role with ``retryable:``, and this exit code is not in it."""
         codes = self._roles[task].retryable
         return codes is not None and not any(status.shell in some for some in codes)
 
-    def printed(self, task: TaskId, data: bytes) -> None:
-        """Look for the number of a step in the output of a task."""
+    def observe_output(self, task: TaskId, data: bytes) -> None:
+        """Note the number of a step in the output of a task."""
         end = data[-_SEARCHED_BYTES:].lower()
         for word, pattern in _STEP_PATTERNS.items():
             if word in end and (numbers := re.findall(pattern, end)):
                 self._steps[task, word] = int(numbers[-1])
 
-    def _has_made_progress(self) -> bool:
-        """Return whether the job has made progress since the last call."""
+    def _note_progress(self) -> None:
+        """Forget the causes of failures if the job has made progress since the last call."""
         before = self._steps_before
-        progress = any(number > before.get(key, -1) for key, number in self._steps.items())
+        if any(number > before.get(key, -1) for key, number in self._steps.items()):
+            self._alike.clear()
         before.update(self._steps)
         self._steps.clear()
-        return progress
 
-    def given_up(self, record: TaskRecord, counts: bool) -> str:
-        """Why a task that failed does not start again after all, now that all its output is here; else empty.
+    def futility(self, record: TaskRecord, *, counts: bool) -> str:
+        """Return why another attempt of a task that failed is of no use, or nothing.
+
+        Call it once for each failure, when all output of the task is here.
 
         Args:
-            record: of the task.
-            counts: whether the restart counts.
+            record: The task.
+            counts: Whether the restart counts.
         """
-        by_itself = not record.stalled and record.status.signal is None
-        if record.attempt == 1 and by_itself and record.runs_python and cannot_import(record.tail):
+        ended_by_itself = not record.has_stalled and record.status.signal is None
+        if record.attempt == 1 and ended_by_itself and record.runs_python and cannot_import(record.tail):
             return "an import failed"
         if not counts or record.reason is Reason.SIGNAL and record.status.signal in OUTSIDE_SIGNALS:
             return ""
-        found = re.findall(_EXCEPTION, record.tail)
-        exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
-        cause = f"{record.reason} {record.status} {exception}"
-        if self._has_made_progress():
-            self._alike.clear()
-        before, times = self._alike.get(record.task, ("", 0))
-        times = times + 1 if cause == before else 1
+        self._note_progress()
+        cause = _failure_cause(record)
+        last_cause, times = self._alike.get(record.task, ("", 0))
+        times = times + 1 if cause == last_cause else 1
         self._alike[record.task] = cause, times
-        stuck = f"it failed {MAX_ALIKE_FAILURES} times in the same way without progress (docs/restarts.md)"
-        return stuck if times >= MAX_ALIKE_FAILURES else ""
+        if times < MAX_ALIKE_FAILURES:
+            return ""
+        return f"it failed {MAX_ALIKE_FAILURES} times in the same way without progress (docs/restarts.md)"
 
     def after(
         self,
@@ -163,54 +163,64 @@ class RestartPolicy:
         status: ExitStatus,
         ran: float,
         others: Sequence[TaskId] = (),
+        *,
         counted: bool = True,
     ) -> Restart | None:
-        """What starts again after the failure of a task; ``None``: nothing does.
+        """Return what starts again after the failure of a task; None if nothing does.
 
         Args:
-            task: that failed.
-            status: how it ended.
-            ran: seconds; 0: it never started.
-            others: tasks that have failed together with it.
-            counted: whether the failure is one of its own: not that of another task, or a preemption.
+            task: The task that failed.
+            status: How it ended.
+            ran: How long it ran, in seconds; 0 if it never started.
+            others: Tasks that have failed together with it.
+            counted: Whether the failure is one of its own, and not that of another task or a preemption.
         """
         failed = {task, *others}
-        if not self.may_start(failed) or status.code in _NO_PROGRAM_EXIT_CODES:
+        if not self.allows_restart(failed) or status.code in _NO_PROGRAM_EXIT_CODES:
             return None
         if ran >= _FORGIVEN_AFTER_SECONDS:
             self._counted.pop(task, None)
             self._restarted.pop(task, None)
-        preempted = status.code == PREEMPTED_EXIT_CODE and ran >= _MIN_PREEMPTION_SECONDS
-        counts = counted and not preempted
+        is_preempted = status.code == PREEMPTED_EXIT_CODE and ran >= _MIN_PREEMPTION_SECONDS
+        counts = counted and not is_preempted
         if counts and not self.has_restarts_left:
             return None
         self._restarted[task] = self._restarted.get(task, 0) + 1
-        if counts:
-            self._counted[task] = self._counted.get(task, 0) + 1
-        tasks, everything = failed, False
+        number = self.count(task) if counts else 0
+        tasks, includes_succeeded = failed, False
         for role in {self._roles[each].name: self._roles[each] for each in failed}.values():
-            group, each = self._group(role, preempted)
-            tasks, everything = tasks | group, everything or each
-        number = self._made if counts else 0
-        return Restart(tasks, everything, self._wait(self._restarted[task], ran), number, preempted)
+            group, has_all = self._group(role, is_preempted=is_preempted)
+            tasks, includes_succeeded = tasks | group, includes_succeeded or has_all
+        return Restart(
+            tasks,
+            includes_succeeded=includes_succeeded,
+            pause_seconds=self._pause(self._restarted[task], ran),
+            number=number,
+            stage=Stage.ENDING if is_preempted else Stage.WAITING,
+        )
 
     def count(self, task: TaskId) -> int:
-        """Count a restart of this task that `after` did not count. Returns its number."""
+        """Count a restart of a task. Call it for one that `after` did not count.
+
+        Returns:
+            The number of restarts of the job that count.
+        """
         self._counted[task] = self._counted.get(task, 0) + 1
         return self._made
 
     def restarts_alone(self, task: TaskId) -> bool:
         """Return whether the task starts again alone after a failure."""
-        return not self._group(self._roles[task], False)[0]
+        return not self._group(self._roles[task], is_preempted=False)[0]
 
-    def _wait(self, restart: int, ran: float) -> float:
+    def _pause(self, restart: int, ran: float) -> float:
+        """Return how long to wait before this restart of a task, which ran so long before it failed."""
         pause: float = FIRST_PAUSE_SECONDS * 2 ** min(restart - 1, 10) * (1 + _PAUSE_JITTER * self._jitter())
         return max(0.0, min(_MAX_PAUSE_SECONDS, pause) - ran)
 
-    def _group(self, role: Role, preempted: bool) -> tuple[frozenset[TaskId], bool]:
-        """The tasks that start again with one of this role; whether those that ended well do, too."""
+    def _group(self, role: Role, *, is_preempted: bool) -> tuple[frozenset[TaskId], bool]:
+        """Return the tasks that start again with one of this role, and whether succeeded ones do so, too."""
         rule = role.restart or self._policy.restart
-        if preempted or rule == "job":
+        if is_preempted or rule == "job":
             return self._of(lambda other: not other.sidecar), True
         chiefs = self._names.intersection(CHIEF_ROLES)
         if rule == "auto" and "ps" not in self._names and role.name in {"worker", *chiefs}:
@@ -223,10 +233,17 @@ class RestartPolicy:
         return frozenset(task for task, role in self._roles.items() if chosen(role))
 
 
+def _failure_cause(record: TaskRecord) -> str:
+    """Return what is alike in failures with one cause: reason, status, and exception without its numbers."""
+    found = re.findall(_EXCEPTION, record.tail)
+    exception = re.sub(_NUMBER, b"#", found[-1]).decode(errors="replace") if found else ""
+    return f"{record.reason} {record.status} {exception}"
+
+
 def cannot_import(tail: bytes) -> bool:
-    """Whether a Python program has ended because it, or a module that it imports, can't be imported.
+    """Return whether a Python program ended because it, or a module that it imports, cannot be imported.
 
     Args:
-        tail: the end of its output.
+        tail: The end of its output.
     """
     return re.search(_IMPORT_FAILED, tail) is not None

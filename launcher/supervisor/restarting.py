@@ -1,305 +1,159 @@
-"""Restarts under way: tasks are stopped, and start again when they are gone and the wait is over."""
+"""Restarts under way: tasks are stopped, and start again when they are gone and a pause is over.
+
+`launcher.supervisor.restart_policy` decides which tasks start again. Tasks of a lost host start on other
+hosts, or on a new host in its place. Lost hosts may come back: a new agent is started there, and later
+restarts may use the host. No two attempts of a task may ever be alive at the same time.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.record import replace
-from launcher.common.report import ExitStatus, Failure, Reason, TaskState
-from launcher.common.text import duration, join_names
+from launcher.common.record import Record, replace
+from launcher.common.report import ExitStatus, Failure, TaskState
 from launcher.job import Placement
 from launcher.scheduler.placement import replace_hosts
-from launcher.supervisor.ending import continue_or_stop, report_failure, stop_tasks
+from launcher.supervisor import describe
+from launcher.supervisor.commands import CancelTimer, MoveTasks, SetTimer, Timer, TimerKind
+from launcher.supervisor.ending import continue_or_stop, fail_task, stop_tasks
 from launcher.supervisor.records import HostRecord, HostState, Restart, Stage, TaskRecord
 from launcher.supervisor.restart_policy import FIRST_PAUSE_SECONDS, OUTSIDE_SIGNALS, PREEMPTED_EXIT_CODE
 from launcher.supervisor.state import (
     HOST_FAULT_EXIT_CODE,
-    NOTICE_TIMER,
+    NOTICE_AFTER_SECONDS,
     READY_TIMEOUT_SECONDS,
     START_TIMEOUT_SECONDS,
     JobState,
     Phase,
-    longest,
-    quick,
+    longest_stop,
+    quick_stop_sequence,
 )
 
-#: Begins the name of the timer of each host that may come back.
-RETURN_TIMER_PREFIX = "return of "
-#: Seconds between two attempts to reach a lost host.
-_RECOVERY_PAUSE_SECONDS = 30.0
-#: Hosts that are lost by one cause are lost within about this time: then look once for hosts for all tasks.
-PLACE_TIMER = events.SetTimer("place", 1.0)
-
-
-def choose(state: JobState) -> Placement | None:
-    """Where the tasks run without the lost hosts; ``None``: there is no room. New containers are made."""
-    if not state.tasks_end:
-        return state.placement
-    return replace_hosts(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
-
-
-def place_tick(state: JobState, _: events.TimeUp) -> None:
-    """End the job now if there is no room for its tasks."""
-    if state.moving is not None and not state.moving.placing and choose(state) is None:
-        _fail_without_room(state, state.moving)
-
-
-def hold_ports(state: JobState, restart: Restart) -> None:
-    """Let all hosts hold ports for the tasks that they have from now on; the plan follows."""
-    placement = choose(state)
-    if placement is None:
-        _fail_without_room(state, restart)
-        return
-    state.placement, restart.placing = placement, True
-    for placed in placement.tasks:
-        state.tasks[placed.task].place(placed)
-    state.hosts.place(state.tasks.values())
-    state.emit(events.MoveTasks(placement), events.SetTimer("ready", READY_TIMEOUT_SECONDS))
-    for host in state.hosts.values():
-        if host.is_active and host.tasks:  # one without an agent is that of a lost sidecar
-            host.transition_to(HostState.HOLDING, "tasks move")
-            if host.ready:
-                state.emit(host.hold_ports())
-
-
-def _fail_without_room(state: JobState, restart: Restart) -> None:
-    lost = [*restart.lost_hosts]
-    stranded = state.tasks.names([task.task for host in lost for task in state.hosts[host].own])
-    hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {join_names(lost)} are"
-    why = "; ".join(dict.fromkeys(restart.lost_hosts.values()))
-    text = f"{hosts} lost: {why}; no other host has room for {stranded}"
-    state.forget_restarts(state.tasks)
-    state.tell(text, urgent=True)
-    state.fail(
-        Failure(Reason.HOST_LOST, task=None, host=lost[0], at=restart.lost_at, text=text),
-        HOST_FAULT_EXIT_CODE,
-    )
-    continue_or_stop(state)
-
-
-def expect_back(state: JobState, host: str) -> None:
-    """Try to reach a lost host later, when its tasks have ended for certain."""
-    if state.tasks_end and state.restarts.limit and _goes_on(state):
-        state.emit(events.SetTimer(RETURN_TIMER_PREFIX + host, max(state.tasks_end, _RECOVERY_PAUSE_SECONDS)))
-
-
-def reach(state: JobState, timer: str) -> None:
-    """Try to reach a lost host; not before its tasks have moved to others, and not without a restart."""
-    if state.moving is not None or not state.restarts.has_restarts_left:
-        state.emit(events.SetTimer(timer, _RECOVERY_PAUSE_SECONDS))
-    elif _goes_on(state):
-        state.start_agent(state.hosts[timer.removeprefix(RETURN_TIMER_PREFIX)])
-
-
-def came_back(state: JobState, host: HostRecord, event: events.AgentReady) -> None:
-    """A new agent runs on a lost host."""
-    if not _goes_on(state):  # the link is closed with the others
-        host.transition_to(HostState.LOST, event)
-        return
-    host.transition_to(HostState.READY, event)
-    host.ready = True
-    if not host.tasks and host.host not in state.placement.standby:
-        state.placement = replace(state.placement, standby=(*state.placement.standby, host.host))
-    if state.tasks_end:
-        state.tell(f"host {host.name} is back: it can take the tasks of a host that is lost")
-
-
-def stays_lost(state: JobState, host: HostRecord, event: events.AgentLost) -> None:
-    """No new agent could be started on a lost host: try it again."""
-    host.transition_to(HostState.LOST, event)
-    if _goes_on(state):
-        state.emit(events.SetTimer(RETURN_TIMER_PREFIX + host.name, _RECOVERY_PAUSE_SECONDS))
-
-
-def _goes_on(state: JobState) -> bool:
-    return state.phase in (Phase.STARTUP, Phase.RUNNING) and state.failure is None
-
-
-#: Seconds for all tasks of a preempted job to save a checkpoint and to exit.
+#: How long all tasks of a preempted job may take to save a checkpoint and to exit.
 _SAVE_TIMEOUT_SECONDS = 30.0
-#: Seconds, at most, from the failure of a task to the failure of another one that needs it.
-_NEEDED_TASK_SECONDS = 60.0
-#: Words of TensorFlow in an exception before the task that the error came from.
-_ERROR_FROM = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
+#: How long after the failure of a task, at most, others fail that need it.
+_DEPENDENT_FAILURE_SECONDS = 60.0
+#: What TensorFlow writes in an exception before the task that the error came from.
+_ERROR_FROM_PATTERN = rb"(?:From|remote target) /job:(\w+)/replica:\d+/task:(\d+)\b"
+#: Hosts that are lost by one cause are lost within about this time. Then hosts for all tasks are looked for.
+_PLACE_SECONDS = 1.0
+_RECOVERY_PAUSE_SECONDS = 30.0
 
 
-def after_failure(
+# ---------------------------------------------------------------------- causes
+
+
+def restart_after_failure(
     state: JobState, record: TaskRecord, failure: Failure, others: Sequence[TaskId] = ()
 ) -> bool:
-    """Let a task start again that has failed, if the policy allows it.
+    """Start a task again that has failed, if the policy allows it.
 
     Args:
-        state, record, failure: of the task.
-        others: tasks that have failed together with it.
+        state: The state of the job.
+        record: The task.
+        failure: Its failure.
+        others: Tasks that have failed together with it.
 
     Returns:
-        Whether it starts again; the failure is then not that of the job.
+        Whether it starts again. The failure is then not that of the job.
     """
     if state.phase is not Phase.RUNNING:
         return False
     if record.task in state.tasks.restarting:  # it follows from the failure of another task
         return True
-    silence = (state.policy.stall or 0.0) if record.stalled else 0.0
-    ran = 0.0 if record.started_at is None else max(0.0, failure.at - record.started_at - silence)
-    lost = _lost_ps(state, record, failure.at)
-    suspects = set() if lost else _suspects(state, record, failure.at)
-    own = not (lost or suspects)
-    if own and not record.stalled and state.restarts.is_permanent(record.task, record.status):
+    lost_ps = _lost_ps(state, record, failure.at)
+    suspects = set() if lost_ps else _suspects(state, record, failure.at)
+    is_own = not (lost_ps or suspects)
+    policy = state.restart_policy
+    if is_own and not record.has_stalled and policy.is_permanent(record.task, record.status):
         return False
-    restart = state.restarts.after(record.task, record.status, ran, others, counted=own)
+    ran = _seconds_of_work(state, record, failure.at)
+    restart = policy.after(record.task, record.status, ran, others, counted=is_own)
     if restart is None:
         return False
-    restart.suspects, restart.follows = suspects, lost
-    if own:
+    restart.suspects, restart.caused_by = suspects, lost_ps
+    if is_own:
         state.tasks.failed_at[record.task] = failure.at
-    restart.tasks = {
-        task
-        for task in restart.tasks - state.tasks.failed
-        if restart.all or state.tasks[task].outcome is not TaskState.SUCCEEDED
-        if _has_host(state, task)
-    }
+    restart.tasks = {task for task in restart.tasks if _can_take_part(state, restart, task)}
     _begin(state, restart, failure)
-    restart.notice = _notice(state, restart, record, failure)
-    if record.stalled:
-        _tell(state, restart)
+    restart.unshown_notice = describe.restart(state, restart, record, failure)
+    if record.has_stalled:
+        _show_notice(state, restart)
     return True
 
 
-def _notice(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
-    """Return the line that tells why and when tasks start again."""
-    of_limit = f"restart {restart.number} of {state.restarts.limit}" if restart.number else "not counted"
-    of_limit += f": {restart.follows} failed before" if restart.follows else ""
-    when = f"in {duration(restart.wait)}" if restart.wait >= 0.1 else "at once"
-    again = f"starting {state.tasks.names(restart.tasks)} again {when}"
-    return f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})"
+def _seconds_of_work(state: JobState, record: TaskRecord, failed_at: float) -> float:
+    """Return how long a task ran before its failure, without the silence for which it was stopped."""
+    if record.started_at is None:
+        return 0.0
+    silence = (state.policy.stall or 0.0) if record.has_stalled else 0.0
+    return max(0.0, failed_at - record.started_at - silence)
 
 
-def _lost_ps(state: JobState, record: TaskRecord, at: float) -> str:
-    """The ps that has failed so shortly before that a task failed because of it; empty: there is none."""
-    if record.task.role == "ps" or record.stalled or record.status.signal in OUTSIDE_SIGNALS:
+def _can_take_part(state: JobState, restart: Restart, task: TaskId) -> bool:
+    if task in state.tasks.failed or not _has_host(state, task):
+        return False
+    return restart.includes_succeeded or state.tasks[task].outcome is not TaskState.SUCCEEDED
+
+
+def _has_host(state: JobState, task: TaskId) -> bool:
+    return state.hosts[state.tasks[task].host].is_active
+
+
+def _lost_ps(state: JobState, record: TaskRecord, failed_at: float) -> str:
+    """Return the ps that failed so shortly before that a task failed because of it, or nothing."""
+    if record.task.role == "ps" or record.has_stalled or record.status.signal in OUTSIDE_SIGNALS:
         return ""
     for peer in state.tasks.ps:
-        ends = [(each.state, each.ended_at) for each in peer.earlier[-1:]] + [(peer.outcome, peer.ended_at)]
-        failed = [end for state, end in ends if state is TaskState.FAILED and end is not None]
-        if any(0 <= at - end <= _NEEDED_TASK_SECONDS for end in failed):
+        ends = [(attempt.state, attempt.ended_at) for attempt in peer.earlier[-1:]]
+        ends.append((peer.outcome, peer.ended_at))
+        failures = [at for outcome, at in ends if outcome is TaskState.FAILED and at is not None]
+        if any(0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS for at in failures):
             return str(peer.task)
     return ""
 
 
-def _suspects(state: JobState, record: TaskRecord, at: float) -> set[TaskId]:
+def _suspects(state: JobState, record: TaskRecord, failed_at: float) -> set[TaskId]:
     """Return the tasks whose failures may have led to that of another task, which starts again alone.
 
     Its output tells, all of which is here only when the task is gone. Only failures that count are causes, so
     two tasks that fail because of each other do not start again for ever.
     """
-    if (
-        record.stalled
-        or record.status.signal in OUTSIDE_SIGNALS
-        or not state.restarts.restarts_alone(record.task)
-    ):
+    is_external = record.status.signal in OUTSIDE_SIGNALS or record.status.code == PREEMPTED_EXIT_CODE
+    if record.has_stalled or is_external or not state.restart_policy.restarts_alone(record.task):
         return set()
-    if record.status.code == PREEMPTED_EXIT_CODE:
-        return set()
-    failed_at = state.tasks.failed_at.items()
     return {
-        task for task, failed in failed_at if task != record.task and 0 <= at - failed <= _NEEDED_TASK_SECONDS
+        task
+        for task, at in state.tasks.failed_at.items()
+        if task != record.task and 0 <= failed_at - at <= _DEPENDENT_FAILURE_SECONDS
     }
 
 
-def _own_failure(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
+def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
     """Find out whether a failure follows from that of another task, now that all output of the task is here.
 
     Returns:
-        Why the task does not start again, because the failure is one of its own; else empty.
+        Why the task does not start again, because the failure is one of its own; empty if it does.
     """
     suspects, restart.suspects = restart.suspects, set()
-    named = {TaskId(b"/".join(found).decode()) for found in re.findall(_ERROR_FROM, record.tail)}
-    if follows := named & suspects:
-        restart.follows = state.tasks.names(follows)
-    elif why := state.restarts.why_not(record.task, record.status):
-        return why
+    found = re.findall(_ERROR_FROM_PATTERN, record.tail)
+    culprits = {TaskId(b"/".join(groups).decode()) for groups in found} & suspects
+    if culprits:
+        restart.caused_by = state.tasks.names(culprits)
+    elif refusal := state.restart_policy.refusal(record.task, record.status):
+        return refusal
     else:
-        restart.number = state.restarts.count(record.task)
+        restart.number = state.restart_policy.count(record.task)
         state.tasks.failed_at[record.task] = failure.at
-    restart.notice = _notice(state, restart, record, failure)
+    restart.unshown_notice = describe.restart(state, restart, record, failure)
     return ""
 
 
-def after_loss(
-    state: JobState, host: HostRecord, moving: Restart | None, event: events.AgentLost, why: str
-) -> tuple[bool, str]:
-    """Let the tasks of a lost host start again with all tasks of the job, if the policy allows it.
-
-    They move to other hosts. No two attempts of a task may be alive, so they wait until those on the lost
-    host have certainly ended. A lost container is removed, which kills its tasks; a new one takes its place.
-
-    Args:
-        state: the host and its tasks are dropped.
-        host: that is lost.
-        moving: the restart in which tasks of other hosts moved when it was lost, to which its loss belongs.
-        event: the loss.
-        why: the reason.
-
-    Returns:
-        Whether they start again, and the text for the user. If they do, the job has not failed.
-    """
-    own = host.own
-    if moving is not None and not own:  # tasks may have been to move there
-        state.emit(PLACE_TIMER)
-    if state.phase is not Phase.RUNNING or state.failure is not None or not own:
-        return False, ""
-    if state.tasks_end is None or not state.restarts.may_start([record.task for record in own]):
-        return False, ""
-    names = state.tasks.names([record.task for record in own])
-    if moving is not None and host.name not in moving.lost_hosts:
-        restart, where = moving, ", too"
-        state.withdraw()
-        _add(state, restart, {record.task for record in host.tasks if _moves(record)})
-        _wait(state, restart)
-        state.emit(PLACE_TIMER)
-    else:
-        placement = choose(state)
-        if placement is None:
-            return False, f"; no other host has room for {names}"
-        new = _after_loss(state, own, event)
-        if new is None:
-            return False, f"; {state.restarts.why_not(own[0].task, ExitStatus())}"
-        restart = new
-        state.withdraw()
-        _begin(state, restart)
-        there = dict.fromkeys(
-            placed.host.name for placed in placement.tasks if state.tasks[placed.task] in own
-        )
-        where = f" to {join_names([*there])}"
-    restart.lost_hosts[host.name], restart.lost_at = why, event.at
-    state.moving = restart
-    number = f"restart {restart.number} of {state.restarts.limit}" if restart.number else "not counted"
-    of_limit = f"attempt {own[0].attempt + 1}, {number}"
-    of_limit += f" for {join_names([*restart.lost_hosts])}" if restart is moving else ""
-    if not state.tasks_end:
-        return True, f"; a new one takes its place, all tasks start again ({of_limit})"
-    moves = f"{names} {'moves' if len(own) == 1 else 'move'}{where}"
-    return True, f"; {moves}, all tasks start again in {duration(restart.wait)} ({of_limit})"
-
-
-def _after_loss(state: JobState, own: Sequence[TaskRecord], event: events.AgentLost) -> Restart | None:
-    """The restart of all tasks after the loss of a host with these ones; ``None``: no restart is left."""
-    first, *others = own
-    at, others_too = event.at, [each.task for each in others]
-    ran = at - (first.started_at or at) if first.ended_at == at else 0.0  # else it did not run any more
-    restart = state.restarts.after(first.task, ExitStatus(), max(0.0, ran), others_too, not event.preempted)
-    if restart is not None:
-        restart.tasks = {task for task, record in state.tasks.items() if _moves(record)}
-        restart.tasks |= state.tasks.restarting.keys()
-        restart.all, restart.wait = True, max(restart.wait, state.tasks_end or 0.0)
-    return restart
-
-
-def asked(state: JobState, event: events.RestartAsked) -> None:
-    """The user asks to start tasks again."""
+def handle_restart_asked(state: JobState, event: events.RestartAsked) -> None:
+    """Start tasks again because the user asks for it."""
     if state.moving is not None:
         state.tell("all tasks start again anyway, because a host is lost")
         return
@@ -307,161 +161,340 @@ def asked(state: JobState, event: events.RestartAsked) -> None:
     if state.phase is not Phase.RUNNING or not tasks:
         state.tell("cannot restart: the job is not running")
         return
-    state.tell(f"starting {state.tasks.names(tasks)} again, as asked")
-    _begin(state, Restart(tasks, all=True))
+    state.tell(describe.restart_asked(state, tasks))
+    _begin(state, Restart(tasks, includes_succeeded=True))
 
 
-def ended_well(state: JobState, record: TaskRecord, at: float) -> None:
-    """A task has ended by itself with 0: it starts again only with the whole job, or if the user asked."""
+# ---------------------------------------------------------------------- stages
+
+
+def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> None:
+    """Begin a restart. It includes the restarts under way of the same tasks.
+
+    Args:
+        state: The state of the job.
+        restart: The restart.
+        cause: The failure that led to it, if one did.
+    """
+    restarting = state.tasks.in_order(restart.tasks & state.tasks.restarting.keys())
+    for other in dict.fromkeys(state.tasks.restarting[record.task] for record in restarting):
+        _show_notice(state, other)
+        restart.tasks |= other.tasks
+        restart.includes_succeeded = restart.includes_succeeded or other.includes_succeeded
+        other.tasks.clear()
+        state.end_restart(other)
+    state.restarts_begun += 1
+    restart.key, restart.cause = str(state.restarts_begun), cause
+    _add_tasks(state, restart, restart.tasks)
+    if restart.stage is Stage.ENDING:
+        state.emit(SetTimer(restart.timer, _SAVE_TIMEOUT_SECONDS))
+    else:
+        _stop_tasks(state, restart)
+
+
+def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
+    """Let these tasks start again with a restart."""
+    state.restarts[restart.key] = restart
+    restart.tasks |= tasks
+    state.tasks.restarting.update(dict.fromkeys(tasks, restart))
+    records = state.tasks.in_order(tasks)
+    for record in records:
+        record.mark_changed()
+    if records:
+        state.emit(events.Restarting({record.task: record.attempt for record in records}))
+    state.tasks.deciding |= tasks & state.tasks.all_deciding
+
+
+def _stop_tasks(state: JobState, restart: Restart) -> None:
+    """Stop those tasks of a restart that run, and begin the pause.
+
+    After a failure they have the pause to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
+    hang without the task that failed.
+    """
+    sequence = state.stop_sequence
+    if restart.cause:
+        sequence = quick_stop_sequence(state.policy.grace, max(FIRST_PAUSE_SECONDS, restart.pause_seconds))
+    stop_tasks(state, state.tasks.in_order(restart.tasks), sequence, "to start again")
+    _begin_pause(state, restart)
+
+
+def _begin_pause(state: JobState, restart: Restart) -> None:
+    restart.stage = Stage.WAITING
+    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+    state.emit(SetTimer(restart.timer, restart.pause_seconds))
+
+
+def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
+    """Take a task that ended well out of its restart, unless that includes such tasks."""
     restart = state.tasks.restarting.get(record.task)
-    if restart is not None and not restart.all:
-        state.forget_restarts([record.task])
+    if restart is not None and not restart.includes_succeeded:
+        state.cancel_restarts([record.task])
         state.tasks.process_ended(record.task, at)
         start_if_due(state, restart)
 
 
-def gone(state: JobState, record: TaskRecord, at: float) -> None:
-    """All processes of a task have ended."""
+def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
+    """Go on with the restart of a task that is gone, or give it up now that all of its output is here."""
     restart = state.tasks.restarting.get(record.task)
     if restart is None:
         return
-    cause = restart.cause
     if record.unkillable:
-        text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
-        _give_up(
-            state,
-            restart,
-            Failure(Reason.LAUNCHER, task=None, host=record.host, at=at, text=text),
-            HOST_FAULT_EXIT_CODE,
-        )
+        _give_up(state, restart, describe.cannot_restart(record, at), HOST_FAULT_EXIT_CODE)
         return
-    if cause is not None and cause.task == record.task:
-        why = _own_failure(state, restart, record, cause) if restart.suspects else ""
-        if not why and (given_up := state.restarts.given_up(record, restart.number > 0)):
-            why = f"not started again: {given_up}"
-        if why:
-            _give_up(state, restart, replace(cause, text=f"{cause.text}; {why}"), record.status.shell)
+    cause = restart.cause
+    if cause is None:
+        _show_notice(state, restart)
+    elif cause.task == record.task:
+        if refusal := _late_refusal(state, restart, record, cause):
+            _give_up(state, restart, replace(cause, text=f"{cause.text}; {refusal}"), record.status.shell)
             return
-    if cause is None or cause.task == record.task:
-        _tell(state, restart)
+        _show_notice(state, restart)
     if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(state.tasks.open):
-        _stop(state, restart)
+        _stop_tasks(state, restart)
     else:
         start_if_due(state, restart)
 
 
-def time_up(state: JobState, event: events.TimeUp) -> list[str]:
-    """The timer of a restart has run out. Returns hosts that did not end tasks in time."""
-    restart = state.under_way.get(event.timer)
+def _late_refusal(state: JobState, restart: Restart, record: TaskRecord, cause: Failure) -> str:
+    """Return why a task does not start again after all, by its last output, or nothing."""
+    refusal = _resolve_suspects(state, restart, record, cause) if restart.suspects else ""
+    if refusal:
+        return refusal
+    futility = state.restart_policy.futility(record, counts=restart.number > 0)
+    return f"not started again: {futility}" if futility else ""
+
+
+def _give_up(state: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
+    """Do not start the tasks again: the job fails."""
+    state.cancel_restarts(restart.tasks)
+    fail_task(state, failure, exit_code)
+
+
+def _show_notice(state: JobState, restart: Restart) -> None:
+    """Tell the user once why and when tasks start again."""
+    if restart.unshown_notice:
+        state.tell(restart.unshown_notice, urgent=True)
+    restart.unshown_notice = ""
+
+
+def advance(state: JobState, key: str) -> list[str]:
+    """Take the next step of a restart, whose timer has run out.
+
+    Returns:
+        The hosts that did not stop its tasks in time.
+    """
+    restart = state.restarts.get(key)
     if restart is None:
         return []
+    if restart.stage is Stage.DUE:
+        return state.hosts.names_of(state.tasks[task] for task in restart.tasks & state.tasks.open)
     if restart.stage is Stage.ENDING:
-        _stop(state, restart)
-    elif restart.stage is Stage.WAITING:
-        restart.stage = Stage.DUE
-        state.emit(NOTICE_TIMER, events.SetTimer(restart.timer, longest(state.stop_steps)))
-        if state.moving is not None and not state.tasks_end:
-            for host in state.hosts.of(state.tasks[task] for task in restart.tasks):
-                if state.hosts[host].state is HostState.LOST:
-                    state.start_agent(state.hosts[host])
-        start_if_due(state, restart)
-    else:
-        return state.hosts.of(state.tasks[task] for task in restart.tasks & state.tasks.open)
+        _stop_tasks(state, restart)
+        return []
+    restart.stage = Stage.DUE
+    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
+    state.emit(SetTimer(restart.timer, longest_stop(state.stop_sequence)))
+    if state.moving is not None and state.replaces_hosts:
+        for host_name in state.hosts.names_of(state.tasks[task] for task in restart.tasks):
+            if state.hosts[host_name].state is HostState.LOST:
+                state.start_agent(state.hosts[host_name])
+    start_if_due(state, restart)
     return []
 
 
 def start_if_due(state: JobState, restart: Restart) -> None:
-    """Start the tasks of a restart if its time is over and the last of them is gone.
+    """Start the tasks of a restart if its pause is over and the last of them is gone.
 
-    If tasks move, their new hosts hold ports first; new containers are waited for.
+    If tasks move, their new hosts hold ports first, and new hosts in place of lost ones are waited for.
     """
     if not restart.tasks or restart.stage is not Stage.DUE or not restart.tasks.isdisjoint(state.tasks.open):
         return
     if state.moving is not None:
-        made = state.tasks_end or not state.hosts.have(HostState.RETURNING)
-        if made and not restart.placing:
-            state.emit(events.CancelTimer(restart.timer))
-            hold_ports(state, restart)
+        hosts_are_made = state.moves_tasks or not state.hosts.has_any(HostState.RETURNING)
+        if hosts_are_made and not restart.is_placing:
+            state.emit(CancelTimer(restart.timer))
+            _place_tasks(state, restart)
         return
     state.restarts_made += 1
     for record in state.tasks.start_order(restart.tasks):
         state.tasks.begin_attempt(record)
         state.start(record)
     state.end_restart(restart)
-    state.emit(events.SetTimer("start", START_TIMEOUT_SECONDS), NOTICE_TIMER)
+    state.set_timer(TimerKind.START, START_TIMEOUT_SECONDS)
+    state.set_timer(TimerKind.NOTICE, NOTICE_AFTER_SECONDS)
 
 
-def _begin(state: JobState, restart: Restart, cause: Failure | None = None) -> None:
-    """Begin a restart; it includes the restarts under way of the same tasks.
+# ---------------------------------------------------------------------- lost hosts
+
+
+class LossOutcome(Record):
+    """What happens to the tasks of a lost host."""
+
+    #: If so, the job has not failed.
+    starts_again: bool
+    #: For the user; empty if there is nothing to add to the loss itself.
+    explanation: str = ""
+
+
+def restart_after_loss(
+    state: JobState, host: HostRecord, moving: Restart | None, event: events.AgentLost, why: str
+) -> LossOutcome:
+    """Start the tasks of a lost host elsewhere, with all tasks of the job, if the policy allows it.
+
+    They wait until their last attempts on the lost host have certainly ended. A lost container is removed,
+    which kills its tasks.
 
     Args:
-        state, restart: of the tasks.
-        cause: the failure; ``None``: there is none.
+        state: The state of the job, in which the host and its tasks are lost.
+        host: The lost host.
+        moving: The restart in which tasks of other hosts moved when it was lost. The loss belongs to it.
+        event: The loss.
+        why: The reason, for the user.
     """
-    for other in {state.tasks.restarting[task] for task in restart.tasks & state.tasks.restarting.keys()}:
-        _tell(state, other)
-        restart.tasks |= other.tasks
-        restart.all = restart.all or other.all
-        other.tasks.clear()
-        state.end_restart(other)
-    state.restarts_begun += 1
-    restart.timer, restart.cause = f"restart {state.restarts_begun}", cause
-    _add(state, restart, restart.tasks)
-    if restart.stage is Stage.ENDING:
-        state.emit(events.SetTimer(restart.timer, _SAVE_TIMEOUT_SECONDS))
+    if moving is not None and not host.main_tasks:  # tasks may have been about to move there
+        state.set_timer(TimerKind.PLACE, _PLACE_SECONDS)
+    if not _can_restart_after_loss(state, host):
+        return LossOutcome(starts_again=False)
+    if moving is not None and host.name not in moving.lost_hosts:
+        _join_move(state, host, moving)
+        restart, new_hosts = moving, None
     else:
-        _stop(state, restart)
+        placement = _placement_without_lost(state)
+        if placement is None:
+            return LossOutcome(starts_again=False, explanation=describe.no_room_for(state, host.main_tasks))
+        new = _restart_of_all(state, host.main_tasks, event)
+        if new is None:
+            refusal = state.restart_policy.refusal(host.main_tasks[0].task, ExitStatus())
+            return LossOutcome(starts_again=False, explanation=refusal)
+        state.stop_placing()
+        _begin(state, new)
+        restart, new_hosts = new, _hosts_of(placement, host.main_tasks)
+    restart.lost_hosts[host.name], restart.lost_at = why, event.at
+    state.moving = restart
+    return LossOutcome(starts_again=True, explanation=describe.move(state, host, restart, new_hosts))
 
 
-def _add(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
-    """Let these tasks start again with a restart."""
-    state.under_way[restart.timer] = restart
-    restart.tasks |= tasks
-    state.tasks.restarting.update(dict.fromkeys(tasks, restart))
-    for record in (own := state.tasks.in_order(tasks)):
-        record.mark_changed()
-    if own:
-        state.emit(events.Restarting({record.task: record.attempt for record in own}))
-    state.tasks.deciding |= tasks & state.tasks.all_deciding
+def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
+    if state.phase is not Phase.RUNNING or state.failure is not None or not host.main_tasks:
+        return False
+    can_recover = state.seconds_until_tasks_ended is not None
+    return can_recover and state.restart_policy.allows_restart([record.task for record in host.main_tasks])
 
 
-def _stop(state: JobState, restart: Restart) -> None:
-    """Stop those of its tasks that run; the time until the start begins.
-
-    After a failure they have that time to end, at least 1 s: TensorFlow's collectives ignore SIGTERM, and
-    hang without the task that failed.
-    """
-    steps = (
-        quick(state.policy.grace, max(FIRST_PAUSE_SECONDS, restart.wait))
-        if restart.cause
-        else state.stop_steps
-    )
-    stop_tasks(state, state.tasks.in_order(restart.tasks), steps, "to start again")
-    _wait(state, restart)
+def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
+    """Let the tasks of a further lost host move with those of others. The pause begins again."""
+    state.stop_placing()
+    _add_tasks(state, moving, {record.task for record in host.tasks if _takes_part_in_move(record)})
+    _begin_pause(state, moving)
+    state.set_timer(TimerKind.PLACE, _PLACE_SECONDS)
 
 
-def _wait(state: JobState, restart: Restart) -> None:
-    restart.stage = Stage.WAITING
-    state.emit(NOTICE_TIMER, events.SetTimer(restart.timer, restart.wait))
+def _restart_of_all(
+    state: JobState, lost_tasks: Sequence[TaskRecord], event: events.AgentLost
+) -> Restart | None:
+    """Return the restart of all tasks after the loss of the host of these; None if no restart is left."""
+    first, *others = lost_tasks
+    was_running = first.ended_at == event.at
+    ran = max(0.0, event.at - (first.started_at or event.at)) if was_running else 0.0
+    also_failed = [record.task for record in others]
+    policy = state.restart_policy
+    restart = policy.after(first.task, ExitStatus(), ran, also_failed, counted=not event.preempted)
+    if restart is not None:
+        restart.tasks = {task for task, record in state.tasks.items() if _takes_part_in_move(record)}
+        restart.tasks |= state.tasks.restarting.keys()
+        restart.includes_succeeded = True
+        restart.pause_seconds = max(restart.pause_seconds, state.seconds_until_tasks_ended or 0.0)
+    return restart
 
 
-def _give_up(state: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
-    """Do not start the tasks again: the job fails."""
-    state.forget_restarts(restart.tasks)
-    report_failure(state, failure.text, state.fail(failure, exit_code))
-
-
-def _has_host(state: JobState, task: TaskId) -> bool:
-    return state.hosts[state.tasks[task].host].is_active
-
-
-def _moves(record: TaskRecord) -> bool:
-    """Whether a task starts again with all others: a sidecar only if its host is lost."""
+def _takes_part_in_move(record: TaskRecord) -> bool:
+    """Return whether a task starts again with all others: a sidecar does so only if its host is lost."""
     return not record.sidecar or record.state is TaskState.LOST
 
 
-def _tell(state: JobState, restart: Restart) -> None:
-    """Tell the user why and when it starts again, once."""
-    if restart.notice:
-        state.tell(restart.notice, urgent=True)
-    restart.notice = ""
+def _placement_without_lost(state: JobState) -> Placement | None:
+    """Return where the tasks run without the lost hosts, or None if there is no room for them."""
+    if state.replaces_hosts:
+        return state.placement
+    return replace_hosts(state.placement, {name for name, host in state.hosts.items() if not host.is_active})
+
+
+def _hosts_of(placement: Placement, records: Sequence[TaskRecord]) -> Iterable[str]:
+    tasks = {record.task for record in records}
+    return dict.fromkeys(placed.host.name for placed in placement.tasks if placed.task in tasks)
+
+
+def handle_place_timer(state: JobState, timer: Timer, at: float) -> None:
+    """End the job now if there is no room for the tasks of all hosts that were lost by one cause."""
+    moving = state.moving
+    if moving is not None and not moving.is_placing and _placement_without_lost(state) is None:
+        _fail_without_room(state, moving)
+
+
+def _place_tasks(state: JobState, restart: Restart) -> None:
+    """Let all hosts hold ports for the tasks that they have from now on. The plan follows."""
+    placement = _placement_without_lost(state)
+    if placement is None:
+        _fail_without_room(state, restart)
+        return
+    state.placement, restart.is_placing = placement, True
+    for placed in placement.tasks:
+        state.tasks[placed.task].move_to(placed.host)
+    state.hosts.assign(state.tasks.values())
+    state.emit(MoveTasks(placement))
+    state.set_timer(TimerKind.READY, READY_TIMEOUT_SECONDS)
+    for host in state.hosts.values():
+        if host.is_active and host.tasks:  # one without an agent is that of a lost sidecar
+            host.transition_to(HostState.HOLDING, "tasks move")
+            if host.has_agent:
+                state.emit(host.hold_ports())
+
+
+def _fail_without_room(state: JobState, restart: Restart) -> None:
+    failure = describe.no_room(state, restart)
+    state.cancel_restarts(state.tasks)
+    state.tell(failure.text, urgent=True)
+    state.fail(failure, HOST_FAULT_EXIT_CODE)
+    continue_or_stop(state)
+
+
+# ---------------------------------------------------------------------- hosts that return
+
+
+def expect_return(state: JobState, host_name: str) -> None:
+    """Try to use a lost host again later, when its tasks have ended for certain."""
+    if state.moves_tasks and state.restart_policy.limit and _wants_hosts(state):
+        seconds = max(state.seconds_until_tasks_ended or 0.0, _RECOVERY_PAUSE_SECONDS)
+        state.set_timer(TimerKind.HOST_RETURN, seconds, host_name)
+
+
+def handle_return_timer(state: JobState, timer: Timer, at: float) -> None:
+    """Start an agent on a lost host, but not before its tasks have moved, and not without a restart."""
+    if state.moving is not None or not state.restart_policy.has_restarts_left:
+        state.emit(SetTimer(timer, _RECOVERY_PAUSE_SECONDS))
+    elif _wants_hosts(state):
+        state.start_agent(state.hosts[timer.key])
+
+
+def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> None:
+    """Use a lost host again, on which a new agent runs."""
+    if not _wants_hosts(state):  # the link is closed with the others
+        host.transition_to(HostState.LOST, event)
+        return
+    host.transition_to(HostState.READY, event)
+    host.has_agent = True
+    if not host.tasks and host.host not in state.placement.standby:
+        state.placement = replace(state.placement, standby=(*state.placement.standby, host.host))
+    if state.moves_tasks:
+        state.tell(describe.host_is_back(host))
+
+
+def try_again_later(state: JobState, host: HostRecord, event: events.AgentLost) -> None:
+    """Leave a host lost on which no new agent could be started, and try it again later."""
+    host.transition_to(HostState.LOST, event)
+    if _wants_hosts(state):
+        state.set_timer(TimerKind.HOST_RETURN, _RECOVERY_PAUSE_SECONDS, host.name)
+
+
+def _wants_hosts(state: JobState) -> bool:
+    return state.phase in (Phase.STARTUP, Phase.RUNNING) and state.failure is None

@@ -1,4 +1,4 @@
-"""Events of tasks: started or not started, signalled, exited, gone."""
+"""What follows from the events of tasks: started or not, printed, signalled, exited, gone."""
 
 from __future__ import annotations
 
@@ -6,205 +6,150 @@ from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.record import replace
 from launcher.common.report import ExitStatus, Failure, Reason, TaskState
-from launcher.common.text import KNOWN_SIGNALS, duration, join_names, plural, signal_name
-from launcher.supervisor import restarting, stalls
-from launcher.supervisor.ending import continue_or_stop, may_finish, report_failure
-from launcher.supervisor.host_events import stopped_without_command
+from launcher.supervisor import describe, restarting, stalls
+from launcher.supervisor.commands import TimerKind
+from launcher.supervisor.ending import continue_or_stop, fail_task, may_finish
+from launcher.supervisor.host_events import handle_stop_from_outside
 from launcher.supervisor.records import TaskRecord
 from launcher.supervisor.state import SIGABRT, SIGKILL, SIGTERM, START_REASONS, JobState, Phase
 
-#: Seconds, at most, from the end of a peer to the failure of TensorFlow's collectives for lack of it.
-_RECENT_SECONDS = 60.0
-#: Number of tasks that are named in messages about not ending on SIGTERM.
+#: How many tasks are named that ignored SIGTERM.
 _MAX_NAMED_TASKS = 3
-_SIGNAL_HINTS = {
-    4: "it used an instruction that this CPU does not have: perhaps it was built for another CPU",
-    7: "a mapped file was truncated, or shared memory (/dev/shm) is full",
-    9: "launch did not send it: an administrator, a batch system, a limit of CPU time (`ulimit -t`), or lack "
-    "of memory (`dmesg` may show it)",
-    11: "it crashed in native code: a stack may be in its log (PYTHONFAULTHANDLER is set)",
-    24: "it has used all the CPU time that it may use (`ulimit -t`)",
-    25: "a file would have become larger than allowed (`ulimit -f`)",
-}
 
 
-def started(state: JobState, event: events.TaskStarted) -> None:
-    """The task's process exists."""
-    state.hosts[event.host].notices = 0
+def handle_started(state: JobState, event: events.TaskStarted) -> None:
+    """Note that the process of a task exists."""
+    state.hosts[event.host].notice_count = 0
     record = state.tasks[event.task]
     record.pid, record.started_at = event.pid, event.at
-    record.first_tick = state.silence.ticks
+    record.start_tick = state.stalls.ticks
     record.mark_changed()
     if record.state is TaskState.STARTING:
         record.transition_to(TaskState.RUNNING, event)
-    _start_answered(state, event.task)
+    _note_start_answer(state, event.task)
 
 
-def printed(state: JobState, event: events.TaskOutput) -> None:
-    """The task has printed something."""
-    record = state.tasks[event.task]
-    stalls.printed(state, record, event.data)
-    if state.restarts.limit:
-        record.printed(event.data)
-        state.restarts.printed(event.task, event.data)
-
-
-def not_started(state: JobState, event: events.TaskNotStarted) -> None:
-    """The task could not be started."""
+def handle_not_started(state: JobState, event: events.TaskNotStarted) -> None:
+    """Let a task fail that could not be started."""
     record = state.tasks[event.task]
     record.transition_to(TaskState.FAILED, event)
     record.status = ExitStatus(code=event.code)
     record.reason = START_REASONS.get(event.code, Reason.LAUNCHER)
     record.detail = event.why
     record.ended_at = event.at
-    _start_answered(state, event.task)
+    _note_start_answer(state, event.task)
     state.tasks.process_ended(event.task, event.at)
-    state.tasks.drop(event.task)
-    _fail(state, record, event, f"could not be started{state.name_of_host(event.host)}: {event.why}")
+    state.tasks.task_gone(event.task)
+    _handle_failure(state, record, describe.start_failure(state, record, event))
     continue_or_stop(state)
 
 
-def signalled(state: JobState, event: events.TaskSignalled) -> None:
-    """A signal of a stop sequence was sent to the task."""
+def _note_start_answer(state: JobState, task: TaskId) -> None:
+    """Note that an agent has answered the command to start a task."""
+    state.tasks.starting.discard(task)
+    if state.tasks.starting or state.phase not in (Phase.RUNNING, Phase.DRAINING):
+        return
+    state.cancel_timers(TimerKind.START)
+    if state.phase is Phase.RUNNING:
+        state.cancel_timers(TimerKind.NOTICE)
+
+
+def handle_output(state: JobState, event: events.TaskOutput) -> None:
+    """Look at what a task has printed: is it silent, does the job make progress?"""
     record = state.tasks[event.task]
-    record.signalled = record.signalled or not record.status.known
+    stalls.observe_output(state, record, event.data)
+    if state.restart_policy.limit:
+        record.keep_tail(event.data)
+        state.restart_policy.observe_output(event.task, event.data)
+
+
+def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
+    """Note that a signal of a stop sequence was sent to a task."""
+    record = state.tasks[event.task]
+    if not record.status.known:
+        record.was_signalled = True
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
-        stopped_without_command(state, event)
-    elif event.signal == SIGABRT and not record.stalled and state.ignored_sigterm <= _MAX_NAMED_TASKS:
-        state.ignored_sigterm += 1
-        subject = "more tasks" if state.ignored_sigterm > _MAX_NAMED_TASKS else str(event.task)
-        if record.status.known:
-            subject = f"a process that {subject} left behind"
-        text = "ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
-        if state.done and not (state.failure or record.service or record.status.known or record.drain):
-            text += "; the job was done: `--drain 60s` gives it time to finish"
-        state.tell(f"{subject} {text}")
+        handle_stop_from_outside(state, event)
+    elif event.signal == SIGABRT and not record.has_stalled:
+        _tell_of_ignored_sigterm(state, record)
 
 
-def exited(state: JobState, event: events.TaskExited) -> None:
-    """The task's own process has ended."""
+def _tell_of_ignored_sigterm(state: JobState, record: TaskRecord) -> None:
+    """Tell the user that a task did not end on SIGTERM. After some tasks one line is about all others."""
+    if state.ignored_sigterm_count > _MAX_NAMED_TASKS:
+        return
+    state.ignored_sigterm_count += 1
+    names_task = state.ignored_sigterm_count <= _MAX_NAMED_TASKS
+    state.tell(describe.ignored_sigterm(state, record, names_task=names_task))
+
+
+def handle_exited(state: JobState, event: events.TaskExited) -> None:
+    """Decide what the end of a task's own process means: success, failure, or stopped."""
     record = state.tasks[event.task]
-    too_late = state.done_before(event.at) and not may_finish(state, record)
+    is_too_late = state.was_done_before(event.at) and not may_finish(state, record)
     # SIGTERM to all processes of a service or a step reaches the task before the agent does.
-    stopped = record.signalled or (record.state is TaskState.STOPPING and event.signal == SIGTERM)
+    was_terminated = record.state is TaskState.STOPPING and event.signal == SIGTERM
     record.transition_to(TaskState.ENDED, event)
     record.status = ExitStatus(event.code, event.signal)
     record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
     oom = f", out of memory ({event.oom})" if event.oom and event.signal is not None else ""
     record.detail = f"{record.status.text}{oom}"
     state.tasks.process_ended(event.task, event.at)
-    if record.stalled and record.signalled:
+    if record.has_stalled and record.was_signalled:
         record.outcome, record.reason = TaskState.FAILED, Reason.STALLED
         record.detail = f"stalled, {record.detail}"
-    elif stopped or (too_late and not record.status.ok):
+    elif record.was_signalled or was_terminated or (is_too_late and not record.status.ok):
         record.outcome, record.reason = TaskState.STOPPED, Reason.STOPPED
     else:
-        _exited_by_itself(state, record, event)
+        _handle_exit_by_itself(state, record, event)
     continue_or_stop(state)
 
 
-def gone(state: JobState, event: events.TaskGone) -> None:
-    """All processes of the task have ended, or can't be killed."""
+def _handle_exit_by_itself(state: JobState, record: TaskRecord, event: events.TaskExited) -> None:
+    record.reason = _exit_reason(event)
+    if not record.status.ok:
+        record.outcome = TaskState.FAILED
+        _handle_failure(state, record, describe.exit_failure(state, record, event))
+        return
+    record.outcome = TaskState.SUCCEEDED
+    restarting.handle_success(state, record, event.at)
+    if record.service and state.tasks.deciding and record.task not in state.tasks.restarting:
+        state.tell(describe.service_finished(record))
+
+
+def _exit_reason(event: events.TaskExited) -> Reason:
+    if event.oom and event.signal == SIGKILL:
+        return Reason.OUT_OF_MEMORY
+    return Reason.EXIT if event.signal is None else Reason.SIGNAL
+
+
+def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> None:
+    """Start a failed task again, or let the job fail with it. A sidecar has no effect on the job."""
+    if record.sidecar:
+        state.tell(describe.sidecar_failure(failure))
+        return
+    if restarting.restart_after_failure(state, record, failure):
+        return
+    was_running = state.phase is Phase.RUNNING and record.state is TaskState.ENDED
+    if was_running and (refusal := state.restart_policy.refusal(record.task, record.status)):
+        failure = replace(failure, text=f"{failure.text}; {refusal}")
+    state.tasks.failed.add(record.task)
+    fail_task(state, failure, record.status.shell)
+
+
+def handle_gone(state: JobState, event: events.TaskGone) -> None:
+    """Note that all processes of a task have ended, or cannot be killed."""
     record = state.tasks[event.task]
     record.leftovers, record.unkillable = event.leftovers, event.unkillable
-    killed_by_us = record.signalled and record.status.signal == SIGKILL  # so it could not end its children
+    # A process that we killed could not end its children.
+    killed_by_us = record.was_signalled and record.status.signal == SIGKILL
     if event.leftovers and not killed_by_us:
-        left = plural(event.leftovers, "process", "processes")
-        state.tell(f"{event.task} left {left} behind, which launch stopped")
+        state.tell(describe.left_processes(event))
     if event.unkillable:
-        pids = join_names([str(pid) for pid in event.unkillable], most=10)
-        state.tell(
-            f"{event.task}: SIGKILL did not stop pid {pids}{state.name_of_host(event.host)}", urgent=True
-        )
+        state.tell(describe.unkillable_processes(state, event), urgent=True)
     if not record.status.known:
         record.reason, record.detail = Reason.STOPPED, "SIGKILL did not stop it"
     record.transition_to(record.outcome, event)
-    state.tasks.drop(event.task)
-    restarting.gone(state, record, event.at)
+    state.tasks.task_gone(event.task)
+    restarting.handle_task_gone(state, record, event.at)
     continue_or_stop(state)
-
-
-def _start_answered(state: JobState, task: TaskId) -> None:
-    state.tasks.starting.discard(task)
-    if state.tasks.starting or state.phase not in (Phase.RUNNING, Phase.DRAINING):
-        return
-    state.emit(events.CancelTimer("start"))
-    if state.phase is Phase.RUNNING:
-        state.emit(events.CancelTimer("notice"))
-
-
-def _exited_by_itself(state: JobState, record: TaskRecord, event: events.TaskExited) -> None:
-    record.reason = Reason.EXIT if event.signal is None else Reason.SIGNAL
-    if event.oom and event.signal == SIGKILL:
-        record.reason = Reason.OUT_OF_MEMORY
-    record.outcome = TaskState.SUCCEEDED if record.status.ok else TaskState.FAILED
-    if not record.status.ok:
-        after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
-        after += f" (attempt {record.attempt})" if record.attempt > 1 else ""
-        text, hint = (
-            f"failed{state.name_of_host(record.host)}{after}: {record.detail}",
-            _exit_hint(record, event),
-        )
-        _fail(state, record, event, text, hint)
-    else:
-        restarting.ended_well(state, record, event.at)
-        if record.service and state.tasks.deciding and record.task not in state.tasks.restarting:
-            state.tell(f"{record.task} finished (exit code 0); the job goes on")
-
-
-def _fail(
-    state: JobState,
-    record: TaskRecord,
-    event: events.TaskExited | events.TaskNotStarted,
-    text: str,
-    hint: str = "",
-) -> None:
-    """Record and report the failure of a task; the failure of a sidecar is only reported."""
-    text = f"{record.task} {text}"
-    if record.sidecar:
-        state.tell(f"{text}; it is a sidecar: the job does not depend on it")
-        return
-    assert record.reason is not None
-    failure = Failure(record.reason, task=record.task, host=record.host, at=event.at, text=text, hint=hint)
-    running = state.phase is Phase.RUNNING and isinstance(event, events.TaskExited)
-    if not restarting.after_failure(state, record, failure):
-        if running and (why := state.restarts.why_not(record.task, record.status)):
-            text = f"{text}; {why}"
-            failure = replace(failure, text=text)
-        state.tasks.failed.add(record.task)
-        report_failure(state, text, state.fail(failure, record.status.shell))
-
-
-def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
-    """A hint for the user; may be empty."""
-    if event.oom and record.role.memory:
-        return "a larger `--memory` gives it more; or make its batches or caches smaller"
-    if event.oom:
-        return "give it a machine with more memory, or make its batches or caches smaller"
-    if event.signal is not None:
-        return _SIGNAL_HINTS.get(event.signal, "")
-    if event.code in (126, 127):
-        return "126 and 127 are what a shell returns when a program can't be run or found: see its last lines"
-    number = (event.code or 0) - 128
-    if number in KNOWN_SIGNALS:
-        return f"{event.code} is what a shell returns when its program was killed by {signal_name(number)}"
-    return ""
-
-
-def peers_hint(state: JobState, failure: Failure) -> str:
-    """A hint for a Python program whose peers had succeeded shortly before it failed; may be empty."""
-    record = state.tasks.get(failure.task or TaskId(""))
-    by_itself = failure.reason in (Reason.EXIT, Reason.SIGNAL)
-    if record is None or record.service or not record.runs_python or not by_itself:
-        return ""
-    recent = {
-        peer.task: peer.ended_at
-        for peer in state.tasks.values()
-        if not peer.service and peer.outcome is TaskState.SUCCEEDED and peer.ended_at is not None
-        if failure.at - _RECENT_SECONDS <= peer.ended_at <= failure.at
-    }
-    if not recent:
-        return ""
-    earlier = duration(failure.at - max(recent.values()))
-    before = f"{join_names([*recent])} had exited with code 0, {earlier} earlier"
-    return f"{before}: tasks that communicate collectively must finish together"

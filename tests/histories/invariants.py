@@ -22,18 +22,18 @@ def validate(job: JobState) -> None:
     assert job.phase is Phase.RUNNING or not job.tasks.restarting
     assert job.phase not in (Phase.CLOSING, Phase.OVER) or not job.tasks.open
     assert job.phase is not Phase.STOPPING or job.tasks.open
-    assert job.phase is not Phase.CLOSING or job.hosts.have(*ACTIVE_STATES)
-    assert job.phase is not Phase.OVER or not job.hosts.have(*ACTIVE_STATES)
+    assert job.phase is not Phase.CLOSING or job.hosts.has_any(*ACTIVE_STATES)
+    assert job.phase is not Phase.OVER or not job.hosts.has_any(*ACTIVE_STATES)
     assert job.phase is not Phase.DRAINING or job.tasks.drain.tasks
-    assert {*job.under_way.values()} == {*job.tasks.restarting.values()}
-    assert job.moving is None or [*job.under_way.values()] == [job.moving]
+    assert {*job.restarts.values()} == {*job.tasks.restarting.values()}
+    assert job.moving is None or [*job.restarts.values()] == [job.moving]
     if job.phase in (Phase.RUNNING, Phase.DRAINING) and not job.is_placing:
-        assert not job.hosts.have(HostState.HOLDING, HostState.TRYING)
+        assert not job.hosts.has_any(HostState.HOLDING, HostState.TRYING)
 
 
 def _validate_tasks(tasks: TaskTable) -> None:
     ended = {task for task, record in tasks.items() if record.state is TaskState.ENDED}
-    stalled = {task for task, record in tasks.items() if record.stalled}
+    stalled = {task for task, record in tasks.items() if record.has_stalled}
     unanswered = (TaskState.STARTING, TaskState.STOPPING)
     assert tasks.open == {task for task, record in tasks.items() if not record.state.is_over}
     assert tasks.alive == tasks.open - ended - stalled
@@ -50,7 +50,7 @@ def _validate_tasks(tasks: TaskTable) -> None:
 def _validate_hosts(hosts: HostTable) -> None:
     assert +hosts._counts == Counter(host.state for host in hosts.values())
     for host in hosts.values():
-        assert not (host.ready and not host.is_active), host.name
-        assert not (host.ready and host.state is HostState.STARTING), host.name
-        assert host.ready or host.state not in (HostState.READY, HostState.TRYING), host.name
+        assert not (host.has_agent and not host.is_active), host.name
+        assert not (host.has_agent and host.state is HostState.STARTING), host.name
+        assert host.has_agent or host.state not in (HostState.READY, HostState.TRYING), host.name
         assert all(task.next_host == host.name for task in host.tasks), host.name

@@ -31,7 +31,7 @@ import pytest
 
 from launcher.common import events
 from launcher.common.cluster import TaskId
-from launcher.common.events import Command, Event
+from launcher.common.events import Event
 from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.config.values import exit_codes
@@ -49,7 +49,8 @@ from launcher.job import (
 )
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
-from launcher.supervisor import JobState, Machine
+from launcher.supervisor import JobState, Machine, Timer, commands
+from launcher.supervisor.commands import Command
 from launcher.supervisor.restart_policy import RestartPolicy
 from tests.histories.invariants import validate
 
@@ -178,10 +179,19 @@ class SimulatedJob:
         self.placement = placement
         self.tasks_end = tasks_end
         policy = RestartPolicy(job, placement, lambda: 0.0)
-        self.machine = Machine("job", JobState(job, placement, check, policy, tasks_end, managed))
+        state = JobState(
+            job,
+            placement,
+            checks_network=check,
+            restart_policy=policy,
+            seconds_until_tasks_ended=tasks_end,
+            managed=managed,
+        )
+        self.machine = Machine("job", state)
         self.plan: Plan | None = None
-        #: Timers that are set, with their seconds.
+        #: Timers that are set by their texts, with their seconds.
         self.timers: dict[str, float] = {}
+        self._timer_of: dict[str, Timer] = {}
         #: Set when it is over.
         self.exit_code: int | None = None
 
@@ -195,25 +205,29 @@ class SimulatedJob:
         Raises:
             ValueError: a timer runs out that is not set.
         """
-        if isinstance(event, events.TimeUp) and self.timers.pop(event.timer, None) is None:
-            raise ValueError(f"timer {event.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
-        commands = self._execute(self.machine.handle(event))
+        if isinstance(event, events.TimeUp):
+            if self.timers.pop(event.timer, None) is None:
+                raise ValueError(f"timer {event.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
+            done = self._execute(self.machine.time_up(self._timer_of[event.timer], event.at))
+        else:
+            done = self._execute(self.machine.handle(event))
         validate(self.machine.state)
-        return commands
+        return done
 
-    def _execute(self, commands: Iterable[Command]) -> tuple[Command, ...]:
+    def _execute(self, given: Iterable[Command]) -> tuple[Command, ...]:
         done: list[Command] = []
-        for command in commands:
+        for command in given:
             done.append(command)
-            if isinstance(command, events.SetTimer):
-                self.timers[command.timer] = command.seconds
-            elif isinstance(command, events.CancelTimer):
-                self.timers.pop(command.timer, None)
-            elif isinstance(command, events.Finish):
+            if isinstance(command, commands.SetTimer):
+                self.timers[str(command.timer)] = command.seconds
+                self._timer_of[str(command.timer)] = command.timer
+            elif isinstance(command, commands.CancelTimer):
+                self.timers.pop(str(command.timer), None)
+            elif isinstance(command, commands.Finish):
                 self.exit_code = command.exit_code
-            elif isinstance(command, events.MoveTasks):
+            elif isinstance(command, commands.MoveTasks):
                 self.placement = command.placement
-            elif isinstance(command, events.MakePlan):
+            elif isinstance(command, commands.MakePlan):
                 self.plan = make_plan(self.job, self.placement, command.ports)
                 done.extend(self._execute(self.machine.planned(self.plan)))
         return tuple(done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.common import events
-from launcher.supervisor import host_events
+from launcher.supervisor import commands, describe
 from tests.histories.script import Script, hosts, job
 
 GATHERED = "ready node1; ready node2; ready node3; held node1; held node2; held node3; "
@@ -15,7 +15,7 @@ def script() -> Script:
 
 def test_each_tries_the_next_two():
     replay = script().play(GATHERED)
-    (check,) = replay.all(events.CheckNetwork)
+    (check,) = replay.all(commands.CheckNetwork)
     assert check.peers == {
         "node1": {"worker/1": 4001, "worker/2": 4002},
         "node2": {"worker/2": 4002, "worker/0": 4000},
@@ -38,8 +38,8 @@ def test_addresses_that_cannot_be_reached_are_reported():
         GATHERED + "reaches node1 all but node2:4001; reaches node2; reaches node3 all but node2:4001; closed"
     )
     assert [line for line in replay.notices if "reach" in line] == [
-        f"node1 can't reach node2:4001: no answer ({host_events._ADDRESS_ADVICE})",
-        f"node3 can't reach node2:4001: no answer ({host_events._ADDRESS_ADVICE})",
+        f"node1 can't reach node2:4001: no answer ({describe.ADDRESS_ADVICE})",
+        f"node3 can't reach node2:4001: no answer ({describe.ADDRESS_ADVICE})",
     ]
     assert not replay.all(events.StartTask)
     assert replay.exit_code == 125
@@ -63,5 +63,5 @@ def test_a_host_that_is_lost_meanwhile():
 
 def test_a_single_host_does_not_check():
     replay = Script(job("worker 2"), hosts(1), check=True).play("ready node1; held node1")
-    assert not replay.all(events.CheckNetwork)
+    assert not replay.all(commands.CheckNetwork)
     assert len(replay.all(events.StartTask)) == 2

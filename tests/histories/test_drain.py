@@ -6,6 +6,7 @@ import pytest
 
 from launcher.common import events
 from launcher.common.record import replace
+from launcher.supervisor import commands
 from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
@@ -24,11 +25,12 @@ LATE = "did not finish within {}s of the job's end: stopped"
 DRAIN = "`--drain 60s` gives it time to finish"
 
 
-def timers(*found: events.Command) -> dict[str, float]:
-    return {command.timer: command.seconds for command in found if isinstance(command, events.SetTimer)}
+def timers(*found: commands.Command) -> dict[str, float]:
+    timers = [command for command in found if isinstance(command, commands.SetTimer)]
+    return {str(timer.timer): timer.seconds for timer in timers}
 
 
-def stopped(*found: events.Command) -> list[str]:
+def stopped(*found: commands.Command) -> list[str]:
     return [task for command in found if isinstance(command, events.StopTasks) for task in command.tasks]
 
 
@@ -123,7 +125,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
     assert replay.timers["answer"] == 13.0
     replay = script.play(text + "time up answer @ 18.0")
     where = script.host_of["evaluator/0"]
-    assert [command.host for command in after(replay) if isinstance(command, events.CloseLink)] == [where]
+    assert [command.host for command in after(replay) if isinstance(command, commands.CloseLink)] == [where]
     assert replay.notices[-1] == f"host {where} is lost: its agent did not answer in 13s"
     replay = script.play(text + "time up answer @ 18.0; closed node1; closed node2; closed node3")
     assert replay.exit_code == 125

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.common import events
 from launcher.common.report import Reason
+from launcher.supervisor import Timer, TimerKind, commands
 from tests.histories.script import Case, Replay, Script, cases, check, hosts, job, states
 
 WORKERS = job("worker 2")
@@ -18,7 +19,7 @@ LOST, STOPPED = "lost: host lost", "stopped: stopped"
 FAILED, DONE = "failed: exit", "succeeded: exit"
 
 
-def of_host(replay: Replay, host: str) -> list[events.Command]:
+def of_host(replay: Replay, host: str) -> list[commands.Command]:
     """All commands to this host."""
     return [command for command in replay.commands if getattr(command, "host", None) == host]
 
@@ -108,7 +109,7 @@ def test_the_faults_of_all_hosts_are_reported():
 def test_the_time_for_the_others_begins_with_the_first_failure():
     script = Script(job("worker 3"), hosts(3))
     replay = script.play("lost node1; ready node2; refused node2; time up rest; closed node2")
-    assert replay.all(events.SetTimer).count(events.SetTimer("rest", 10.0)) == 1
+    assert replay.all(commands.SetTimer).count(commands.SetTimer(Timer(TimerKind.OTHER_HOSTS), 10.0)) == 1
     assert replay.notices[-1] == UNUSABLE.format("node3") + SLOW
 
 
@@ -119,7 +120,7 @@ def test_lost_while_it_runs():
     assert list(states(replay).values()) == [STOPPED, LOST, STOPPED, LOST]
     stops = [(stop.host, stop.tasks) for stop in replay.all(events.StopTasks)]
     assert stops == [("node1", ("worker/0", "worker/2"))]
-    assert of_host(replay, "node2")[-1] == events.CloseLink("node2")
+    assert of_host(replay, "node2")[-1] == commands.CloseLink("node2")
     assert replay.report.failure is not None and replay.report.failure.reason is Reason.HOST_LOST
     lost = replay.report.tasks[1]
     assert (lost.detail, lost.ended_at) == ("its host is lost: connection reset", 9.0)
@@ -131,7 +132,7 @@ def test_200_tasks_on_20_hosts_cost_few_commands():
     others = ",".join(task for task in script.host_of if task != "worker/7")
     replay = script.play(f"up; worker/7 finishes 7; {others} ends; closed")
     assert replay.exit_code == 7
-    kinds = (events.HoldPorts, events.MakePlan, events.StartTask, events.StopTasks, events.CloseAgent)
+    kinds = (events.HoldPorts, commands.MakePlan, events.StartTask, events.StopTasks, events.CloseAgent)
     assert [len(replay.all(kind)) for kind in kinds] == [20, 1, 200, 20, 20]
     assert len(replay.commands) < 200 + 100
     assert max(len(step.commands) for step in replay.steps[-240:]) < 60

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.common import events
 from launcher.job import Host
+from launcher.supervisor import commands
 from tests.histories.script import Case, Script, cases, check, hosts, job, states
 
 # The tasks of node1 end meanwhile; those of node2 have ended for certain when the time is up.
@@ -266,7 +267,8 @@ def test_the_restart_waits_for_the_end_of_the_tasks_on_the_lost_host():
     assert [(start.host, start.task, start.attempt) for start in later] == [
         ("node1", "worker/0", 2), ("s1", "worker/1", 2),
     ]  # fmt: skip
-    assert [plan.ports for plan in replay.all(events.MakePlan)] == [{"worker/0": 4000, "worker/1": 4001}] * 2
+    plans = replay.all(commands.MakePlan)
+    assert [plan.ports for plan in plans] == [{"worker/0": 4000, "worker/1": 4001}] * 2
 
 
 def test_the_wait_begins_anew_when_another_host_is_lost():
@@ -299,7 +301,7 @@ def test_a_sidecar_whose_container_can_not_be_made_again_delays_nothing():
     assert len(held.all(events.StartTask)) == 3, "not even while ports are held"
     lost = "up; lost board-0; lost node1; time up restart 1; ready node1"
     replay = script.play(f"{lost}; lost board-0; held node1; worker/0 starts; worker/0 finishes 0; closed")
-    assert [start.host for start in replay.all(events.StartAgent)] == ["node1", "board-0"]
+    assert [start.host for start in replay.all(commands.StartAgent)] == ["node1", "board-0"]
     assert (replay.exit_code, list(states(replay).values())) == (0, ["succeeded: exit", "lost: host lost"])
 
 
@@ -307,10 +309,10 @@ def test_no_agent_starts_on_a_lost_host_before_its_tasks_have_ended_and_moved():
     replay = moved(LOST)
     assert replay.timers["return of node2"] == 80.0
     replay = moved(f"{LOST}; time up return of node2")
-    assert (replay.timers["return of node2"], replay.all(events.StartAgent)) == (30.0, ())
+    assert (replay.timers["return of node2"], replay.all(commands.StartAgent)) == (30.0, ())
     last = f"{LOST}; held node1; held s1; time up return of node2"
-    assert moved(last).all(events.StartAgent) == (), "no restart is left"
-    assert moved(last, restarts=2).all(events.StartAgent) == (events.StartAgent("node2"),)
+    assert moved(last).all(commands.StartAgent) == (), "no restart is left"
+    assert moved(last, restarts=2).all(commands.StartAgent) == (commands.StartAgent("node2"),)
 
 
 def test_an_attempt_is_reported_with_its_host():
@@ -326,7 +328,7 @@ def test_the_hosts_try_the_network_before_the_tasks_start_again():
     first = "ready node1; ready node2; ready s1; held node1; held node2; reaches node1; reaches node2"
     lost = "worker/0,worker/1 starts; lost node2; worker/0 ends; time up restart 1; held node1; held s1"
     replay = moved(f"{first}; {lost}; reaches node1", network=True)
-    _, check = replay.all(events.CheckNetwork)
+    _, check = replay.all(commands.CheckNetwork)
     assert check.peers == {"node1": {"worker/1": 4001}, "s1": {"worker/0": 4000}}
     assert len(replay.all(events.StartTask)) == 2
     replay = moved(f"{first}; {lost}; reaches node1 all but s1:4001; reaches s1; closed", network=True)

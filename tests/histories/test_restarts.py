@@ -44,7 +44,7 @@ def test_preemption_starts_the_whole_job_again_and_does_not_count():
     for _ in range(3):
         decision = policy.after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
         assert decision is not None
-        assert (len(decision.tasks), decision.all, decision.number) == (3, True, 0)
+        assert (len(decision.tasks), decision.includes_succeeded, decision.number) == (3, True, 0)
     assert policy.after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is not None  # at once: a failure
     assert policy.after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is None
 
@@ -55,7 +55,7 @@ def test_starts_are_1_to_30_seconds_apart_and_ten_minutes_give_the_restarts_back
 
     def after(seconds: float) -> float | None:
         decision = policy.after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
-        return None if decision is None else decision.wait
+        return None if decision is None else decision.pause_seconds
 
     assert [after(0.0) for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert after(600.0) == 0.0
@@ -75,10 +75,10 @@ def test_why_nothing_starts_again():
     spec = job("worker 1", "ps 1 restart never", restarts=1)
     policy = RestartPolicy(spec, place(spec, hosts(1)))
     worker, failed = TaskId("worker/0"), ExitStatus(code=1)
-    assert "program" in policy.why_not(worker, ExitStatus(code=127))
+    assert "program" in policy.refusal(worker, ExitStatus(code=127))
     assert policy.after(worker, failed, 1.0) is not None
-    assert policy.why_not(worker, failed) == "no restart is left of 1"
-    assert policy.why_not(TaskId("ps/0"), failed) == ""
+    assert policy.refusal(worker, failed) == "no restart is left of 1"
+    assert policy.refusal(TaskId("ps/0"), failed) == ""
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 7\n    f()\n"

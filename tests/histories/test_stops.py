@@ -6,6 +6,7 @@ import pytest
 
 from launcher.common import events
 from launcher.common.report import Failure, Reason
+from launcher.supervisor import Timer, TimerKind, commands
 from launcher.supervisor.state import (
     CLOSE_TIMEOUT_SECONDS,
     NOTICE_AFTER_SECONDS,
@@ -146,7 +147,7 @@ def test_ctrl_c_while_agents_close_waits_no_longer():
     replay = Script(TWO, hosts(2)).play(f"{history}; Ctrl-C @ 6")
     notice, hang_up, finish = after(replay)
     assert notice.text == "Ctrl-C again: not waiting for the agent on node2 to close"
-    assert (hang_up, finish) == (events.CloseLink("node2"), events.Finish(130))
+    assert (hang_up, finish) == (commands.CloseLink("node2"), commands.Finish(130))
 
 
 # ---------------------------------------------------------------------- the time limit
@@ -158,7 +159,7 @@ def test_the_time_limit_does_not_wait_for_a_host_that_does_not_obey():
     text = "up; time up job @ 5.0; worker/0 gets 15 @ 5.1; says worker/1 x @ 5.2"
     assert script.play(text).timers["answer"] == 13.0
     replay = script.play(f"{text}; time up answer @ 18.0")
-    assert after(replay)[0] == events.CloseLink("node2")
+    assert after(replay)[0] == commands.CloseLink("node2")
     assert replay.notices[-1] == "host node2 is lost: its agent did not answer in 13s"
 
 
@@ -228,9 +229,10 @@ def test_each_wait_has_a_name_and_an_end(history: str, timer: dict[str, float], 
     timers = {name: seconds for name, seconds in replay.timers.items() if name != "silence"}
     assert timers == {**timer, "notice": NOTICE_AFTER_SECONDS}
     replay = Script(job("worker 3"), hosts(2)).play(f"{history}; time up notice")
-    assert after(replay) == (events.Tell(notice), events.SetTimer("notice", NOTICE_REPEAT_SECONDS))
+    again = commands.SetTimer(Timer(TimerKind.NOTICE), NOTICE_REPEAT_SECONDS)
+    assert after(replay) == (events.Tell(notice), again)
     replay = Script(job("worker 3"), hosts(2)).play(f"{history}; time up notice; time up notice")
-    assert after(replay) == (events.SetTimer("notice", NOTICE_REPEAT_SECONDS),), "it is told once"
+    assert after(replay) == (again,), "it is told once"
 
 
 def test_a_job_that_runs_is_not_waited_for():

@@ -14,8 +14,9 @@ from typing import Any, get_args
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProtocolError
-from launcher.common.events import Command, Event, StopSequence
-from launcher.supervisor import Phase
+from launcher.common.events import Event, StopSequence
+from launcher.supervisor import Phase, commands
+from launcher.supervisor.commands import Command
 from tests.histories.script import FACTS, SimulatedJob
 
 ABANDONED: StopSequence = ((15, 1.0), (9, 5.0))
@@ -282,11 +283,11 @@ class World:
         was_over = self.simulated.exit_code is not None
         if isinstance(event, get_args(events.AgentEvent)):
             event = self._verified(event)
-        commands = self.simulated.take(event)
+        given = self.simulated.take(event)
         if isinstance(event, events.AgentReady):
             self._lost.discard(event.host)
-        assert not (was_over and commands), f"commands after the end: {commands}"
-        self._carry(commands)
+        assert not (was_over and given), f"commands after the end: {given}"
+        self._carry(given)
         self._check_waits()
 
     def _verified(self, event: Any) -> Event:
@@ -298,8 +299,8 @@ class World:
             return events.AgentLost(event.host, self._time, str(error))
         return event
 
-    def _carry(self, commands: Sequence[Command]) -> None:
-        for command in commands:
+    def _carry(self, given: Sequence[Command]) -> None:
+        for command in given:
             if isinstance(command, events.Restarting):
                 for task, attempt in command.attempts.items():
                     assert self._lies or attempt == self._attempts[task]
@@ -310,18 +311,18 @@ class World:
                     del self._restarting[command.task]
                 continue
             host = getattr(command, "host", None)
-            if isinstance(command, events.SetTimer):
-                self._waited_for[command.timer] = set(self._lost)
+            if isinstance(command, commands.SetTimer):
+                self._waited_for[str(command.timer)] = set(self._lost)
             if host is None:
                 continue
-            if isinstance(command, events.StartAgent):
+            if isinstance(command, commands.StartAgent):
                 ended = self._alive_there.pop(host, None)
                 assert self._lies or host in self._lost and (not ended or self.simulated.tasks_end == 0.0)
                 self.agents[host] = ModelAgent(host, self._clock(0.0))
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"
             self._check_start(command)
-            if isinstance(command, events.CloseLink):
+            if isinstance(command, commands.CloseLink):
                 self._lost.add(host)
                 self._alive_there[host] = set(self.agents[host].tasks)
                 self.agents[host].over = True

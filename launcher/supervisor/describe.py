@@ -1,0 +1,434 @@
+"""What the user reads about tasks, hosts, restarts and the end of the job.
+
+Each function puts into words what another module has decided, and changes nothing. It returns a text, or the
+`Failure` that has it. `launcher.supervisor.describe_stalls` does the same for silent tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from launcher.common import events
+from launcher.common.cluster import TaskId
+from launcher.common.report import Failure, Reason, TaskState
+from launcher.common.text import KNOWN_SIGNALS, duration, join_names, plural, signal_name
+from launcher.job import is_loopback
+from launcher.supervisor.commands import TimerKind
+from launcher.supervisor.records import ACTIVE_STATES, HostRecord, HostState, Restart, TaskRecord
+from launcher.supervisor.state import (
+    CLOSE_TIMEOUT_SECONDS,
+    READY_TIMEOUT_SECONDS,
+    START_TIMEOUT_SECONDS,
+    JobState,
+    Phase,
+)
+
+#: How long, at most, TensorFlow's collectives take to fail after a peer has ended.
+_COLLECTIVE_FAILURE_SECONDS = 60.0
+#: A pause before a restart that is shorter is not worth a number.
+_MIN_SHOWN_PAUSE_SECONDS = 0.1
+_MAX_NAMED_PIDS = 10
+STOPPED_OUTSIDE = "its agent was stopped from outside; it stops its tasks"
+ADDRESS_ADVICE = (
+    "`address:` in a hostfile is the address that others connect to; --no-check starts the job all the same"
+)
+_SIGNAL_HINTS = {
+    4: "it used an instruction that this CPU does not have: perhaps it was built for another CPU",
+    7: "a mapped file was truncated, or shared memory (/dev/shm) is full",
+    9: "launch did not send it: an administrator, a batch system, a limit of CPU time (`ulimit -t`), or lack "
+    "of memory (`dmesg` may show it)",
+    11: "it crashed in native code: a stack may be in its log (PYTHONFAULTHANDLER is set)",
+    24: "it has used all the CPU time that it may use (`ulimit -t`)",
+    25: "a file would have become larger than allowed (`ulimit -f`)",
+}
+
+
+def time_limit(seconds: float, written: str = "") -> str:
+    """Return a time limit as the user wrote it, ``2h``, or in seconds if that had no unit, ``0.5s``."""
+    return written if written[-1:].isalpha() else f"{seconds:.10g}s"
+
+
+def on_host(state: JobState, host_name: str) -> str:
+    """Return `` on node1``; nothing for this machine, and for a container that is named after its task."""
+    tasks = state.hosts[host_name].tasks
+    is_obvious = is_loopback(host_name) or any(record.task.is_own_host(host_name) for record in tasks)
+    return "" if is_obvious else f" on {host_name}"
+
+
+def host_with_node(state: JobState, host_name: str) -> str:
+    """Return the name of a host, and of a pod or a container also where it runs: ``worker-0 on n2``."""
+    nodes = {record.node for record in state.hosts[host_name].tasks if record.node}
+    return " on ".join([host_name, *sorted(nodes)])
+
+
+# ---------------------------------------------------------------------- waits
+
+
+def wait(state: JobState) -> str:
+    """Return what the job waits for, ``waiting for worker/0 to end``; nothing if that is not worth a line."""
+    if state.phase is Phase.STARTUP:
+        holding = join_names(state.hosts.names(HostState.HOLDING))
+        return f"waiting for {f'the agent on {holding}' if holding else 'the hosts to connect to each other'}"
+    if state.phase is Phase.CLOSING:
+        return f"waiting for the agent on {join_names(state.hosts.names(*ACTIVE_STATES))} to close"
+    if state.phase is Phase.DRAINING:
+        draining = state.tasks.drain.tasks
+        limit = time_limit(max(state.tasks[task].drain for task in draining))
+        return f"waiting for {state.tasks.names(draining)} to finish (at most {limit} after the job's end)"
+    if state.phase is Phase.RUNNING:
+        return _wait_while_running(state)
+    return _wait_for_tasks(state, state.tasks.open, "end")
+
+
+def _wait_while_running(state: JobState) -> str:
+    if ending := state.tasks.open & state.tasks.restarting.keys():
+        return _wait_for_tasks(state, ending, "end")
+    hosts = state.hosts.names(HostState.HOLDING, HostState.RETURNING)
+    if late := [host for host in hosts if state.hosts[host].tasks]:
+        return f"waiting for the agent on {join_names(late)}"
+    starting = state.tasks.starting
+    is_first_start = all(state.tasks[task].attempt == 1 for task in starting)
+    if state.spec.preload and is_first_start:
+        return _wait_for_tasks(
+            state, starting, f"start: --preload imports {join_names(state.spec.preload)} first"
+        )
+    return _wait_for_tasks(state, starting, "start")
+
+
+def _wait_for_tasks(state: JobState, tasks: Collection[TaskId], to_do: str) -> str:
+    return f"waiting for {state.tasks.names(tasks)} to {to_do}" if tasks else ""
+
+
+def late_host(state: JobState, kind: TimerKind) -> str:
+    """Return why a host is lost that did not answer before this timer ran out."""
+    reasons = {
+        TimerKind.READY: f"no answer from its agent in {time_limit(READY_TIMEOUT_SECONDS)}",
+        TimerKind.OTHER_HOSTS: "it had not answered yet when another host failed",
+        TimerKind.START: f"its agent could not start a task in {time_limit(START_TIMEOUT_SECONDS)}",
+        TimerKind.ANSWER: f"its agent did not answer in {time_limit(state.answer_seconds)}",
+        TimerKind.RESTART: "its agent did not stop the tasks",
+        TimerKind.END: "its agent did not stop the tasks",
+        TimerKind.CLOSE: f"its agent did not close in {time_limit(CLOSE_TIMEOUT_SECONDS)}",
+    }
+    return reasons[kind]
+
+
+# ---------------------------------------------------------------------- tasks
+
+
+def start_failure(state: JobState, record: TaskRecord, event: events.TaskNotStarted) -> Failure:
+    """Return the failure of a task that could not be started."""
+    text = f"{record.task} could not be started{on_host(state, event.host)}: {event.why}"
+    return _task_failure(record, event.at, text)
+
+
+def exit_failure(state: JobState, record: TaskRecord, event: events.TaskExited) -> Failure:
+    """Return the failure of a task that has exited."""
+    after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
+    attempt = f" (attempt {record.attempt})" if record.attempt > 1 else ""
+    text = f"{record.task} failed{on_host(state, record.host)}{after}{attempt}: {record.detail}"
+    return _task_failure(record, event.at, text, _exit_hint(record, event))
+
+
+def _task_failure(record: TaskRecord, at: float, text: str, hint: str = "") -> Failure:
+    assert record.reason is not None
+    return Failure(reason=record.reason, task=record.task, host=record.host, at=at, text=text, hint=hint)
+
+
+def _exit_hint(record: TaskRecord, event: events.TaskExited) -> str:
+    if event.oom and record.role.memory:
+        return "a larger `--memory` gives it more; or make its batches or caches smaller"
+    if event.oom:
+        return "give it a machine with more memory, or make its batches or caches smaller"
+    if event.signal is not None:
+        return _SIGNAL_HINTS.get(event.signal, "")
+    if event.code in (126, 127):
+        return "126 and 127 are what a shell returns when a program can't be run or found: see its last lines"
+    number = (event.code or 0) - 128
+    if number in KNOWN_SIGNALS:
+        return f"{event.code} is what a shell returns when its program was killed by {signal_name(number)}"
+    return ""
+
+
+def peers_hint(state: JobState, failure: Failure) -> str:
+    """Return advice for a Python program whose peers had succeeded shortly before it failed, or nothing."""
+    record = state.tasks.get(failure.task or TaskId(""))
+    failed_by_itself = failure.reason in (Reason.EXIT, Reason.SIGNAL)
+    if record is None or record.service or not record.runs_python or not failed_by_itself:
+        return ""
+    recent = {
+        peer.task: peer.ended_at
+        for peer in state.tasks.values()
+        if not peer.service and peer.outcome is TaskState.SUCCEEDED and peer.ended_at is not None
+        if failure.at - _COLLECTIVE_FAILURE_SECONDS <= peer.ended_at <= failure.at
+    }
+    if not recent:
+        return ""
+    earlier = duration(failure.at - max(recent.values()))
+    before = f"{join_names([*recent])} had exited with code 0, {earlier} earlier"
+    return f"{before}: tasks that communicate collectively must finish together"
+
+
+def sidecar_failure(failure: Failure) -> str:
+    """Return that a sidecar has failed, which has no effect on the job."""
+    return f"{failure.text}; it is a sidecar: the job does not depend on it"
+
+
+def service_finished(record: TaskRecord) -> str:
+    """Return that a service has exited with 0 before the job is done."""
+    return f"{record.task} finished (exit code 0); the job goes on"
+
+
+def ignored_sigterm(state: JobState, record: TaskRecord, *, names_task: bool) -> str:
+    """Return that a task did not end on SIGTERM, and what follows.
+
+    Args:
+        state: The state of the job.
+        record: The task.
+        names_task: Whether the line is about this task, and not about all further ones.
+    """
+    subject = str(record.task) if names_task else "more tasks"
+    if record.status.known:
+        subject = f"a process that {subject} left behind"
+    text = f"{subject} ignored SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+    could_drain = not (state.failure or record.service or record.status.known or record.drain)
+    if state.was_done and could_drain:
+        text += "; the job was done: `--drain 60s` gives it time to finish"
+    return text
+
+
+def left_processes(event: events.TaskGone) -> str:
+    """Return that a task left processes behind."""
+    return f"{event.task} left {plural(event.leftovers, 'process', 'processes')} behind, which launch stopped"
+
+
+def unkillable_processes(state: JobState, event: events.TaskGone) -> str:
+    """Return that SIGKILL did not end processes of a task."""
+    pids = join_names([str(pid) for pid in event.unkillable], most=_MAX_NAMED_PIDS)
+    return f"{event.task}: SIGKILL did not stop pid {pids}{on_host(state, event.host)}"
+
+
+def failure_after_stop(text: str) -> str:
+    """Return that a failure became known late, and is the cause of the job's end."""
+    return f"{text}; this is the first failure"
+
+
+def failure_beside_others(state: JobState, text: str, *, goes_on: bool) -> str:
+    """Return that a task failed, and what that means for the others."""
+    others = len(state.tasks.alive)
+    if goes_on:
+        return f"{text}; {plural(others, 'task')} left"
+    return f"{text}; stopping the other {'task' if others == 1 else plural(others, 'task')}"
+
+
+# ---------------------------------------------------------------------- hosts
+
+
+def host_loss(host: HostRecord) -> str:
+    """Return how a host is lost that is about to get the state LOST: ``is lost``."""
+    if host.state is HostState.RETURNING:
+        return "can't be made again"
+    return "can't be used" if host.state is HostState.HOLDING or not host.tasks else "is lost"
+
+
+def host_lost(state: JobState, host: HostRecord, why: str) -> str:
+    """Return that a host is lost that is about to get the state LOST."""
+    name = host.name if host.state is HostState.RETURNING else host_with_node(state, host.name)
+    return f"host {name} {host_loss(host)}: {why}"
+
+
+def host_stopped_outside(state: JobState, host_name: str) -> str:
+    """Return that an agent stops its tasks without a command."""
+    return f"host {host_with_node(state, host_name)} is lost: {STOPPED_OUTSIDE}"
+
+
+def no_ports(event: events.PortsRefused) -> str:
+    """Return that a host has too few free ports."""
+    return f"{event.host} does not have a port for each of its tasks: {event.why}"
+
+
+def unreachable(host_name: str, address: str, why: str) -> str:
+    """Return that a host cannot connect to another one."""
+    return f"{host_name} can't reach {address}: {why} ({ADDRESS_ADVICE})"
+
+
+def check_skipped(late: Sequence[str]) -> str:
+    """Return that the job starts without the whole check of the network."""
+    return f"continuing without the check of the network on {join_names(late)}: no answer"
+
+
+def missing_environments(state: JobState) -> tuple[str, str]:
+    """Return on which hosts tasks cannot use their environments, and the commands that would make them.
+
+    Returns:
+        Two texts, which are empty if no host lacks an environment.
+    """
+    found: dict[str, list[HostRecord]] = {}
+    for host in state.hosts.values():
+        if host.environment_error:
+            found.setdefault(host.environment_error, []).append(host)
+    texts = [f"{why} on {', '.join(host.name for host in hosts)}" for why, hosts in found.items()]
+    names = dict.fromkeys(hosts[0].host.venv for hosts in found.values())
+    commands = [f"`{state.spec.prepare} --name {name}`" for name in names if name and "/" not in name]
+    return "; ".join(texts), f"{' and '.join(commands)} would make it" if commands else ""
+
+
+def host_is_back(host: HostRecord) -> str:
+    """Return that a lost host can be used again."""
+    return f"host {host.name} is back: it can take the tasks of a host that is lost"
+
+
+# ---------------------------------------------------------------------- restarts
+
+
+def restart(state: JobState, restart: Restart, record: TaskRecord, failure: Failure) -> str:
+    """Return why and when tasks start again."""
+    pause = restart.pause_seconds
+    when = f"in {duration(pause)}" if pause >= _MIN_SHOWN_PAUSE_SECONDS else "at once"
+    number = _restart_number(state, restart)
+    number += f": {restart.caused_by} failed before" if restart.caused_by else ""
+    again = f"starting {state.tasks.names(restart.tasks)} again {when}"
+    return f"{failure.text}; {again} (attempt {record.attempt + 1}, {number})"
+
+
+def move(state: JobState, host: HostRecord, restart: Restart, new_hosts: Iterable[str] | None) -> str:
+    """Return that the tasks of a lost host start elsewhere.
+
+    Args:
+        state: The state of the job.
+        host: The lost host.
+        restart: The restart with which its tasks start again.
+        new_hosts: Where they move. None if the restart was under way, because another host was lost.
+    """
+    tasks = host.main_tasks
+    details = f"attempt {tasks[0].attempt + 1}, {_restart_number(state, restart)}"
+    details += f" for {join_names([*restart.lost_hosts])}" if new_hosts is None else ""
+    if state.replaces_hosts:
+        return f"a new one takes its place, all tasks start again ({details})"
+    where = ", too" if new_hosts is None else f" to {join_names([*new_hosts])}"
+    moves = f"{_names(state, tasks)} {'moves' if len(tasks) == 1 else 'move'}{where}"
+    return f"{moves}, all tasks start again in {duration(restart.pause_seconds)} ({details})"
+
+
+def _restart_number(state: JobState, restart: Restart) -> str:
+    if not restart.number:
+        return "not counted"
+    return f"restart {restart.number} of {state.restart_policy.limit}"
+
+
+def no_room_for(state: JobState, tasks: Iterable[TaskRecord]) -> str:
+    """Return that the tasks of a lost host cannot move."""
+    return f"no other host has room for {_names(state, tasks)}"
+
+
+def no_room(state: JobState, restart: Restart) -> Failure:
+    """Return the failure of a job whose tasks have no host any longer."""
+    lost = [*restart.lost_hosts]
+    stranded = [task for host in lost for task in state.hosts[host].main_tasks]
+    hosts = f"host {lost[0]} is" if len(lost) == 1 else f"hosts {join_names(lost)} are"
+    why = "; ".join(dict.fromkeys(restart.lost_hosts.values()))
+    text = f"{hosts} lost: {why}; {no_room_for(state, stranded)}"
+    return Failure(reason=Reason.HOST_LOST, task=None, host=lost[0], at=restart.lost_at, text=text)
+
+
+def cannot_restart(record: TaskRecord, at: float) -> Failure:
+    """Return the failure of a job with a task whose last attempt could not be killed."""
+    text = f"{record.task} can't start again: SIGKILL did not stop its last attempt"
+    return Failure(reason=Reason.LAUNCHER, task=None, host=record.host, at=at, text=text)
+
+
+def restart_asked(state: JobState, tasks: Iterable[TaskId]) -> str:
+    """Return that tasks start again because the user wants it."""
+    return f"starting {state.tasks.names(tasks)} again, as asked"
+
+
+# ---------------------------------------------------------------------- ends of jobs
+
+
+def chief_ends_workers(state: JobState, at_work: Iterable[TaskRecord]) -> str:
+    """Return that the end of the chief stops workers that were at work."""
+    return (
+        f"the chief is done, and {_names(state, at_work)} still printed: stopped; `--done-when workers`"
+        " waits for workers, `--drain 60s` gives them time to finish"
+    )
+
+
+def drain_over(state: JobState, late: Iterable[TaskId]) -> str:
+    """Return that tasks did not finish in the time that they had."""
+    limit = time_limit(state.tasks.drain.elapsed_seconds)
+    return f"{state.tasks.names(late)} did not finish within {limit} of the job's end: stopped"
+
+
+def stop(state: JobState) -> str:
+    """Return what a stop of the job means for its tasks."""
+    if state.phase is Phase.STARTUP:
+        return "no task was started yet"
+    running = state.tasks.alive or state.tasks.open
+    return f"stopping {plural(len(running), 'task')}" if running else "no task runs now"
+
+
+def orderly_stop(state: JobState, event: events.StopAsked) -> str:
+    """Return that the job stops because of a request, how long that takes, and how to shorten it."""
+    grace = state.policy.grace
+    done = "the job is done; " if state.phase is Phase.DRAINING else ""
+    text = f"{event.who}: {done}{stop(state)}"
+    if state.phase is not Phase.STARTUP and state.tasks.alive and grace > 0 and not event.at_once:
+        text += f", up to {time_limit(grace)}; {_how_to_kill(state, event)}"
+    return text
+
+
+def _how_to_kill(state: JobState, event: events.StopAsked) -> str:
+    if state.stop_requests.can_repeat(event.signal):
+        return f"{event.who} again kills them at once"
+    return "`launch stop --now` kills them at once"
+
+
+def stop_continues(state: JobState, event: events.StopAsked) -> str:
+    """Return what a job waits for that was already about to end when a request came."""
+    if state.phase is Phase.CLOSING:
+        return f"{event.who}: {wait(state)}; {event.who} again ends the wait"
+    tasks = plural(len(state.tasks.open), "task")
+    return f"{event.who}: waiting for {tasks} to end; {_how_to_kill(state, event)}"
+
+
+def abandoned_agents(who: str, agents: Sequence[str]) -> str:
+    """Return that the launcher does not wait for agents."""
+    return f"{who}: not waiting for the agent on {join_names(agents)} to close"
+
+
+def kill(state: JobState, who: str) -> str:
+    """Return that all tasks are killed."""
+    return f"{who}: killing what is left of {plural(len(state.tasks.open), 'task')} at once"
+
+
+def killed_before(state: JobState, who: str) -> str:
+    """Return what the job waits for, though its tasks were killed."""
+    return f"{who}: the tasks were killed; {wait(state)}"
+
+
+def stopped_by_request(event: events.StopAsked, reason: Reason) -> Failure:
+    """Return the failure of a job that a request stops."""
+    return Failure(reason=reason, task=None, host=None, at=event.at, text=f"stopped by {event.who}")
+
+
+def job_time_limit(state: JobState) -> str:
+    """Return the time limit of the job as the user wrote it."""
+    return time_limit(state.policy.timeout or 0.0, state.policy.timeout_text)
+
+
+def timeout(state: JobState, at: float, hint: str) -> Failure:
+    """Return the failure of a job that took longer than its time limit."""
+    limit = job_time_limit(state)
+    ended = [
+        f"{record.task} ended after {duration(record.ended_at - record.started_at)}"
+        for record in state.tasks.values()
+        if not record.service and record.task not in state.tasks.restarting
+        if record.started_at is not None and record.ended_at is not None
+    ]
+    went_on = f"; {join_names(ended)}, {state.tasks.names(state.tasks.deciding)} went on" if ended else ""
+    text = f"the job took longer than its time limit of {limit}{went_on}"
+    return Failure(reason=Reason.TIMEOUT, task=None, host=None, at=at, text=text, hint=hint, limit=limit)
+
+
+def _names(state: JobState, records: Iterable[TaskRecord]) -> str:
+    return state.tasks.names(record.task for record in records)

@@ -1,0 +1,141 @@
+"""What the user reads about silent tasks: the likely cause of the silence, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.common.cluster import TaskId
+from launcher.common.report import Failure, Reason
+from launcher.common.text import duration
+from launcher.job import CHIEF_ROLES
+from launcher.supervisor.describe import on_host, time_limit
+from launcher.supervisor.records import TaskRecord
+from launcher.supervisor.silence import TICKS_IN_LIMIT, has_ended, last_tick, silent_tasks, tick_seconds
+from launcher.supervisor.state import JobState
+
+_STACKS_ADVICE = (
+    "a Python program prints its stacks on SIGABRT: see the end of its output; a program that prints less"
+    " often needs a longer --stall"
+)
+_STALL_ADVICE = "`--stall 10m` would stop such tasks and show where they hang"
+_DEVICE_FILTERS_ADVICE = (
+    "a session of TensorFlow 1 without device_filters waits for every task (docs/restarts.md)"
+)
+_DONE_WHEN_CHIEF_ADVICE = "; `--done-when chief` ends the job with worker/0"
+_NO_CHIEF_ADVICE = (
+    "does the program use ParameterServerStrategy? Then only a chief trains, and this job has none: `--chief`"
+    " starts one; else: "
+)
+_COLLECTIVE_ADVICE = "tasks that communicate collectively must finish together"
+# Python prints no stacks on SIGTERM, with which the time limit stops tasks, by itself.
+_FAULTHANDLER_ADVICE = (
+    "let the program call faulthandler.register(signal.SIGTERM, chain=True) (after it made its tf.distribute"
+    " strategy, which may handle SIGTERM itself): its log then has its stacks"
+)
+
+
+def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> Failure:
+    """Return the one failure of tasks that were silent for ``--stall``."""
+    limit = time_limit(state.policy.stall or 0.0, state.policy.stall_text)
+    return Failure(
+        reason=Reason.STALLED,
+        task=silent[0].task,
+        host=silent[0].host,
+        at=at,
+        text=_silence(state, silent, limit),
+        hint=_advice(state, silent, otherwise=_STACKS_ADVICE),
+        limit=limit,
+    )
+
+
+def silent_line(state: JobState, silent: Sequence[TaskRecord]) -> str:
+    """Return a line about silent tasks of a job without ``--stall``."""
+    since = max(last_tick(state, record) for record in silent)
+    limit = duration((state.stalls.ticks - since - 1) * tick_seconds(state))
+    return f"{_silence(state, silent, limit)}; {_advice(state, silent, otherwise=_STALL_ADVICE)}"
+
+
+def waits_for_task(state: JobState, record: TaskRecord, awaited: TaskId) -> str:
+    """Return that the session of a task waits for another task, and what to do."""
+    ended = [awaited] if has_ended(state, awaited) else []
+    advice = _DEVICE_FILTERS_ADVICE + _done_when_chief(state, ended)
+    return f"{record.task} waits for {awaited}{', which has ended' if ended else ''}: {advice}"
+
+
+def hint_at_timeout(state: JobState) -> str:
+    """Return how to find out why tasks are silent when the time limit ends the job, or nothing."""
+    ticks = min(TICKS_IN_LIMIT, state.stalls.ticks // 2)
+    silent = [record for record in silent_tasks(state, ticks, ticks) if record.runs_python]
+    if not silent:
+        return ""
+    hang = "hangs" if len(silent) == 1 else "hang"
+    see = f"to see where {_names(state, silent)} {hang}, {_FAULTHANDLER_ADVICE}"
+    return _advice(state, silent, otherwise=see)
+
+
+def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
+    where = on_host(state, silent[0].host) if len(silent) == 1 else ""
+    only_waited = all(record.waiting_pieces for record in silent)
+    what = "nothing but waiting notices" if only_waited else "nothing"
+    return f"{_names(state, silent)}{where} printed {what} for {limit}"
+
+
+def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) -> str:
+    """Return the likely cause of a silence and what to do; ``otherwise`` if no cause is known."""
+    if not any(record.runs_python or record.awaited_task for record in silent):
+        return otherwise
+    cause = _awaited(state, silent) or _ended_before(state) or _started_again_alone(state, silent)
+    if not cause and _may_lack_chief(state, silent):
+        return _NO_CHIEF_ADVICE + otherwise
+    return cause or otherwise
+
+
+def _awaited(state: JobState, silent: Sequence[TaskRecord]) -> str:
+    """Return for which tasks sessions of TensorFlow 1 wait, and what to do, or nothing."""
+    awaited = {record.awaited_task for record in silent if record.awaited_task}
+    if not awaited:
+        return ""
+    ended = [task for task in awaited if has_ended(state, task)]
+    advice = f"{_DEVICE_FILTERS_ADVICE}{_done_when_chief(state, ended)}"
+    return f"TensorFlow waits for {state.tasks.names(awaited)}: {advice}"
+
+
+def _ended_before(state: JobState) -> str:
+    """Return which peers of the silent tasks have ended, and what to do, or nothing."""
+    ended = [task.task for task in state.tasks.values() if not task.service and has_ended(state, task.task)]
+    if not ended:
+        return ""
+    has_ps = any(task.role == "ps" for task in state.tasks)
+    advice = _DEVICE_FILTERS_ADVICE + _done_when_chief(state, ended) if has_ps else _COLLECTIVE_ADVICE
+    return f"{state.tasks.names(ended)} ended before: {advice}"
+
+
+def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
+    """Return which tasks started again before the others became silent, and what to do, or nothing."""
+    again = [record for record in state.tasks.values() if record.earlier and not record.sidecar]
+    others = [record for record in silent if not record.earlier]
+    if not again or not others:
+        return ""
+    since = max(record.start_tick for record in again)
+    if any((record.output_tick or 0) > since for record in others):
+        return ""
+    advice = "if the others wait for what is lost, `--restart job` starts all again"
+    return f"{_names(state, again)} started again alone: {advice}"
+
+
+def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
+    """Return whether all workers are silent since their start, beside a ps and without a chief."""
+    roles = {task.role for task in state.tasks}
+    workers = [record for record in state.tasks.values() if record.role.name == "worker"]
+    at_start = all((record.output_tick or 0) - record.start_tick <= TICKS_IN_LIMIT for record in silent)
+    lacks_chief = "ps" in roles and not roles.intersection(CHIEF_ROLES)
+    return lacks_chief and at_start and [*silent] == workers
+
+
+def _done_when_chief(state: JobState, ended: Sequence[TaskId]) -> str:
+    """Return advice for a job that waits for workers though worker 0, its chief, has ended, or nothing."""
+    return _DONE_WHEN_CHIEF_ADVICE if TaskId("worker/0") in ended and not state.policy.done_when else ""
+
+
+def _names(state: JobState, records: Sequence[TaskRecord]) -> str:
+    return state.tasks.names([record.task for record in records])

@@ -188,15 +188,15 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     why = event.why.removeprefix(f"{event.host}: ")
     text = describe.host_lost(state, host, why)
     cancelled = _lose(state, host, event)
-    starts_again = False
+    outcome = restarting.LossOutcome(starts_again=False)
     if not event.all_gone:
-        starts_again, explanation = restarting.restart_after_loss(state, host, moving, event, why)
-        text += f"; {explanation}" if explanation else ""
+        outcome = restarting.restart_after_loss(state, host, moving, event, why)
+    text += f"; {outcome.explanation}" if outcome.explanation else ""
     state.tell(text, urgent=True)
     if state.phase is Phase.CLOSING:  # no task of the job ran there any more
         finish_if_closed(state)
         return
-    if starts_again:
+    if outcome.starts_again:
         return
     if host.main_tasks and moving is not None:
         state.cancel_restarts(state.tasks)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from launcher.common import events
 from launcher.common.cluster import TaskId
 from launcher.common.events import StopSequence
+from launcher.common.record import from_attributes
 from launcher.common.report import Failure, Reason
 from launcher.job import JobSpec, OnFailure, Placement, TaskPlan
 from launcher.stop_requests import StopRequests
@@ -160,22 +161,8 @@ class JobState:
         """Start a task whose state is STARTING."""
         plan = self.plans[record.task]
         self.tasks.starting.add(record.task)
-        self.emit(
-            events.StartTask(
-                host=plan.host,
-                task=record.task,
-                attempt=record.attempt,
-                argv=plan.argv,
-                env=plan.env,
-                workdir=plan.workdir,
-                steps=self.stop_sequence,
-                venv=plan.venv,
-                script=plan.script,
-                args=plan.args,
-                flags=plan.flags,
-                templates=plan.templates,
-            )
-        )
+        attempt, steps = record.attempt, self.stop_sequence
+        self.emit(from_attributes(events.StartTask, plan, attempt=attempt, steps=steps))
 
     def start_agent(self, host: HostRecord) -> None:
         """Start a new agent on a lost host."""

@@ -1,4 +1,7 @@
-"""Gives each task a host, or reports why the tasks do not fit the hosts."""
+"""Gives each task a host, or reports all reasons why the tasks do not fit the hosts.
+
+`launcher.launch` calls it before anything is started, and the supervisor when hosts are lost.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,16 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     slot: they run on the host of the first task.
 
     Args:
-        spec: roles of different names.
-        hosts: the inventory, in the order written; names differ.
+        spec: The job. The names of its roles differ.
+        hosts: The hosts, each name once, in the order in which the user gave them.
 
     Returns:
         The tasks in the order of the table, and notes for the user.
 
     Raises:
-        PlacementError: with all faults: names and labels that no host has, roles that do not fit and why,
-            hosts with a loopback address beside others, environments that are too long for the kernel.
+        PlacementError: The tasks do not fit the hosts. It has all faults: names and labels that no host has,
+            roles that do not fit and why, hosts with a loopback address beside others, and environments that
+            are too long for the kernel.
     """
     usable = tuple(host for host in hosts if not host.spare)
     if not usable:
@@ -64,7 +68,7 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
 
 
 def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """The hosts without a task that may be needed: all spares, then others.
+    """Return the hosts without a task that may be needed: all spares, then others.
 
     Each restart replaces one host as a rule, whose tasks need at most as many of the others. If it replaces
     several, tasks may need free slots of hosts in use.
@@ -79,12 +83,12 @@ def _standby(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> tupl
 
 
 def _is_reachable(host: Host, placement: Placement) -> bool:
-    """Whether tasks on the hosts in use can connect to this one by its address."""
+    """Return whether tasks on the hosts in use can connect to this one by its address."""
     return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
 
 
 def _unreachable(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -> Iterator[str]:
-    """Notes on spare hosts that can't take the tasks of a lost host."""
+    """Yield notes on spare hosts that cannot take the tasks of a lost host."""
     for host in hosts if spec.policy.restarts else ():
         if host.spare and not _is_reachable(host, placement):
             why = "the addresses of the other hosts are loopback addresses"
@@ -99,11 +103,11 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
     All other tasks stay on their hosts. The GPUs of all tasks are assigned again.
 
     Args:
-        placement: by `place`, or by this function.
-        lost: the names of the lost hosts.
+        placement: A placement by `place`, or by this function.
+        lost: The names of the lost hosts.
 
     Returns:
-        The new placement; ``None``: there is no room.
+        The new placement, or None if there is no room for all tasks.
     """
     hosts = [host for host in (*placement.standby, *placement.hosts()) if host.name not in lost]
     kept = [placed for placed in placement.tasks if placed.host.name not in lost]
@@ -128,7 +132,7 @@ def replace_hosts(placement: Placement, lost: Collection[str]) -> Placement | No
 
 
 def _notes(spec: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
-    """Notes on a job that has only services, and on options that have no effect."""
+    """Yield notes on a job that has only services, and on options that have no effect."""
     if all(role.service for role in spec.roles):
         names = " and ".join(role.name for role in spec.roles if not role.sidecar)
         yield f"only {names} tasks: the job runs until Ctrl-C or --timeout. Did you forget --workers?"
@@ -139,13 +143,16 @@ def _notes(spec: JobSpec, hosts: Iterable[Host]) -> Iterator[str]:
 
 
 def _in_table_order(spec: JobSpec) -> list[Role]:
-    """TensorFlow's roles in its order, then the user's as written."""
+    """Return TensorFlow's roles in its order, then those of the user in theirs."""
     order = {name: number for number, name in enumerate(TENSORFLOW_ROLES)}
     return sorted(spec.roles, key=lambda role: order.get(role.name, len(order)))
 
 
 def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) -> list[PlacedTask]:
-    """The tasks of a sidecar: on hosts reserved for it, else on the first host in use that it may run on."""
+    """Return the tasks of a sidecar.
+
+    They run on the hosts that are reserved for it, or on the first host in use that it may run on.
+    """
     allowed = [capacity.host for capacity in selected(role, assignment.hosts)]
     used = dict.fromkeys(placed.host for placed in tasks)
     beside = next((host for host in used if host in allowed), allowed[0])
@@ -157,7 +164,7 @@ def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) 
 
 
 def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
-    """Faults of names and labels in a role that no host has."""
+    """Yield the faults of names and labels in a role that no host has."""
     names = [host.name for host in hosts]
     known_names = set(names)
     labels = list(dict.fromkeys(label for host in hosts for label in host.labels))
@@ -195,7 +202,7 @@ def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
 
 
 def _not_admitted(role: Role, hosts: Sequence[HostCapacity]) -> Fault:
-    """The fault of a role that may run on none of the hosts."""
+    """Return the fault of a role that may run on none of the hosts."""
     reserved = [capacity.host.name for capacity in selected(role, hosts)]
     if reserved:
         problem = f"{role.name}: no host is for this role ({join_names(reserved)}: for other roles only)"
@@ -242,12 +249,9 @@ def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) ->
 
 
 def _loopback_faults(hosts: Iterable[Host]) -> Iterator[Fault]:
-    """Faults of hosts with a loopback address, which means another machine to each host.
+    """Yield the faults of hosts in use with a loopback address, which means another machine to each host.
 
-    If all hosts have one, all tasks are on this machine: no fault.
-
-    Args:
-        hosts: those in use.
+    If all hosts have one, all tasks are on this machine, which is no fault.
     """
     used = list(hosts)
     local = [host for host in used if is_loopback(host.shown_address)]

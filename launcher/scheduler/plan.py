@@ -1,4 +1,4 @@
-"""The plan: the command and the environment of every task, when the ports are known."""
+"""The plan: the command and the environment of every task, made when the ports are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.job import Host, JobSpec, PlacedTask, Placement, Plan, Program, Pr
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
-#: The path of an open descriptor, perhaps after an option: ``--config=/dev/fd/63``.
+#: Matches the path of an open descriptor, also after an option: ``--config=/dev/fd/63``.
 _DESCRIPTOR_PATTERN = r"(?:\S*[=,:@])?(?:/dev|/proc/self)/fd/([0-9]{1,9})"
 #: The Python of environments.
 VENV_PYTHON = "python"
@@ -29,15 +29,15 @@ _EARLY_VARIABLE_PREFIXES = (
 MAX_ARGUMENT_BYTES = 128 * 1024
 #: Variables with the addresses of all tasks.
 _CLUSTER_VARIABLES = ("TF_CONFIG", "CLUSTER_SPEC")
-#: A port with the most digits.
+#: A port with the most digits, for checks of lengths.
 _LONGEST_PORT = 65535
 
 
 def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec:
-    """The ClusterSpec of a placement.
+    """Return the ClusterSpec of a placement.
 
     Raises:
-        KeyError: a task has no port.
+        KeyError: A task has no port.
     """
     addresses: dict[str, list[str]] = {}
     sidecars = {}
@@ -48,15 +48,15 @@ def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec
 
 
 def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
-    """Make the plan.
+    """Return the plan of a job.
 
     Args:
-        spec: checked by `check_placeholders`.
-        placement: of the same job, by `launcher.scheduler.placement.place`.
-        ports: the port that each task's host holds for it.
+        spec: The job. `check_placeholders` must have found no fault.
+        placement: Its placement.
+        ports: The port that each task's host holds for it.
 
     Raises:
-        KeyError: a task has no port.
+        KeyError: A task has no port.
     """
     cluster = cluster_of(placement, ports)
     tasks = (_task_plan(spec, placed, ports[placed.task]) for placed in placement.tasks)
@@ -65,14 +65,14 @@ def make_plan(spec: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) 
 
 
 def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
-    """The processes of a host that import the modules of ``--preload``.
+    """Yield the commands to start the processes of one host that import the modules of ``--preload``.
 
-    The tasks of one have the same Python and venv, and the same values of `_EARLY_VARIABLE_PREFIXES`; the
-    process has the variables that all of them have.
+    Tasks share a process if they have the same Python and venv, and the same values of variables that begin
+    with `_EARLY_VARIABLE_PREFIXES`. The process has the variables that all of its tasks have.
 
     Args:
-        spec: of the tasks.
-        on_host: all tasks of the host.
+        spec: The job.
+        on_host: All tasks of the host.
     """
     groups: dict[tuple[object, ...], list[TaskPlan]] = {}
     for placed in on_host if spec.preload else ():
@@ -96,7 +96,7 @@ def preloads(spec: JobSpec, on_host: Iterable[PlacedTask]) -> Iterator[Preload]:
 
 
 def completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
-    """The task as its agent completes it; it may contain the whole ClusterSpec."""
+    """Return a task as its agent completes it. Its variables may contain the whole ClusterSpec."""
     words, env = complete(cluster, task.task, task.args, task.flags, task.templates)
     return replace(task, argv=task.argv + words, env={**task.env, **env}, args=(), flags=False, templates={})
 
@@ -126,7 +126,7 @@ def _task_plan(spec: JobSpec, placed: PlacedTask, port: int) -> TaskPlan:
 
 
 def _command(program: Program, python: str) -> tuple[str, ...]:
-    """The beginning of a program's command line, without the program's arguments."""
+    """Return the beginning of a program's command line, without the program's arguments."""
     words: dict[ProgramKind, tuple[str, ...]] = {
         ProgramKind.SCRIPT: (python, program.name),
         ProgramKind.MODULE: (python, "-m", program.name),
@@ -137,13 +137,14 @@ def _command(program: Program, python: str) -> tuple[str, ...]:
 
 
 def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables of a task, without those of its agent's environment and of the ClusterSpec.
+    """Return the variables of a task, without those of its agent's environment and of the ClusterSpec.
 
-    The order of precedence, the strongest last: job, host, role, command line. Users may override
+    A variable of the job is overridden by that of the host, then of the role, then of the command line. Users
+    may override
     ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
 
     Returns:
-        Those with a fixed value, and those whose value may have placeholders.
+        The variables with a fixed value, and those whose value may have placeholders.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
     users = dict(spec.env + placed.host.env + placed.role.env + spec.option_env)
@@ -155,15 +156,12 @@ def _environment(spec: JobSpec, placed: PlacedTask) -> tuple[dict[str, str], dic
 
 
 def check_placeholders(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
-    """Find misspelt placeholders before anything is started.
+    """Yield a fault for each name in braces that is similar to a placeholder, before anything is started.
 
     Args:
-        spec: its roles' arguments, and the variables that the user wrote.
-        hosts: of the launch.
-        env_source: where ``spec.env`` is written.
-
-    Returns:
-        A fault for each name in braces that is similar to a placeholder.
+        spec: The job. Arguments of its roles and variables of the user are checked.
+        hosts: The hosts of the launch, whose variables are checked, too.
+        env_source: Where the user wrote ``spec.env``.
     """
     roles, found = [role.name for role in spec.roles], set()
     for where, label, text in _written(spec, hosts, env_source):
@@ -176,14 +174,14 @@ def check_placeholders(spec: JobSpec, hosts: Iterable[Host], env_source: str) ->
 
 
 def check_descriptors(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> Iterator[Fault]:
-    """Check that no word of a task is ``<(...)`` of the shell that launch was typed in.
+    """Yield a fault for each path of a descriptor, as ``<(...)`` of the user's shell makes it.
+
+    Tasks have the descriptors of stdin, stdout and stderr only.
 
     Args:
-        spec: of the user; its program may have been typed, too.
-        hosts, env_source: see `check_placeholders`.
-
-    Returns:
-        A fault for each path of a descriptor: tasks have those of stdin, stdout and stderr only.
+        spec: The job. Its programs are checked, too.
+        hosts: See `check_placeholders`.
+        env_source: See `check_placeholders`.
     """
     programs = [
         (role.program_source or role.source, f"program {role.program.name!r}", role.program.name)
@@ -213,7 +211,7 @@ def _written(spec: JobSpec, hosts: Iterable[Host], env_source: str) -> list[tupl
 
 
 def oversized(spec: JobSpec, placement: Placement) -> Iterator[Fault]:
-    """Faults of variables and arguments that are too long for the kernel.
+    """Yield the faults of variables and arguments that are too long for the kernel.
 
     Only the first task of each role is checked. A ClusterSpec of about 6,200 tasks is too long.
     """

@@ -2,9 +2,9 @@
 
 A launch defines about a hundred records, and so does the agent on each host: `dataclasses.dataclass` or
 `typing.NamedTuple` would take a fifth of the time until the first task starts. So a record is a tuple at run
-time, which costs nothing. Only `launcher.common.protocol` makes use of that, for speed: type checkers see a frozen
-dataclass, and reject every record that is unpacked, indexed or compared with a tuple. Hosts with Python 3.8
-import this module.
+time, which costs nothing. Only `launcher.common.protocol` makes use of that, for speed: type checkers see a
+frozen dataclass, and reject every record that is unpacked, indexed or compared with a tuple. Hosts with
+Python 3.8 import this module.
 """
 
 from operator import itemgetter

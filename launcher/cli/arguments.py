@@ -19,9 +19,10 @@ from launcher.cli import foreign_options
 from launcher.cli.commands import SYNOPSIS, groups_of
 from launcher.cli.help_text import TEXT_WIDTH, help_text
 from launcher.common.errors import Fault, InputError
-from launcher.common.record import Record
 from launcher.common.text import closest_match, escape_controls
 from launcher.config.settings import COMMAND_LINE, Setting, Settings, command_line_level, merge
+from launcher.config.values import names_job_file
+from launcher.launch.options import LaunchWords
 
 #: Options of Python, which name the program.
 _PROGRAM_OPTIONS = {"module": "-m", "code": "-c"}
@@ -32,28 +33,30 @@ _ACTIONS = ("-h", "--help", "--help-all", "--version", *_PROGRAM_OPTIONS.values(
 class UsageError(InputError):
     """The words are no command line."""
 
-class CommandLine(Record):
-    """The words of a launch."""
 
-    #: The texts of the options, see `launcher.config.settings.command_line_level`.
-    texts: dict[str, Any]
-    #: The program and its arguments, as in ``["train.py", "--epochs", "3"]`` or ``["-m", "package.train"]``.
-    command: list[str]
-    #: Whether ``--`` is written before the program, which may then have any name.
-    is_marked: bool = False
-
-
-def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = None) -> CommandLine:
-    """Parse the words of a launch.
+def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = None) -> LaunchWords:
+    """Parse the words of a launch, also those after a job file: options, and for a TFJob perhaps a program.
 
     Args:
         words: Without ``launch`` itself.
-        namespace: Gets the texts as they are found, also if an error is raised.
+        namespace: Gets the texts before the program as they are found, also if an error is raised.
 
     Raises:
         UsageError: An option does not exist, or lacks its value.
     """
-    namespace = argparse.Namespace() if namespace is None else namespace
+    texts, command, is_marked = _parse(words, argparse.Namespace() if namespace is None else namespace)
+    job_file = command[0] if command and names_job_file(command[0]) else ""
+    program: list[str] = []
+    if job_file and command[1:]:
+        more, program, is_marked = _parse(command[1:], argparse.Namespace())
+        for name, text in more.items():
+            texts[name] = [*texts.get(name, []), *text] if isinstance(text, list) else text
+    level, faults = command_line_level(texts, backends.rows())
+    return LaunchWords(level, faults, command, job_file, [] if faults else program, is_marked)
+
+
+def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[str, Any], list[str], bool]:
+    """Return the texts of options, the program with its arguments, and whether ``--`` is before it."""
     parser = launch_parser(words)
     unknown = parser.parse_words(words, namespace)
     if unknown and backends.find_installed():
@@ -70,9 +73,9 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
     named = {option: texts.pop(name) for name, option in _PROGRAM_OPTIONS.items()}
     for option, given in named.items():
         if given is not None:
-            return CommandLine(texts, [option, *given, *program])  # argparse ends `given` at a "--"
+            return texts, [option, *given, *program], False  # argparse ends `given` at a "--"
     is_marked = program[:1] == ["--"]
-    return CommandLine(texts, program[1:] if is_marked else program, is_marked)
+    return texts, program[1:] if is_marked else program, is_marked
 
 
 def parse_command(name: str, words: Sequence[str]) -> Settings:

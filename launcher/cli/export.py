@@ -14,8 +14,8 @@ from launcher.backends.kubernetes.options import KubernetesOptions, user_faults,
 from launcher.backends.slurm import SlurmOptions
 from launcher.backends.slurm.rows import SLURM
 from launcher.cli.arguments import parse_launch
+from launcher.cli.connecting import check_current_folder
 from launcher.cli.export_files import program_files
-from launcher.cli.run import options_of
 from launcher.common.errors import Fault, JobError
 from launcher.common.record import replace
 from launcher.config.settings import COMMAND_LINE, Given, Group, Setting, Settings
@@ -24,6 +24,7 @@ from launcher.config.values import choice
 from launcher.export import compose, kubernetes, slurm
 from launcher.export.exported import MARK, Exported, exported, label
 from launcher.job import Host, JobSpec
+from launcher.launch.build_options import build_options
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
 from launcher.launch.programs import check_programs_here
 from launcher.launch.tensorboard import ROLE as TENSORBOARD
@@ -66,7 +67,8 @@ def run(settings: Settings) -> int:
     form, line = settings[FORM], parse_launch(settings[ARGS])
     is_slurm = form == "slurm"
     implied = {SLURM.name: Given(True, f"launch export {form}", COMMAND_LINE)} if is_slurm else {}
-    options = options_of(line, "" if is_slurm else FORMS[form], implied)
+    check_current_folder()
+    options = build_options(line, "" if is_slurm else FORMS[form], implied)
     if options.hosts_named:
         problem = f"the hosts are named, but {form} chooses where tasks run"
         raise JobError([Fault("--hosts", problem, "expected a job without hosts")])

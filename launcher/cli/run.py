@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from launcher import backends
-from launcher.cli.arguments import CommandLine, parse_launch
+from launcher.cli.arguments import parse_launch
 from launcher.cli.connecting import check_current_folder
-from launcher.config.settings import Given, Group, command_line_level, merge
+from launcher.config.settings import Group
 from launcher.config.table import DETACH, DRY_RUN, SUBMITTED, UNTIL_EOF_FD
-from launcher.config.values import names_job_file
-from launcher.launch.build_options import LaunchWords, build_options
+from launcher.launch.build_options import build_options
 from launcher.launch.interrupts import stop_at_end_of_file
-from launcher.launch.options import LaunchOptions
 from launcher.launch.session import Session
 
 SUMMARY = "run a distributed TensorFlow job, and report how each of its tasks ended"
@@ -47,50 +45,18 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
         LaunchError: the job could not be started.
     """
     line = parse_launch(words, namespace)
-    level, _ = command_line_level(line.texts, backends.rows())
-    settings, _ = merge([level], backends.rows())
-    submitted, descriptor = settings[SUBMITTED], settings[UNTIL_EOF_FD]
+    submitted = line.level.get(SUBMITTED.name)
     if submitted is not None:
         from launcher.launch.detach import run_submitted  # noqa: PLC0415 - for a launcher in the background
 
-        return run_submitted(submitted)
+        return run_submitted(submitted.value)
+    descriptor = line.level.get(UNTIL_EOF_FD.name)
     if descriptor is not None:
-        stop_at_end_of_file(descriptor)
-    options = options_of(line)
+        stop_at_end_of_file(descriptor.value)
+    check_current_folder()
+    options = build_options(line)
     if not options.settings[DETACH] or options.settings[DRY_RUN]:
         return Session(options).run()
     from launcher.launch.detach import run_detached  # noqa: PLC0415 - for a launcher in the background
 
     return run_detached(options)
-
-
-def options_of(line: CommandLine, engine: str = "", implied: Mapping[str, Given] = {}) -> LaunchOptions:
-    """The options of a launch, of the command line and of files.
-
-    Args:
-        line: The command line; options may follow a job file, and for a TFJob perhaps a program.
-        engine: The backend that the command itself asks for.
-        implied: Settings that the command itself gives.
-
-    Raises:
-        InputError: with all their faults.
-    """
-    check_current_folder()
-    job_file = line.command[0] if line.command and names_job_file(line.command[0]) else ""
-    texts, rest = line.texts, CommandLine({}, [])
-    if job_file and line.command[1:]:
-        rest = parse_launch(line.command[1:])
-        texts = {**texts}
-        for name, text in rest.texts.items():
-            texts[name] = [*texts.get(name, []), *text] if isinstance(text, list) else text
-    level, faults = command_line_level(texts, backends.rows())
-    words = LaunchWords(
-        level,
-        command=line.command,
-        job_file=job_file,
-        program=() if faults else rest.command,
-        is_marked=rest.is_marked if job_file else line.is_marked,
-        faults=faults,
-        engine=engine,
-    )
-    return build_options(words, implied)

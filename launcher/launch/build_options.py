@@ -24,36 +24,20 @@ from launcher.config.defaults import find_defaults
 from launcher.config.documents import Target
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import parse_job, read_job_file
-from launcher.config.settings import FileContent, Given, Level, Settings, SourceKind, merge
+from launcher.config.settings import FileContent, Given, Settings, SourceKind, merge
 from launcher.job import Host, JobSpec
 from launcher.launch import option_faults
 from launcher.launch.job_spec import adapted, counts_of, roles_of, spec_of, variables_of, with_tensorboard
-from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
+from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions, LaunchWords
 from launcher.scheduler.plan import check_descriptors, check_placeholders
 
 
-class LaunchWords(Record):
-    """What a command line says."""
-
-    level: Level
-    #: The program and its arguments, or the job file and all that follows it.
-    command: Sequence[str]
-    job_file: str = ""
-    #: The program after a job file, and its arguments.
-    program: Sequence[str] = ()
-    #: Whether ``--`` is before the program, which may then have any name.
-    is_marked: bool = False
-    #: Faults of the values of options.
-    faults: Sequence[Fault] = ()
-    #: The backend that the command itself asks for, unless the user asks for another one.
-    engine: str = ""
-
-
-def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> LaunchOptions:
+def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Given] = {}) -> LaunchOptions:
     """Make the options of a launch.
 
     Args:
         words: The command line.
+        engine: The backend that the command itself asks for, unless the user asks for another one.
         implied: What the command itself gives, as ``launch export slurm`` does.
 
     Raises:
@@ -61,7 +45,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Laun
     """
     command_line = merge([words.level], backends.rows())[0]
     has_roles = bool(words.job_file) or command_line.is_given(table.ROLES_FD)
-    file = _job_file(words, command_line) if has_roles else FileContent()
+    file = _job_file(words, command_line, engine) if has_roles else FileContent()
     project = FileContent() if words.job_file else _project_file(words, command_line, file)
     settings, excluded = merge([implied, project.level, file.level, words.level], backends.rows())
     found: list[Fault | Note] = [*words.faults, *file.faults, *project.faults, *excluded]
@@ -78,7 +62,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Laun
     found += check_descriptors(spec, hosts, settings.source(table.ENV))
     found += _program_faults(settings, words, has_roles=has_roles)
 
-    choice, faults = _choose_backend(settings, spec, words.engine)
+    choice, faults = _choose_backend(settings, spec, engine)
     backend = backends.backends()[choice.name]
     in_containers, other_machines = backend.runs_in_containers, choice.named or backend.provides_hosts
     spec, more_faults = with_tensorboard(spec, settings, own_container=in_containers and not other_machines)
@@ -108,7 +92,7 @@ def build_options(words: LaunchWords, implied: Mapping[str, Given] = {}) -> Laun
 # ---------------------------------------------------------------------- files
 
 
-def _job_file(words: LaunchWords, command_line: Settings) -> FileContent:
+def _job_file(words: LaunchWords, command_line: Settings, engine: str) -> FileContent:
     """Read the job file, with the roles of the command line; without one only those of ``--roles-fd``."""
     roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(command_line).items()}
     descriptor = command_line[table.ROLES_FD]
@@ -117,7 +101,7 @@ def _job_file(words: LaunchWords, command_line: Settings) -> FileContent:
             roles.update(json.load(stream))
     # What the command line says about a TFJob.
     asked = next((row for row in (KUBERNETES, DOCKER) if command_line.is_given(row)), None)
-    engine = asked.name if asked else words.engine
+    engine = asked.name if asked else engine
     has_images = bool(engine) and not (asked and command_line[asked])
     variables, _, _ = variables_of(command_line[table.VARIABLES], os.environ)
     target = Target(tuple(words.program), engine=engine, images=has_images, variables=frozenset(variables))
@@ -196,7 +180,7 @@ def _choose_backend(settings: Settings, spec: JobSpec, engine: str) -> tuple[_Ch
     Args:
         settings: Those of the launch.
         spec: Its job.
-        engine: See `LaunchWords`.
+        engine: See `build_options`.
     """
     named = settings[table.HOSTS] is not None
     options = {

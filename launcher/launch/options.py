@@ -1,12 +1,13 @@
-"""The options of a launch: a record, made from the command line and the job file."""
+"""The options of a launch, and the command line that they are made of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.backends import backends
 from launcher.backends.backend import Backend
+from launcher.common.errors import Fault
 from launcher.common.record import Record
-from launcher.config.settings import Settings, SourceKind
+from launcher.config.settings import Level, Settings, SourceKind
 from launcher.config.table import HOSTS
 from launcher.job import Host, JobSpec
 
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
 
 #: Source of faults of several options together, and of roles that options make.
 ON_COMMAND_LINE = "command line"
+
+
+class LaunchWords(Record):
+    """A command line of ``launch``."""
+
+    level: Level
+    #: Those of the values of options.
+    faults: Sequence[Fault]
+    #: The program and its arguments, as in ``["train.py", "--epochs", "3"]`` or ``["-m", "package.train"]``;
+    #: or the job file and all that follows it.
+    command: Sequence[str]
+    job_file: str = ""
+    #: The program after a job file, and its arguments.
+    program: Sequence[str] = ()
+    #: Whether ``--`` is before the program, which may then have any name.
+    is_marked: bool = False
 
 
 class LaunchOptions(Record):

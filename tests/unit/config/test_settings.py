@@ -28,7 +28,6 @@ from launcher.config.settings import (
     Setting,
     Settings,
     SourceKind,
-    command_line_level,
     merge,
     switch,
 )
@@ -38,16 +37,11 @@ ROWS = rows()
 GIB = 1 << 30
 
 
-def parse(*words: str) -> Mapping[str, Any]:
-    """Return the texts of a command line by row."""
-    return parse_launch([*words, "true"]).texts
-
-
 def read(*words: str) -> tuple[Settings, list[tuple[str, str]]]:
     """Return the settings of a command line, and the places and problems of its faults."""
-    level, faults = command_line_level(parse(*words), ROWS)
-    settings, more = merge([level], ROWS)
-    return settings, [(fault.where, fault.problem) for fault in [*faults, *more]]
+    line = parse_launch([*words, "true"])
+    settings, more = merge([line.level], ROWS)
+    return settings, [(fault.where, fault.problem) for fault in [*line.faults, *more]]
 
 
 def job_level(text: str) -> Level:
@@ -165,7 +159,8 @@ def test_options_of_a_wrong_value_that_is_the_program_are_not_reported():
 )
 def test_the_program_ends_the_options(words: str, command: str, is_marked: bool):
     line = parse_launch(["--workers", "1", *words.split()])
-    assert (line.texts, line.command, line.is_marked) == ({"workers": "1"}, command.split(), is_marked)
+    assert line.level == {"workers": Given(1, "--workers", SourceKind.COMMAND_LINE, "1")}
+    assert (line.command, line.is_marked) == (command.split(), is_marked)
 
 
 # ---------------------------------------------------------------------- files

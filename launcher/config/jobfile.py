@@ -15,7 +15,6 @@ from launcher.config import hostfile, schema, table, values
 from launcher.config.documents import NO_TARGET, Target, is_tfjob, job_document
 from launcher.config.hostfile import ENV, LABELS, WORKDIR
 from launcher.config.levels import file_level, keys_of
-from launcher.config.program import read_program
 from launcher.config.schema import (
     ConfigNode,
     FaultList,
@@ -49,8 +48,6 @@ _SHELL_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&>"
 
 
 _FLAG = single(values.flag)
-_COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
-_COMMAND = KeySpec("command", _COMMAND_HELP, read_program)
 _WHOLE_GPUS = single(values.whole(0, values.MAX_GPUS))
 _GPUS = KeySpec("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
 _GPU_RESOURCE = "nvidia.com/gpu"
@@ -76,7 +73,7 @@ _RETRYABLE = several(values.exit_codes, values.comma_separated)
 
 ROLE = keys_by_name(
     KeySpec("count", "The number of tasks. Default: 1.", single(values.whole(0, MAX_TASKS))),
-    _COMMAND,
+    KeySpec("command", table.COMMAND.key_help, table.read_program),
     ENV,
     _GPUS,
     KeySpec("image", "The image of the tasks: they run in containers. Default: that of docker.", _IMAGE),

@@ -7,12 +7,12 @@ its ``read``; what rows mean is decided where they are used.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import shlex
+from typing import Any
 
 from launcher.config import values
 from launcher.config.hostfile import names_file, read_host_list
-from launcher.config.program import read_program
-from launcher.config.schema import named, several
+from launcher.config.schema import ConfigNode, FaultList, as_written, named, several, text_of
 from launcher.config.settings import (
     COMMAND_LINE,
     EVERYWHERE,
@@ -26,9 +26,6 @@ from launcher.config.settings import (
 )
 from launcher.config.values import choice, positive_duration, role_name, whole
 from launcher.job import MAX_TASKS, RESTART_CHOICES, Host, Program
-
-if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import ConfigNode, FaultList
 
 #: A launch that may have other machines among its hosts.
 OTHER_MACHINES = Need("the option is about other machines, and none is named", "expected --hosts")
@@ -80,26 +77,29 @@ def _descriptor(text: str) -> int:
     return int(text)
 
 
-def _read_variables(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    return named(values.env_name)(node, label, faults)
-
-
-def _read_modules(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    return several(values.module, values.comma_separated)(node, label, faults)
-
-
 def _read_hosts(node: ConfigNode, label: str, faults: FaultList) -> Any:
     if isinstance(node.value, str):
         return faults.check(node.line, label, node.value, values.one_line)
     return read_host_list(node, faults)
 
 
-def _read_command(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    return read_program(node, label, faults)
+def read_program(node: ConfigNode, label: str, faults: FaultList) -> Program | None:
+    """Read a program: a list of words, or a text that is split as a shell does, without expansions."""
+    if isinstance(node.value, list):
+        command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
+        if len(command) < len(node.value):
+            return None
+        return faults.check(node.line, label, " ".join(command), lambda _: Program.of(command))
+    text = text_of(node, label, faults)
+    return None if text is None else faults.check(node.line, label, text, _split_program)
 
 
-def _as_written(node: ConfigNode, label: str, faults: FaultList) -> Any:
-    return node
+def _split_program(text: str) -> Program:
+    try:
+        command = shlex.split(text)
+    except ValueError:
+        raise ValueError("expected quotes in pairs, as in a shell") from None
+    return Program.of(command)
 
 
 # ---------------------------------------------------------------------- paths of files
@@ -147,11 +147,11 @@ HOSTS: Setting[str | tuple[Host, ...] | None] = Setting(
 
 COMMAND: Setting[Program | None] = Setting(
     "command", any_text, "The program and its arguments: a list, or a text that is split as a shell does.",
-    default=None, given_in=SourceKind.JOB_FILE, read=_read_command,
+    default=None, given_in=SourceKind.JOB_FILE, read=read_program,
 )  # fmt: skip
 ROLES: Setting[Any] = Setting(
     "roles", any_text, "The roles: a number of tasks, or a mapping.", default=None,
-    given_in=SourceKind.JOB_FILE, read=_as_written,
+    given_in=SourceKind.JOB_FILE, read=as_written,
 )  # fmt: skip
 FLAGS = Setting(
     "flags", switch, "add --ps_hosts --worker_hosts --job_name --task_index", default=False,
@@ -162,7 +162,12 @@ VARIABLES: Setting[tuple[str, ...]] = Setting(
     flags=("-x",), default=(), repeatable=True,
 )  # fmt: skip
 ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
-    "env", any_text, "Environment variables of the tasks.", default=(), given_in=FILES, read=_read_variables
+    "env",
+    any_text,
+    "Environment variables of the tasks.",
+    default=(),
+    given_in=FILES,
+    read=named(values.env_name),
 )
 PYTHON: Setting[str | None] = Setting(
     "python", _program_name, "the Python that runs .py files (default: launch's own)", metavar="PATH",
@@ -174,7 +179,7 @@ VENV: Setting[str | None] = Setting(
 )  # fmt: skip
 PRELOAD: Setting[tuple[str, ...]] = Setting(
     "preload", values.modules, "import once on each host, and fork the tasks from there",
-    metavar="MODULE,...", default=(), given_in=EVERYWHERE, read=_read_modules,
+    metavar="MODULE,...", default=(), given_in=EVERYWHERE, read=several(values.module, values.comma_separated),
 )  # fmt: skip
 WORKDIR: Setting[str | None] = Setting(
     "workdir", values.not_empty, "where the tasks run (default: here)", metavar="DIR", default=None,

@@ -302,7 +302,7 @@ class Settings:
 
     def with_values(self, values: Mapping[Setting[Any], Any]) -> Settings:
         """Return a copy with other values, as for a launcher that has other folders. Sources stay."""
-        changed = {row.name: value for row, value in values.items()}
+        changed = {row.name: value for row, value in values.items() if self[row] != value}
         given = {name: self._given.get(name, [Given(None, "", COMMAND_LINE)]) for name in changed}
         return Settings({**self._given, **given}, {**self._joined, **changed})
 

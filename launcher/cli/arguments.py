@@ -52,7 +52,14 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
         for name, text in more.items():
             texts[name] = [*texts.get(name, []), *text] if isinstance(text, list) else text
     level, faults = command_line_level(texts, backends.rows())
-    return LaunchWords(level, faults, command, job_file, [] if faults else program, is_marked)
+    return LaunchWords(
+        level,
+        faults=faults,
+        command=command,
+        job_file=job_file,
+        program=[] if faults else program,
+        is_marked=is_marked,
+    )
 
 
 def _parse(words: Sequence[str], namespace: argparse.Namespace) -> tuple[dict[str, Any], list[str], bool]:

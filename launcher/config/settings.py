@@ -4,8 +4,6 @@ A `Setting` is one row of the table of settings: an option of the command line, 
 rows of ``launch`` itself are in `launcher.config.table`, those of a backend beside the backend. The command
 line and each file are read into a `Level`, and `merge` makes `Settings` of them, which are read by row:
 ``settings[RESTARTS]`` is an int.
-
-Every launch imports this module, so it must not import what only files need, such as YAML.
 """
 
 from __future__ import annotations
@@ -13,15 +11,13 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from launcher.common.errors import Fault
 from launcher.common.record import Record
 from launcher.config import values
+from launcher.config.schema import Read
 from launcher.job import Role
-
-if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import Read
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -179,7 +179,8 @@ VENV: Setting[str | None] = Setting(
 )  # fmt: skip
 PRELOAD: Setting[tuple[str, ...]] = Setting(
     "preload", values.modules, "import once on each host, and fork the tasks from there",
-    metavar="MODULE,...", default=(), given_in=EVERYWHERE, read=several(values.module, values.comma_separated),
+    metavar="MODULE,...", default=(), given_in=EVERYWHERE,
+    read=several(values.module, values.comma_separated),
 )  # fmt: skip
 WORKDIR: Setting[str | None] = Setting(
     "workdir", values.not_empty, "where the tasks run (default: here)", metavar="DIR", default=None,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.backends.container_rows import CONTAINER_ROWS, CPUS, MEMORY, PULL, USER, keep_image
 from launcher.config import values
-from launcher.config.schema import quoted, several
+from launcher.config.schema import ConfigNode, FaultList, quoted, several
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
-
-if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import ConfigNode, FaultList
 
 #: Options of ``docker run`` that launch sets itself.
 _RESERVED = (

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.backends.container_rows import CONTAINER_ROWS, keep_image
 from launcher.config import values
-from launcher.config.schema import plain
+from launcher.config.schema import ConfigNode, FaultList, plain
 from launcher.config.settings import EVERYWHERE, FILES, FileSection, Group, Need, Setting, switch
 from launcher.config.table import any_text
-
-if TYPE_CHECKING:  # only files need it
-    from launcher.config.schema import ConfigNode, FaultList
 
 PODS = Need("the option is about Kubernetes", "expected --kubernetes IMAGE, too")
 
